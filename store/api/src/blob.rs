@@ -1,0 +1,254 @@
+//! Bytes as people and machines see them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A key or a value: any bytes, the empty string included. Cloning is cheap.
+///
+/// In MessagePack a blob is `bin`. In JSON it is a string with a readable
+/// escape: printable UTF-8 stands for itself, a backslash is doubled, every
+/// other byte is `\xNN`. [`Blob::escaped`] and [`Blob::from_escaped`] are the
+/// two directions.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Blob(Arc<[u8]>);
+
+impl Blob {
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The text, if the bytes are UTF-8 without control characters other than
+    /// newline and tab: what a terminal can show as it is.
+    pub fn as_text(&self) -> Option<&str> {
+        let text = std::str::from_utf8(&self.0).ok()?;
+        let plain = |c: char| !c.is_control() || c == '\n' || c == '\t';
+        text.chars().all(plain).then_some(text)
+    }
+
+    /// The escaped form; [`Blob::from_escaped`] gives the same bytes back.
+    pub fn escaped(&self) -> String {
+        let mut out = String::with_capacity(self.0.len());
+        for chunk in self.0.utf8_chunks() {
+            for c in chunk.valid().chars() {
+                match c {
+                    '\\' => out.push_str("\\\\"),
+                    c if c.is_control() => {
+                        let mut utf8 = [0; 4];
+                        c.encode_utf8(&mut utf8).bytes().for_each(|b| push_hex(&mut out, b));
+                    }
+                    c => out.push(c),
+                }
+            }
+            chunk.invalid().iter().for_each(|b| push_hex(&mut out, *b));
+        }
+        out
+    }
+
+    /// Reads the escaped form: `\\` is a backslash, `\xNN` a byte. Any other
+    /// backslash stands for itself, so that ordinary text needs no escaping.
+    pub fn from_escaped(text: &str) -> Blob {
+        let mut out = Vec::with_capacity(text.len());
+        let mut rest = text.as_bytes();
+        while let Some((&first, tail)) = rest.split_first() {
+            match (first, tail) {
+                (b'\\', [b'\\', tail @ ..]) => {
+                    out.push(b'\\');
+                    rest = tail;
+                }
+                (b'\\', [b'x', high, low, tail @ ..])
+                    if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
+                {
+                    out.push(hex_digit(*high) << 4 | hex_digit(*low));
+                    rest = tail;
+                }
+                _ => {
+                    out.push(first);
+                    rest = tail;
+                }
+            }
+        }
+        Blob(out.into())
+    }
+}
+
+fn push_hex(out: &mut String, byte: u8) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    out.push_str("\\x");
+    out.push(DIGITS[usize::from(byte >> 4)].into());
+    out.push(DIGITS[usize::from(byte & 15)].into());
+}
+
+fn hex_digit(c: u8) -> u8 {
+    match c {
+        b'0'..=b'9' => c - b'0',
+        b'a'..=b'f' => c - b'a' + 10,
+        _ => c - b'A' + 10,
+    }
+}
+
+impl fmt::Debug for Blob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 64;
+        if self.len() <= SHOWN {
+            write!(f, "\"{}\"", self.escaped())
+        } else {
+            let head = Blob::from(&self.0[..SHOWN]);
+            write!(f, "\"{}\"… {} bytes", head.escaped(), self.len())
+        }
+    }
+}
+
+impl fmt::Display for Blob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.escaped())
+    }
+}
+
+impl From<&[u8]> for Blob {
+    fn from(bytes: &[u8]) -> Self {
+        Blob(bytes.into())
+    }
+}
+
+impl From<Vec<u8>> for Blob {
+    fn from(bytes: Vec<u8>) -> Self {
+        Blob(bytes.into())
+    }
+}
+
+/// The bytes of the text as they are, with no escape.
+impl From<&str> for Blob {
+    fn from(text: &str) -> Self {
+        Blob(text.as_bytes().into())
+    }
+}
+
+impl From<String> for Blob {
+    fn from(text: String) -> Self {
+        Blob(text.into_bytes().into())
+    }
+}
+
+impl AsRef<[u8]> for Blob {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Ordered maps can be searched with plain bytes.
+impl std::borrow::Borrow<[u8]> for Blob {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Serialize for Blob {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() {
+            serializer.serialize_str(&self.escaped())
+        } else {
+            serializer.serialize_bytes(&self.0)
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Blob {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if deserializer.is_human_readable() {
+            deserializer.deserialize_str(EscapedVisitor)
+        } else {
+            deserializer.deserialize_bytes(BytesVisitor)
+        }
+    }
+}
+
+struct EscapedVisitor;
+
+impl Visitor<'_> for EscapedVisitor {
+    type Value = Blob;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(r"a string; bytes that are not text as \xNN")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Blob, E> {
+        Ok(Blob::from_escaped(text))
+    }
+}
+
+struct BytesVisitor;
+
+impl Visitor<'_> for BytesVisitor {
+    type Value = Blob;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("bytes")
+    }
+
+    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Blob, E> {
+        Ok(bytes.into())
+    }
+}
+
+#[cfg(feature = "openapi")]
+impl utoipa::PartialSchema for Blob {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
+        utoipa::openapi::ObjectBuilder::new()
+            .schema_type(utoipa::openapi::schema::Type::String)
+            .description(Some(
+                r"Bytes: printable UTF-8 as it is, a backslash doubled, other bytes as \xNN",
+            ))
+            .into()
+    }
+}
+
+#[cfg(feature = "openapi")]
+impl utoipa::ToSchema for Blob {}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn escape_shows_text_as_it_is_and_bytes_as_hex() {
+        assert_eq!(Blob::from("grüße").escaped(), "grüße");
+        assert_eq!(Blob::from(&[0, 0xff, b'a'][..]).escaped(), r"\x00\xffa");
+        assert_eq!(Blob::from(r"a\b").escaped(), r"a\\b");
+        assert_eq!(Blob::from("a\nb").escaped(), r"a\x0ab");
+    }
+
+    #[test]
+    fn an_unknown_escape_stands_for_itself() {
+        assert_eq!(Blob::from_escaped(r"C:\new"), Blob::from(r"C:\new"));
+        assert_eq!(Blob::from_escaped(r"\x4"), Blob::from(r"\x4"));
+        assert_eq!(Blob::from_escaped(r"\x41\\"), Blob::from(r"A\"));
+    }
+
+    proptest! {
+        #[test]
+        fn escape_round_trips(bytes: Vec<u8>) {
+            let blob = Blob::from(bytes);
+            prop_assert_eq!(Blob::from_escaped(&blob.escaped()), blob.clone());
+            let json = serde_json::to_string(&blob).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Blob>(&json).unwrap(), blob.clone());
+            let packed = rmp_serde::to_vec_named(&blob).unwrap();
+            prop_assert_eq!(rmp_serde::from_slice::<Blob>(&packed).unwrap(), blob);
+        }
+    }
+}

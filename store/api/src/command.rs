@@ -1,0 +1,327 @@
+//! Log entries and the commands in them: the only way to change the state.
+
+use serde::{Deserialize, Serialize};
+
+use crate::blob::Blob;
+use crate::limits::Limits;
+use crate::name::{Name, NodeId, Scope};
+
+/// Milliseconds of log time: stamped by the leader, kept monotone by the
+/// state machine, never compared with a wall clock.
+pub type LogTime = u64;
+
+/// Counts mutating commands, from 1. Every answer carries the revision at
+/// which it was true.
+pub type Revision = u64;
+
+/// A client session, assigned by the state machine, never reused.
+pub type SessionId = u64;
+
+/// One Raft log entry: what the leader packed together, and when.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The leader's stamp; the machine keeps max(previous, this).
+    pub time: LogTime,
+    /// Applied in order; each has its own outcome.
+    pub commands: Vec<Proposal>,
+}
+
+/// A command and on whose behalf it is made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Proposal {
+    /// Makes a retry harmless. Without it the command is applied each time it
+    /// is sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionRef>,
+    /// What to do.
+    pub command: Command,
+}
+
+/// The place of a command in its client's session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SessionRef {
+    /// The session.
+    pub id: SessionId,
+    /// This command's number, from 1, chosen by the client, used once.
+    pub sequence: u64,
+    /// The lowest sequence whose answer the client still wants; answers below
+    /// it are dropped, commands below it are stale.
+    pub ack: u64,
+}
+
+/// Everything that can change the state, by family.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Command {
+    /// Keys, values, queues.
+    Kv {
+        /// Whose keys.
+        scope: Scope,
+        /// What to do with them.
+        op: KvOp,
+    },
+    /// Client sessions.
+    Session(SessionCommand),
+    /// Jobs and runs.
+    Run(RunCommand),
+    /// The cluster itself: time, limits, feature level, node ids.
+    Cluster(ClusterCommand),
+}
+
+/// A key-value command.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum KvOp {
+    /// Sets a key.
+    Put {
+        /// The key.
+        key: Blob,
+        /// Its new value.
+        value: Blob,
+    },
+    /// Sets several keys at one revision; a key named twice gets its last value.
+    MultiPut {
+        /// The keys and values.
+        entries: Vec<KeyValue>,
+    },
+    /// Adds to a decimal number (absent = 0) with TCPStore's rules: the text is
+    /// read as C's `strtoll` does, the sum wraps, plain decimal is stored.
+    Add {
+        /// The key.
+        key: Blob,
+        /// What to add, maybe negative.
+        delta: i64,
+    },
+    /// TCPStore's compare-and-set: an absent key matches an empty `expected`,
+    /// and nothing else; a present one matches its exact value.
+    CompareAndSet {
+        /// The key.
+        key: Blob,
+        /// The value that must be there.
+        expected: Blob,
+        /// The value to put in its place.
+        desired: Blob,
+    },
+    /// Sets a key if it was last changed at exactly this revision.
+    CompareRevisionAndSet {
+        /// The key.
+        key: Blob,
+        /// Revision of its last change; 0 = the key is absent.
+        revision: Revision,
+        /// The value to put.
+        value: Blob,
+    },
+    /// Appends to a key's value (absent = empty). Logged as the delta.
+    Append {
+        /// The key.
+        key: Blob,
+        /// What to put behind the present value.
+        value: Blob,
+    },
+    /// Deletes a key.
+    Delete {
+        /// The key.
+        key: Blob,
+    },
+    /// Puts a value at the end of a queue. Queues and keys are separate spaces.
+    QueuePush {
+        /// The queue.
+        key: Blob,
+        /// The value.
+        value: Blob,
+    },
+    /// Takes the value at the front of a queue.
+    QueuePop {
+        /// The queue.
+        key: Blob,
+    },
+    /// If all comparisons hold `then`, else `or_else`; one revision, all or
+    /// nothing: if any part is refused, none of it happens.
+    Transaction {
+        /// What must hold.
+        compare: Vec<Compare>,
+        /// What to do if it does.
+        then: Vec<TransactionOp>,
+        /// What to do if it does not.
+        #[serde(default)]
+        or_else: Vec<TransactionOp>,
+    },
+}
+
+/// A key and its value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct KeyValue {
+    /// The key.
+    pub key: Blob,
+    /// The value.
+    pub value: Blob,
+}
+
+/// One comparison of a transaction.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Compare {
+    /// The key exists with this value.
+    Value {
+        /// The key.
+        key: Blob,
+        /// The exact value.
+        value: Blob,
+    },
+    /// The key was last changed at this revision; 0 = absent.
+    Revision {
+        /// The key.
+        key: Blob,
+        /// The revision.
+        revision: Revision,
+    },
+    /// The key exists, or does not.
+    Exists {
+        /// The key.
+        key: Blob,
+        /// Which of the two.
+        exists: bool,
+    },
+}
+
+/// One step of a transaction.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum TransactionOp {
+    /// Reads a key as the steps before left it.
+    Get {
+        /// The key.
+        key: Blob,
+    },
+    /// Sets a key.
+    Put {
+        /// The key.
+        key: Blob,
+        /// Its new value.
+        value: Blob,
+    },
+    /// Adds to a number, as [`KvOp::Add`].
+    Add {
+        /// The key.
+        key: Blob,
+        /// What to add.
+        delta: i64,
+    },
+    /// Appends, as [`KvOp::Append`].
+    Append {
+        /// The key.
+        key: Blob,
+        /// What to append.
+        value: Blob,
+    },
+    /// Deletes a key.
+    Delete {
+        /// The key.
+        key: Blob,
+    },
+}
+
+/// A random number that makes opening a session retryable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Nonce(pub u64, pub u64);
+
+/// A session command.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SessionCommand {
+    /// Opens a session; the same nonce opens the same one.
+    Open {
+        /// Chosen at random by the client.
+        nonce: Nonce,
+        /// Idle time after which it may expire, in milliseconds of log time;
+        /// clamped to the limits.
+        ttl_ms: u64,
+    },
+    /// Counts as use.
+    KeepAlive {
+        /// The session.
+        session: SessionId,
+    },
+    /// Ends a session on its client's wish.
+    Close {
+        /// The session.
+        session: SessionId,
+    },
+    /// Ends an idle session: proposed by the leader, holds only if the
+    /// deadline that the leader saw is still the session's deadline and has passed.
+    Expire {
+        /// The session.
+        session: SessionId,
+        /// The deadline that the leader saw.
+        deadline: LogTime,
+    },
+}
+
+/// A command on jobs and runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunCommand {
+    /// Opens a run, or joins it if it is the job's open run. Opening a new one
+    /// ends the run before in the same entry.
+    Open {
+        /// The job, created if it is new.
+        job: Name,
+        /// The run's name; without one the next number of the job (`r1`, `r2`, …).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        run: Option<Name>,
+    },
+    /// Ends a run: it stays readable, writes are fenced.
+    End {
+        /// The job.
+        job: Name,
+        /// The run.
+        run: Name,
+    },
+    /// Deletes an ended run with its keys.
+    Delete {
+        /// The job.
+        job: Name,
+        /// The run.
+        run: Name,
+    },
+}
+
+/// A command on the cluster itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClusterCommand {
+    /// The first command of every leader: from here all idle times count anew,
+    /// so that a failover expires nothing.
+    LeaderStarted {
+        /// The new leader.
+        node: NodeId,
+    },
+    /// Moves log time and nothing else.
+    Tick,
+    /// Gives the cluster its id; refused once it has one.
+    Found {
+        /// The id.
+        cluster_id: String,
+    },
+    /// Replaces the limits.
+    SetLimits {
+        /// The new ones.
+        limits: Limits,
+    },
+    /// Raises the feature level; never lowers it.
+    SetFeatureLevel {
+        /// The new level.
+        level: u32,
+    },
+    /// Notes that a node id was used and is gone for ever.
+    RetireNode {
+        /// The node.
+        node: NodeId,
+    },
+}

@@ -1,0 +1,60 @@
+//! The vocabulary of Holdfast: what a client can ask, what the replicated log
+//! can hold, what can be answered, and how a refusal reads.
+//!
+//! Entry points: [`Command`] (everything that can change the state),
+//! [`Read`] (everything that can be asked of it), [`Request`] and [`Reply`]
+//! (the multiplexed stream between clients and nodes), [`Problem`] (the one
+//! error shape of the API).
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`blob`] | keys and values: bytes, with a readable escape for people |
+//! | [`name`] | names of jobs and runs, and the [`Scope`] they form |
+//! | [`command`] | log entries and the commands in them |
+//! | [`outcome`] | what a command came to, refusals included |
+//! | [`read`] | linearizable and stale reads, waits |
+//! | [`watch`] | changes and watches |
+//! | [`limits`] | the replicated limits |
+//! | [`status`] | nodes, roles, the `status` document |
+//! | [`stream`] | frames of the agent stream |
+//! | [`problem`] | errors: code, retryable, outcome |
+//! | [`routes`] | paths and headers of the HTTP surface |
+//!
+//! # Architecture invariants
+//!
+//! * No logic beyond encoding and validation of single values: no I/O, no
+//!   clock, no async, no axum, no RocksDB.
+//! * One set of types serves two encodings: JSON for people, MessagePack with
+//!   named fields for machines. Requests and answers are read leniently; log
+//!   entries strictly (the reader of the log refuses ignored fields).
+//! * A field added to anything that is logged is skipped when it has its
+//!   default, so that old logs keep their bytes.
+
+pub mod blob;
+pub mod command;
+pub mod limits;
+pub mod name;
+pub mod outcome;
+pub mod problem;
+pub mod read;
+pub mod routes;
+pub mod status;
+pub mod stream;
+pub mod watch;
+
+pub use blob::Blob;
+pub use command::{
+    ClusterCommand, Command, Compare, Entry, KeyValue, KvOp, LogTime, Nonce, Proposal, Revision,
+    RunCommand, SessionCommand, SessionId, SessionRef, TransactionOp,
+};
+pub use limits::Limits;
+pub use name::{Name, NodeId, Scope};
+pub use outcome::{
+    Answer, ClusterOutcome, KvOutcome, Outcome, Refusal, RunOutcome, SessionOutcome,
+    TransactionOutcome,
+};
+pub use problem::{Code, Effectiveness, LeaderHint, Problem};
+pub use read::{Condition, KeyEntry, Read, ReadAnswer, ReadOutcome, RunInfo, Until};
+pub use status::{Admin, NodeRole, NodeStatus, Status};
+pub use stream::{Hello, Reply, ReplyBody, Request, RequestBody};
+pub use watch::{Change, ChangeKind, WatchBatch};

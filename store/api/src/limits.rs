@@ -1,0 +1,68 @@
+//! The limits of every collection and queue: replicated, so that every node
+//! refuses the same command.
+
+use serde::{Deserialize, Serialize};
+
+/// Replicated limits. Sizes are in bytes, times in milliseconds of log time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default)]
+pub struct Limits {
+    /// Longest key (PyTorch's libuv server: 8 KiB).
+    pub key_bytes_max: u64,
+    /// Longest value, also after an append (PyTorch's libuv server: 8 MiB).
+    pub value_bytes_max: u64,
+    /// Most keys in one command or read (PyTorch's libuv server: 131 072).
+    pub keys_per_command_max: u64,
+    /// Keys and values of one command together.
+    pub command_bytes_max: u64,
+    /// Jobs in the cluster.
+    pub jobs_max: u64,
+    /// Runs of one job, ended ones included.
+    pub runs_per_job_max: u64,
+    /// Keys and queued values of one job.
+    pub job_keys_max: u64,
+    /// Bytes of keys and values of one job.
+    pub job_bytes_max: u64,
+    /// Sessions in the cluster.
+    pub sessions_max: u64,
+    /// Sequences of one session, from its `ack` on, that may be in use.
+    pub session_window: u64,
+    /// Bytes of unacknowledged answers of one session.
+    pub session_answer_bytes_max: u64,
+    /// Shortest and longest idle time of a session.
+    pub session_ttl_ms_min: u64,
+    /// See `session_ttl_ms_min`.
+    pub session_ttl_ms_max: u64,
+    /// Changes kept for watches that resume.
+    pub history_changes_max: u64,
+    /// Bytes of those changes.
+    pub history_bytes_max: u64,
+    /// Most entries in one page of a list.
+    pub list_page_max: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        const KIB: u64 = 1024;
+        const MIB: u64 = 1024 * KIB;
+        Limits {
+            key_bytes_max: 8 * KIB,
+            value_bytes_max: 8 * MIB,
+            keys_per_command_max: 131_072,
+            command_bytes_max: 16 * MIB,
+            jobs_max: 10_000,
+            runs_per_job_max: 1_000,
+            job_keys_max: 4_000_000,
+            job_bytes_max: 1024 * MIB,
+            sessions_max: 100_000,
+            session_window: 4_096,
+            session_answer_bytes_max: 16 * MIB,
+            session_ttl_ms_min: 10_000,
+            session_ttl_ms_max: 24 * 3_600_000,
+            history_changes_max: 200_000,
+            history_bytes_max: 64 * MIB,
+            list_page_max: 10_000,
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! What a command came to. Applying never fails: a refusal is an outcome.
+
+use serde::{Deserialize, Serialize};
+
+use crate::blob::Blob;
+use crate::command::{LogTime, Revision, SessionId};
+use crate::name::{Name, NodeId};
+
+/// The answer to one command.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Answer {
+    /// Revision after the command: its own if it changed something.
+    pub revision: Revision,
+    /// What it came to.
+    pub outcome: Outcome,
+    /// True if the session table gave the answer of an earlier try.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replayed: bool,
+}
+
+/// What a command came to, by family.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Of a key-value command.
+    Kv(KvOutcome),
+    /// Of a session command.
+    Session(SessionOutcome),
+    /// Of a run command.
+    Run(RunOutcome),
+    /// Of a cluster command.
+    Cluster(ClusterOutcome),
+    /// The command changed nothing, and why.
+    Refused(Refusal),
+}
+
+/// What a key-value command came to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum KvOutcome {
+    /// Put, append, multi-put.
+    Written,
+    /// Add.
+    Added {
+        /// The new number.
+        value: i64,
+    },
+    /// Both kinds of compare-and-set.
+    Compared {
+        /// Whether the desired value was stored.
+        swapped: bool,
+        /// The key's value now; none if it is absent.
+        value: Option<Blob>,
+        /// Revision of the key's last change; 0 if it is absent.
+        modified: Revision,
+    },
+    /// Delete.
+    Deleted {
+        /// Whether there was anything to delete.
+        existed: bool,
+    },
+    /// Queue push.
+    Pushed {
+        /// Length with the new value.
+        length: u64,
+    },
+    /// Queue pop.
+    Popped {
+        /// Length before.
+        length: u64,
+        /// The front, if there was one.
+        value: Option<Blob>,
+    },
+    /// Transaction.
+    Transaction {
+        /// Whether the comparisons held.
+        succeeded: bool,
+        /// One for each step of the branch taken.
+        outcomes: Vec<TransactionOutcome>,
+    },
+}
+
+/// What a step of a transaction came to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum TransactionOutcome {
+    /// Get.
+    Value {
+        /// The value; none if the key is absent.
+        value: Option<Blob>,
+    },
+    /// Put and append.
+    Written,
+    /// Add.
+    Added {
+        /// The new number.
+        value: i64,
+    },
+    /// Delete.
+    Deleted {
+        /// Whether there was anything to delete.
+        existed: bool,
+    },
+}
+
+/// What a session command came to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum SessionOutcome {
+    /// Open.
+    Opened {
+        /// The session.
+        session: SessionId,
+        /// The idle time granted, in milliseconds of log time.
+        ttl_ms: u64,
+        /// How many sequences from `ack` on may be in use.
+        window: u64,
+    },
+    /// Keep-alive.
+    Kept,
+    /// Close and expire; also if it was gone already.
+    Closed,
+    /// An expiry that no longer held.
+    StillInUse,
+}
+
+/// What a run command came to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum RunOutcome {
+    /// Open.
+    Opened {
+        /// The run.
+        run: Name,
+        /// False if it was open before.
+        created: bool,
+        /// The run that this one ended.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ended: Option<Name>,
+    },
+    /// End.
+    Ended,
+    /// Delete.
+    Deleted,
+}
+
+/// What a cluster command came to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ClusterOutcome {
+    /// Done.
+    Done,
+}
+
+/// Why a command changed nothing. Decided by the state machine, the same on
+/// every node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, thiserror::Error)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Refusal {
+    /// Add on something that is not a number.
+    #[error("the value of key {key} is not a 64-bit decimal number")]
+    NotANumber {
+        /// The key.
+        key: Blob,
+    },
+    /// The command itself is too big.
+    #[error("{what} is {size}, the limit is {limit} (see `holdfast status -o json`, limits)")]
+    LimitExceeded {
+        /// Which limit, by its field name in [`crate::Limits`].
+        what: String,
+        /// The size seen.
+        size: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The job is full.
+    #[error(
+        "job {job} would exceed its {what} of {limit}: delete keys, or an ended run (`holdfast --job {job} run list`)"
+    )]
+    QuotaExceeded {
+        /// The job.
+        job: Name,
+        /// Which limit, by its field name in [`crate::Limits`].
+        what: String,
+        /// The limit.
+        limit: u64,
+    },
+    /// No such job.
+    #[error("there is no job {job} (`holdfast job list` shows all)")]
+    JobNotFound {
+        /// The job.
+        job: Name,
+    },
+    /// No such run, and the job has others.
+    #[error(
+        "job {job} has no run {run}; open it first: `holdfast --job {job} run open {run}` (this ends the run that is open now)"
+    )]
+    RunNotFound {
+        /// The job.
+        job: Name,
+        /// The run.
+        run: Name,
+    },
+    /// The job has runs, none of them open.
+    #[error(
+        "job {job} has no open run; name an ended one with --run to read it, or open one: `holdfast --job {job} run open`"
+    )]
+    NoOpenRun {
+        /// The job.
+        job: Name,
+    },
+    /// The run has ended; nothing can be written to it any more.
+    #[error("run {run} of job {job} ended at revision {at}{}; start under a new run", by.as_ref().map(|by| format!(", when run {by} was opened")).unwrap_or_default())]
+    Fenced {
+        /// The job.
+        job: Name,
+        /// The run.
+        run: Name,
+        /// Revision of its end.
+        at: Revision,
+        /// The run that took its place, if one did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<Name>,
+    },
+    /// Only ended runs can be deleted.
+    #[error("run {run} of job {job} is open; end it first: `holdfast --job {job} run end {run}`")]
+    RunOpen {
+        /// The job.
+        job: Name,
+        /// The run.
+        run: Name,
+    },
+    /// The session is unknown: it expired or was closed.
+    #[error(
+        "session {session} has expired or was closed; what it had in flight may or may not have been applied"
+    )]
+    SessionExpired {
+        /// The session.
+        session: SessionId,
+    },
+    /// The sequence lies below the client's own acknowledgement.
+    #[error("sequence {sequence} of session {session} lies below its acknowledged {ack}")]
+    Stale {
+        /// The session.
+        session: SessionId,
+        /// The sequence sent.
+        sequence: u64,
+        /// The session's acknowledgement.
+        ack: u64,
+    },
+    /// The session has too many unacknowledged answers.
+    #[error(
+        "session {session} holds as many answers as it may ({what} {limit}); acknowledge some and retry"
+    )]
+    SessionWindowFull {
+        /// The session.
+        session: SessionId,
+        /// Which limit, by its field name in [`crate::Limits`].
+        what: String,
+        /// The limit.
+        limit: u64,
+    },
+    /// The cluster's feature level does not allow the command yet.
+    #[error(
+        "the cluster is at feature level {level}, the command needs {needed}: upgrade every node first"
+    )]
+    FeatureLevel {
+        /// The level.
+        level: u32,
+        /// What it takes.
+        needed: u32,
+    },
+    /// The cluster was founded before.
+    #[error("the cluster already has the id {cluster_id}")]
+    AlreadyFounded {
+        /// Its id.
+        cluster_id: String,
+    },
+    /// A node id is used once.
+    #[error("node id {node} was removed at log time {at} and is never used again; choose a new id")]
+    NodeRetired {
+        /// The node.
+        node: NodeId,
+        /// When.
+        at: LogTime,
+    },
+}

@@ -1,0 +1,199 @@
+//! Questions that change nothing.
+
+use serde::{Deserialize, Serialize};
+
+use crate::blob::Blob;
+use crate::command::{LogTime, Revision};
+use crate::name::{Name, Scope};
+use crate::outcome::Refusal;
+
+/// A question to the state. Answered by the state machine itself, at one
+/// revision.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Read {
+    /// One key.
+    Get {
+        /// Where.
+        scope: Scope,
+        /// The key.
+        key: Blob,
+    },
+    /// Several keys at one revision.
+    MultiGet {
+        /// Where.
+        scope: Scope,
+        /// The keys; answered in this order.
+        keys: Vec<Blob>,
+    },
+    /// Whether all of these exist as a key or as a queue that is not empty.
+    Check {
+        /// Where.
+        scope: Scope,
+        /// The keys.
+        keys: Vec<Blob>,
+    },
+    /// Keys in byte order, a page at a time.
+    List {
+        /// Where.
+        scope: Scope,
+        /// Only keys that start with this.
+        prefix: Blob,
+        /// Only keys behind this one: the `next` of the page before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<Blob>,
+        /// Most entries wanted; 0 = as many as the limits allow.
+        #[serde(default)]
+        limit: u64,
+        /// Leave the values out.
+        #[serde(default)]
+        keys_only: bool,
+    },
+    /// How many keys start with this prefix (queues are not counted).
+    Count {
+        /// Where.
+        scope: Scope,
+        /// The prefix; empty = all keys.
+        prefix: Blob,
+    },
+    /// Length of a queue; 0 if there is none.
+    QueueLength {
+        /// Where.
+        scope: Scope,
+        /// The queue.
+        key: Blob,
+    },
+    /// All jobs, in order of their names.
+    Jobs,
+    /// All runs of a job, oldest first.
+    Runs {
+        /// The job.
+        job: Name,
+    },
+}
+
+/// The answer to a [`Read`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ReadAnswer {
+    /// The revision at which it was true.
+    pub revision: Revision,
+    /// The answer.
+    pub outcome: ReadOutcome,
+}
+
+/// What a [`Read`] found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ReadOutcome {
+    /// Get: none if the key is absent.
+    Entry(Option<KeyEntry>),
+    /// Multi-get, in the order asked.
+    Entries(Vec<Option<KeyEntry>>),
+    /// Check.
+    Checked {
+        /// Whether all exist.
+        all_exist: bool,
+    },
+    /// List.
+    Page {
+        /// Entries in byte order of their keys.
+        entries: Vec<KeyEntry>,
+        /// Pass as `after` to go on; none at the end.
+        next: Option<Blob>,
+    },
+    /// Count and queue length.
+    Count {
+        /// The number.
+        count: u64,
+    },
+    /// Jobs.
+    Jobs(Vec<JobInfo>),
+    /// Runs.
+    Runs(Vec<RunInfo>),
+    /// The question cannot be answered here.
+    Refused(Refusal),
+}
+
+/// A key with its value and history.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct KeyEntry {
+    /// The key.
+    pub key: Blob,
+    /// Its value; left out when only keys were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<Blob>,
+    /// Revision of its creation.
+    pub created: Revision,
+    /// Revision of its last change.
+    pub modified: Revision,
+    /// Changes since its creation, from 1.
+    pub version: u64,
+}
+
+/// A job, as listed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct JobInfo {
+    /// Its name.
+    pub job: Name,
+    /// Its open run.
+    pub open_run: Option<Name>,
+    /// Runs, ended ones included.
+    pub runs: u64,
+    /// Keys and queued values in all runs.
+    pub keys: u64,
+    /// Bytes of keys and values in all runs.
+    pub bytes: u64,
+}
+
+/// A run, as listed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RunInfo {
+    /// Its name.
+    pub run: Name,
+    /// Whether it can be written to.
+    pub open: bool,
+    /// Revision of its opening.
+    pub opened: Revision,
+    /// Log time of its opening.
+    pub opened_at_ms: LogTime,
+    /// Revision of its end.
+    pub ended: Option<Revision>,
+    /// Keys and queued values.
+    pub keys: u64,
+    /// Bytes of keys and values.
+    pub bytes: u64,
+}
+
+/// What a wait waits for. A wait is a read that answers once it is true.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Condition {
+    /// The key.
+    pub key: Blob,
+    /// What must become of it.
+    #[serde(default)]
+    pub until: Until,
+}
+
+/// What must become of a key.
+///
+/// Once seen true it counts as met, whatever happens to the key afterwards: a
+/// key that is set and deleted at once still releases its waiters, as in
+/// TCPStore.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Until {
+    /// It exists as a key or as a queue that is not empty. A push releases one
+    /// waiter, the longest waiting.
+    #[default]
+    Exists,
+    /// Its value is a decimal number of at least this.
+    AtLeast(i64),
+}

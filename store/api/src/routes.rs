@@ -1,0 +1,25 @@
+//! Paths and headers of a node's one port.
+
+/// Agents and clients: the multiplexed stream (HTTP/1.1 `Upgrade`).
+pub const STREAM: &str = "/v1/stream";
+/// The status document.
+pub const STATUS: &str = "/v1/status";
+/// Alive: the process serves; never tied to the quorum.
+pub const LIVEZ: &str = "/livez";
+/// Ready: a leader is known, a linearizable read works, the log is applied.
+pub const READYZ: &str = "/readyz";
+/// Metrics, OpenMetrics text.
+pub const METRICS: &str = "/metrics";
+/// The OpenAPI document.
+pub const OPENAPI: &str = "/openapi.json";
+
+/// Request header: the session of a command sent by plain HTTP.
+pub const SESSION_HEADER: &str = "holdfast-session";
+/// Request header: its sequence.
+pub const SEQUENCE_HEADER: &str = "holdfast-sequence";
+/// Request header: the client's acknowledgement.
+pub const ACK_HEADER: &str = "holdfast-ack";
+/// Request header: the cluster that the sender belongs to or means.
+pub const CLUSTER_HEADER: &str = "holdfast-cluster";
+/// Marks a request that a follower passed on, so that it is passed on once.
+pub const FORWARDED_HEADER: &str = "holdfast-forwarded";

@@ -1,0 +1,58 @@
+//! Changes, in the order in which they happened.
+
+use serde::{Deserialize, Serialize};
+
+use crate::blob::Blob;
+use crate::command::Revision;
+use crate::name::Name;
+
+/// All changes of one revision that a watch asked for. A watch delivers every
+/// revision whole, in order, without a gap.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct WatchBatch {
+    /// The revision. A watch that resumes asks from the next one.
+    pub revision: Revision,
+    /// What changed; empty in a batch that only reports progress.
+    pub changes: Vec<Change>,
+}
+
+/// One key changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Change {
+    /// The job.
+    pub job: Name,
+    /// The run.
+    pub run: Name,
+    /// The key or queue.
+    pub key: Blob,
+    /// How it changed.
+    pub kind: ChangeKind,
+}
+
+/// How a key changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ChangeKind {
+    /// It has a new value.
+    Put {
+        /// The whole value.
+        value: Blob,
+        /// Changes since the key's creation; 1 = created now.
+        version: u64,
+    },
+    /// It is gone.
+    Delete,
+    /// A value was pushed to the queue.
+    Push {
+        /// Length with it.
+        length: u64,
+    },
+    /// A value was popped from the queue.
+    Pop {
+        /// Length without it.
+        length: u64,
+    },
+}
