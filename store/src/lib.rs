@@ -1,1 +1,48 @@
+//! A Holdfast store node: one of three or more that hold the control plane of
+//! training jobs.
+//!
+//! Entry points: [`serve::run`] (one node, from its empty folder to its clean
+//! end) and [`dev::run`] (a whole cluster as child processes). The binary
+//! `holdfast-store` is a thin shell around both.
+//!
+//! A command's way: a connection ([`http`]) hands it to the node's one
+//! proposer ([`node::proposer`]), which packs what is waiting into a log entry;
+//! consensus ([`raft`]) replicates it; each node's log ([`storage`]) syncs it;
+//! once a majority has, the pure state machine (`holdfast-machine`) applies it
+//! on every node, its answers go back the same way, and its effects wake waits
+//! and watches ([`node::waits`], [`node::watches`]).
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`config`] | settings: flags, environment, file, defaults |
+//! | [`serve`], [`dev`] | a node's life; a cluster of child processes |
+//! | [`formation`] | founding a cluster; a place for an empty disk |
+//! | [`node`] | what connections ask, answered |
+//! | [`raft`] | the consensus library, its network, our wire |
+//! | [`storage`] | log, vote, snapshots, identity on disk |
+//! | [`http`] | everything on the one port |
+//! | [`dial`] | short HTTP conversations with other nodes |
+//!
+//! # Architecture invariants
+//!
+//! * No rule about jobs, keys or sessions is decided here: the state machine
+//!   decides all of them. This crate orders, stores, sends and wakes.
+//! * Only `raft` and `storage` name types of openraft or RocksDB, and none of
+//!   those types reaches the disk or the wire.
+//! * A write is acknowledged only after a majority has synced it, also when
+//!   the majority is one node.
+//! * Reads are confirmed by a quorum (ReadIndex). No clock and no lease decides
+//!   what is true.
+//! * A node whose log was lost or rolled back does not come back under its id.
+//! * Every queue, buffer, frame and wait has a bound, and the bound has a name.
+//! * Nothing here depends on a wall clock; time comes from `tokio::time`.
 
+pub mod config;
+pub mod dev;
+pub mod dial;
+pub mod formation;
+pub mod http;
+pub mod node;
+pub mod raft;
+pub mod serve;
+pub mod storage;

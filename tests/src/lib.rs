@@ -1,1 +1,55 @@
+//! What the end-to-end tests stand on: real binaries as child processes.
+//!
+//! Entry points: [`Cluster`] (store nodes), [`Agent`] (the agent in front of
+//! them), [`Adders`] (a load whose every answer is checked), [`Script`]
+//! (Python with PyTorch), [`TcpStore`] and [`RawStream`] (wire clients of our
+//! own, so that a test does not trust the code it tests).
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`patience`] | waiting for something, within a bound |
+//! | [`binaries`] | where the programs under test are |
+//! | [`ports`] | ports that no other test process gets |
+//! | [`process`] | a child: started, signalled, ended, measured |
+//! | [`logs`] | logs kept, shown when a test fails, searched for errors when it does not |
+//! | [`cluster`] | store nodes |
+//! | [`agent`] | the agent |
+//! | [`load`] | concurrent adders and the check of what they were told |
+//! | [`failover`] | leaders killed until a retry was answered from the session table |
+//! | [`http`] | plain HTTP requests |
+//! | [`stream`] | a raw client of the multiplexed stream |
+//! | [`tcpstore`] | a client of the TCPStore protocol |
+//! | [`python`] | PyTorch programs |
+//!
+//! # Architecture invariants
+//!
+//! * Nothing of the store is linked: what a test knows of a node it was told
+//!   over a socket, by an exit code, or by a log line.
+//! * Every wait is bounded, and what it waited for is in the failure.
+//! * A child never outlives its test: it is killed by its process id when its
+//!   owner is dropped.
+//! * A test that passes has logs without an `ERROR` or a panic, unless it
+//!   named the error beforehand.
 
+pub mod agent;
+pub mod binaries;
+pub mod cluster;
+pub mod failover;
+pub mod http;
+pub mod load;
+pub mod logs;
+pub mod patience;
+pub mod ports;
+pub mod process;
+pub mod python;
+pub mod stream;
+pub mod tcpstore;
+
+pub use agent::Agent;
+pub use cluster::Cluster;
+pub use load::Adders;
+pub use patience::{PATIENCE, eventually, patiently, soon};
+pub use process::Process;
+pub use python::Script;
+pub use stream::RawStream;
+pub use tcpstore::TcpStore;

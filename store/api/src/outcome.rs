@@ -193,6 +193,16 @@ pub enum Refusal {
         /// The limit.
         limit: u64,
     },
+    /// The cluster holds as many of something as it may.
+    #[error(
+        "the cluster holds as many as it may: {what} is {limit}; close what is no longer used, or raise the limit"
+    )]
+    ClusterFull {
+        /// Which limit, by its field name in [`crate::Limits`].
+        what: String,
+        /// The limit.
+        limit: u64,
+    },
     /// No such job.
     #[error("there is no job {job} (`holdfast job list` shows all)")]
     JobNotFound {

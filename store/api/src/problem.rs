@@ -197,7 +197,7 @@ impl From<Refusal> for Problem {
         let code = match &refusal {
             Refusal::NotANumber { .. } => Code::NotANumber,
             Refusal::LimitExceeded { .. } => Code::LimitExceeded,
-            Refusal::QuotaExceeded { .. } => Code::QuotaExceeded,
+            Refusal::QuotaExceeded { .. } | Refusal::ClusterFull { .. } => Code::QuotaExceeded,
             Refusal::JobNotFound { .. } => Code::JobNotFound,
             Refusal::RunNotFound { .. } | Refusal::NoOpenRun { .. } => Code::RunNotFound,
             Refusal::Fenced { .. } => Code::Fenced,

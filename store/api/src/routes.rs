@@ -23,3 +23,6 @@ pub const ACK_HEADER: &str = "holdfast-ack";
 pub const CLUSTER_HEADER: &str = "holdfast-cluster";
 /// Marks a request that a follower passed on, so that it is passed on once.
 pub const FORWARDED_HEADER: &str = "holdfast-forwarded";
+/// Request header: `1` asks a follower to refuse with the leader's address
+/// instead of passing the request on.
+pub const NO_FORWARD_HEADER: &str = "holdfast-no-forward";

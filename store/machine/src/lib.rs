@@ -1,1 +1,71 @@
+//! The replicated state machine of Holdfast: every decision is made here, in
+//! log order, by a function of values.
+//!
+//! Entry points: [`Machine::apply`] (an entry in, answers and effects out),
+//! [`Machine::read`] and [`Machine::met`] (questions and waits),
+//! [`Machine::history`] (watches), [`Machine::encode`] and
+//! [`Machine::decode`] (snapshots), [`encode_entry`] and [`decode_entry`] (the
+//! log).
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `machine` | the fields of the state, and the way of an entry through it |
+//! | `applied` | what applying hands back: answers, effects, garbage |
+//! | `job` | jobs, runs, keys and queues, and their accounts |
+//! | `run` | opening, ending and deleting runs |
+//! | `kv`, `draft`, `transaction` | key-value commands, staged before they are carried out |
+//! | `queue` | queues |
+//! | `session` | exactly-once answers, idle times |
+//! | `cluster` | cluster id, limits, feature level, retired node ids |
+//! | `history` | the latest changes, for watches and waits that resume |
+//! | `read` | reads, conditions of waits |
+//! | `size`, `number` | limits of one command; numbers as TCPStore reads them |
+//! | `codec`, `image` | entries and the whole state as bytes |
+//!
+//! # Architecture invariants
+//!
+//! * The state depends on the entries alone. There is no clock, no random
+//!   number, no environment, no hash map, no floating point, no task and no
+//!   I/O in this crate, and its manifest cannot bring any.
+//! * Applying never fails and never panics: a refusal is an answer. A refused
+//!   command changed nothing, since everything is checked before anything is
+//!   changed.
+//! * Time passing changes nothing by itself. Log time is the highest stamp
+//!   seen; a session ends only by a command `Expire` that still holds, and a
+//!   new leader makes every idle time count anew.
+//! * The revision grows by one with each command that changed keys, queues or
+//!   runs, and each revision is one batch of changes. Sessions, limits and
+//!   time have no revision.
+//! * A command costs no more than its own size and that of the values it
+//!   touches; what takes long to free is handed out as garbage.
+//! * Every collection has a limit, most of them replicated in
+//!   [`holdfast_api::Limits`], and every limit is checked while applying, so
+//!   that all nodes refuse the same command.
+//! * `decode(encode(state))` and the log behind it give the state that all
+//!   entries give. What can be derived is not encoded but counted again.
+//! * Whatever these rules say about a logged command is fixed for ever: a
+//!   changed rule is keyed to a higher feature level.
 
+mod applied;
+mod cluster;
+mod codec;
+mod draft;
+mod history;
+mod image;
+mod job;
+mod kv;
+mod machine;
+mod number;
+mod queue;
+mod read;
+mod run;
+mod session;
+mod size;
+mod transaction;
+
+pub use applied::{Applied, Compacted, Counts, Effect, RunKey};
+pub use cluster::{CLUSTER_ID_BYTES_MAX, FEATURE_LEVEL, RETIRED_NODES_MAX};
+pub use codec::{DecodeError, decode_entry, encode_entry};
+pub use image::IMAGE_VERSION;
+pub use machine::Machine;
+pub use number::parse as parse_number;

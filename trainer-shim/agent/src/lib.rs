@@ -1,1 +1,36 @@
+//! The agent: what runs beside a trainer, on the same host, and outlives the
+//! leaders of the store.
+//!
+//! A PyTorch process connects its TCPStore client once, never again, and dies
+//! of a broken connection. So the connection ends here, at a process that does
+//! nothing that could break it, and the agent's own client follows the leader
+//! from node to node behind it. An unmodified program needs two environment
+//! variables to use it, `MASTER_ADDR` and `MASTER_PORT`, and a third,
+//! `TORCHELASTIC_USE_AGENT_STORE`, to start no store of its own.
+//!
+//! Entry points: [`agent::Agent::open`] and [`agent::Agent::run`]; the binary
+//! `holdfast-agent` is a command line around them.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`agent`] | the component: opens the run, listens, serves |
+//! | [`door`] | front doors, one for each foreign protocol |
+//! | [`door::tcpstore`] | PyTorch's TCPStore: codec, mapping, order, sockets |
+//!
+//! # Architecture invariants
+//!
+//! * The agent decides nothing about keys, runs or sessions. It translates,
+//!   keeps each connection's order, and asks the store.
+//! * No state that matters: an agent that is started anew against the same run
+//!   serves the same keys. Only its connections are lost.
+//! * While the store has a leader no connection is dropped, whatever leaders
+//!   come and go. Every connection that is closed has its reason logged.
+//! * Codecs and connection order are free of I/O, clocks and tasks; sockets
+//!   are in `door/*/serve.rs` alone.
+//! * Every buffer, queue and count has a bound with a name
+//!   ([`door::tcpstore::Limits`]), and no client can cost another its service.
+//! * No name is ever looked up for a client: a silent name server must not
+//!   stop a job from starting.
 
+pub mod agent;
+pub mod door;

@@ -1,0 +1,66 @@
+# The commands of this repository. What they do stands behind `##`; `make help` prints it.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# `make test PROFILE=release` and `make quickstart PROFILE=release` use optimised builds. The
+# default is one dev build for both, so that nothing is compiled twice.
+PROFILE ?= dev
+BINARIES := $(or $(CARGO_TARGET_DIR),target)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
+# Where RocksDB is and which Python has torch: tests/prepare finds out and writes it down.
+ENVIRONMENT := source target/environment
+PYTHON_FILES = $(shell git ls-files '*.py') tests/prepare
+
+.PHONY: help quickstart test check fix bench build
+
+help: ## Print this
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+quickstart: ## See it: 3 nodes, an agent, 4 PyTorch ranks, and the leader killed (NO_TORCH=1: no PyTorch)
+	@tests/prepare build torch
+	@$(ENVIRONMENT); cargo build --profile $(PROFILE) --bins
+	@$(ENVIRONMENT); python3 tests/quickstart/quickstart.py --binaries $(BINARIES) \
+		--python "$${HOLDFAST_PYTHON:-python3}"
+
+test: ## All tests; installs what is missing, saying what and why
+	@tests/prepare build torch
+	@$(ENVIRONMENT); cargo build --profile $(PROFILE) --workspace --bins
+	@$(ENVIRONMENT); if cargo nextest --version > /dev/null 2>&1; then \
+		cargo nextest run --cargo-profile $(PROFILE) --workspace; \
+		cargo test --profile $(PROFILE) --workspace --doc; \
+	else \
+		cargo test --profile $(PROFILE) --workspace --no-fail-fast; \
+	fi
+	@python3 -m unittest discover --start-directory tests/quickstart
+	@$(ENVIRONMENT); python3 tests/quickstart/quickstart.py --binaries $(BINARIES) \
+		--python "$${HOLDFAST_PYTHON:-python3}"
+	@python3 tests/docker/compose_test.py
+
+check: ## Formatting, clippy, docs, licences and sources of all crates; only reads
+	@tests/prepare build check
+	cargo fmt --all --check
+	@$(ENVIRONMENT); set -x; cargo clippy --workspace --all-targets -- -D warnings
+	@$(ENVIRONMENT); set -x; RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+	cargo deny --log-level error check licenses bans sources
+	@if timeout 20 git ls-remote --quiet https://github.com/RustSec/advisory-db HEAD > /dev/null 2>&1; \
+		then cargo deny --log-level error check advisories; \
+		else echo "SKIPPED: advisories: the advisory database, a git repository, cannot be reached from here"; fi
+	@python3 -c 'import ast, sys; [ast.parse(open(name).read(), name) for name in sys.argv[1:]]' $(PYTHON_FILES)
+	@echo "make check: all good"
+
+fix: ## Format, and apply what clippy can apply by itself; writes
+	@tests/prepare build check
+	cargo fmt --all
+	@$(ENVIRONMENT); set -x; cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged
+	cargo fmt --all
+
+bench: ## The benchmarks (release build); arguments in ARGS
+	@tests/prepare build
+	@$(ENVIRONMENT); cargo build --release --workspace --bins
+	@$(ENVIRONMENT); cargo run --release --package holdfast-tests --bin holdfast-bench -- $(ARGS)
+
+build: ## The binaries: holdfast-store, holdfast, holdfast-agent
+	@tests/prepare build
+	@$(ENVIRONMENT); cargo build --profile $(PROFILE) --bins
+	@echo "built into $(BINARIES)"

@@ -1,0 +1,331 @@
+//! The grammar of the command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+use holdfast_api::{Blob, Name, NodeId, Revision};
+
+use crate::argument::{self, Value};
+use crate::config::{Layer, StoreList, Timeout};
+use crate::output::Output;
+
+const AFTER_HELP: &str = "\
+Settings: flags go over the environment (HOLDFAST_STORE, HOLDFAST_JOB, HOLDFAST_RUN), which goes
+over a TOML file (--config, HOLDFAST_CONFIG, or ~/.config/holdfast/config.toml if it exists; keys
+store, job, run, output, timeout), which goes over the defaults (store
+127.0.0.1:21001,127.0.0.1:21002,127.0.0.1:21003; job default; output table; timeout 10s).
+`holdfast config` shows the result and where each value came from. HOLDFAST_LOG=debug logs the
+client's connections to standard error.
+
+Keys and values are bytes. What is not text is written \\xNN, a backslash may be doubled, and a
+value of - is read from standard input as it is. A key that begins with - goes behind --.
+
+Exit codes:
+  0  ok
+  1  refused: the cluster said no, the key is absent, the swap did not happen, the wait timed out
+  2  usage: the command line, the environment or the configuration file is wrong
+  3  unreachable: no node, or no leader, answered in time; nothing was changed
+  4  outcome unknown: the change may have been made; look before you repeat it
+
+Examples:
+  holdfast status
+  holdfast --store 10.0.0.1:21001,10.0.0.2:21001 node list
+  holdfast --job llm run open
+  holdfast --job llm kv put checkpoint/step 4200
+  holdfast --job llm kv cas owner '' \"$(hostname)\"
+  holdfast --job llm kv wait ready --timeout 5m && start-training
+  holdfast --job llm -o json kv watch checkpoint/ | jq .value";
+
+/// Looks into a Holdfast cluster and changes it.
+#[derive(Debug, Parser)]
+#[command(name = "holdfast", version, after_help = AFTER_HELP, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: GlobalArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Flags that every command takes, before it or after it.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Settings")]
+pub(crate) struct GlobalArgs {
+    /// Nodes of the cluster; any of them will do [env: HOLDFAST_STORE] [default: those of `holdfast-store dev`]
+    #[arg(long, global = true, value_name = "HOST:PORT,…")]
+    store: Option<StoreList>,
+    /// The job whose keys and runs are meant [env: HOLDFAST_JOB] [default: default]
+    #[arg(long, global = true)]
+    job: Option<Name>,
+    /// The run whose keys are meant; without it the job's open run [env: HOLDFAST_RUN]
+    #[arg(long, global = true)]
+    run: Option<Name>,
+    /// How answers are printed; json also prints errors as a problem document [default: table]
+    #[arg(short, long, global = true, value_enum, value_name = "FORMAT")]
+    output: Option<Output>,
+    /// How long each request, or a `kv wait`, may take: 500ms, 10s, 5m, never [default: 10s]
+    #[arg(long, global = true, value_name = "DURATION")]
+    timeout: Option<Timeout>,
+    /// The configuration file [env: HOLDFAST_CONFIG]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+impl GlobalArgs {
+    /// What the flags say.
+    pub(crate) fn layer(&self) -> Layer {
+        Layer {
+            store: self.store.clone(),
+            job: self.job.clone(),
+            run: self.run.clone(),
+            output: self.output,
+            timeout: self.timeout,
+        }
+    }
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// What the cluster is asked for.
+    #[command(flatten)]
+    Cluster(ClusterCommand),
+    /// Show the settings and where each came from; asks no node
+    Config,
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the version of this program
+    Version,
+}
+
+/// The commands that ask the cluster.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ClusterCommand {
+    /// Show the cluster: leader, term, revision, nodes; any node answers, with or without a quorum
+    Status,
+    /// Show and change the nodes of the cluster
+    #[command(subcommand)]
+    Node(NodeCommand),
+    /// Show who leads, or hand leadership over
+    #[command(subcommand)]
+    Leader(LeaderCommand),
+    /// Show jobs
+    #[command(subcommand)]
+    Job(JobCommand),
+    /// Show, open, end and delete runs of a job
+    #[command(subcommand)]
+    Run(RunCommand),
+    /// Read and change keys and queues of a run
+    #[command(subcommand)]
+    Kv(KvCommand),
+}
+
+/// Commands on nodes.
+#[derive(Debug, Subcommand)]
+pub(crate) enum NodeCommand {
+    /// List all nodes
+    #[command(visible_alias = "ls")]
+    List,
+    /// Add a node as a learner: it catches up and does not vote yet
+    Add {
+        /// Its id, never used in this cluster before
+        #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+        id: NodeId,
+        /// Its address, HOST:PORT
+        address: String,
+    },
+    /// Make a learner that has caught up a voter
+    Promote {
+        /// The learner
+        #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+        id: NodeId,
+    },
+    /// Remove a node for ever; its id is never used again
+    Remove {
+        /// The node
+        #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+        id: NodeId,
+    },
+}
+
+/// Commands on the leader.
+#[derive(Debug, Subcommand)]
+pub(crate) enum LeaderCommand {
+    /// Show the leader
+    Show,
+    /// Hand leadership to a node, or to the most advanced voter
+    Transfer {
+        /// The node that should lead
+        #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+        id: Option<NodeId>,
+    },
+}
+
+/// Commands on jobs.
+#[derive(Debug, Subcommand)]
+pub(crate) enum JobCommand {
+    /// List all jobs
+    #[command(visible_alias = "ls")]
+    List,
+}
+
+/// Commands on runs.
+#[derive(Debug, Subcommand)]
+pub(crate) enum RunCommand {
+    /// List the runs of the job, oldest first
+    #[command(visible_alias = "ls")]
+    List,
+    /// Open a run, or join it if it is open, and print its name; a new run ends the one before
+    Open {
+        /// Its name; without it the job's next number (r1, r2, …)
+        name: Option<Name>,
+    },
+    /// End a run: it stays readable and cannot be written to any more
+    End {
+        /// The run
+        name: Name,
+    },
+    /// Delete an ended run with its keys
+    Delete {
+        /// The run
+        name: Name,
+    },
+}
+
+/// Commands on keys and queues.
+#[derive(Debug, Subcommand)]
+pub(crate) enum KvCommand {
+    /// Set a key
+    Put {
+        /// The key
+        #[arg(value_parser = argument::blob())]
+        key: Blob,
+        /// Its new value; - reads standard input as it is
+        #[arg(value_parser = argument::value(), allow_hyphen_values = true)]
+        value: Value,
+        /// Only if the key was last changed at this revision; 0 = only if it is absent
+        #[arg(long, value_name = "REV")]
+        if_revision: Option<Revision>,
+    },
+    /// Print the value of a key; exit code 1 if it is absent
+    Get {
+        /// The key
+        #[arg(value_parser = argument::blob())]
+        key: Blob,
+        /// Let any node answer from its own state, however old
+        #[arg(long)]
+        stale: bool,
+        /// Print exactly the bytes of the value, without a newline, whatever --output says
+        #[arg(long)]
+        raw: bool,
+    },
+    /// Add to a decimal number (absent = 0) and print the sum
+    Add {
+        /// The key
+        #[arg(value_parser = argument::blob())]
+        key: Blob,
+        /// What to add; may be negative
+        #[arg(allow_negative_numbers = true, value_name = "N")]
+        delta: i64,
+    },
+    /// Set a key if it has the expected value (an empty one matches an absent key) and print its
+    /// value afterwards; exit code 1 if it was not set
+    Cas {
+        /// The key
+        #[arg(value_parser = argument::blob())]
+        key: Blob,
+        /// The value that must be there
+        #[arg(value_parser = argument::blob(), allow_hyphen_values = true)]
+        expected: Blob,
+        /// The value to put in its place
+        #[arg(value_parser = argument::blob(), allow_hyphen_values = true, value_name = "NEW")]
+        desired: Blob,
+    },
+    /// Delete a key and print how many there were
+    #[command(visible_aliases = ["del", "rm"])]
+    Delete {
+        /// The key
+        #[arg(value_parser = argument::blob())]
+        key: Blob,
+    },
+    /// Append to the value of a key (absent = empty)
+    Append {
+        /// The key
+        #[arg(value_parser = argument::blob())]
+        key: Blob,
+        /// What to append; - reads standard input as it is
+        #[arg(value_parser = argument::value(), allow_hyphen_values = true)]
+        value: Value,
+    },
+    /// List keys in byte order
+    #[command(visible_alias = "ls")]
+    List {
+        /// Only keys that start with this
+        #[arg(value_parser = argument::blob())]
+        prefix: Option<Blob>,
+        /// Leave the values out
+        #[arg(long)]
+        keys_only: bool,
+        /// Let any node answer from its own state, however old
+        #[arg(long)]
+        stale: bool,
+    },
+    /// Count keys
+    Count {
+        /// Only keys that start with this
+        #[arg(value_parser = argument::blob())]
+        prefix: Option<Blob>,
+        /// Let any node answer from its own state, however old
+        #[arg(long)]
+        stale: bool,
+    },
+    /// Print every change, one line each, until Ctrl-C
+    Watch {
+        /// Only keys that start with this
+        #[arg(value_parser = argument::blob())]
+        prefix: Option<Blob>,
+        /// The first revision wanted; without it, changes from now on
+        #[arg(long, value_name = "REV", value_parser = clap::value_parser!(u64).range(1..))]
+        from: Option<Revision>,
+    },
+    /// Wait until all keys exist (as a key, or as a queue that is not empty); --timeout bounds the
+    /// whole wait, exit code 1 if it passes
+    Wait {
+        /// The keys
+        #[arg(value_parser = argument::blob(), required = true, value_name = "KEY")]
+        keys: Vec<Blob>,
+        /// Wait until the keys are numbers of at least this instead
+        #[arg(long, value_name = "N", allow_negative_numbers = true)]
+        at_least: Option<i64>,
+    },
+    /// Put a value at the end of a queue and print the queue's length
+    Push {
+        /// The queue
+        #[arg(value_parser = argument::blob(), value_name = "KEY")]
+        queue: Blob,
+        /// The value; - reads standard input as it is
+        #[arg(value_parser = argument::value(), allow_hyphen_values = true)]
+        value: Value,
+    },
+    /// Take the value at the front of a queue and print it; exit code 1 if the queue is empty
+    Pop {
+        /// The queue
+        #[arg(value_parser = argument::blob(), value_name = "KEY")]
+        queue: Blob,
+        /// Print exactly the bytes of the value, without a newline, whatever --output says
+        #[arg(long)]
+        raw: bool,
+    },
+    /// Print the length of a queue
+    Length {
+        /// The queue
+        #[arg(value_parser = argument::blob(), value_name = "KEY")]
+        queue: Blob,
+    },
+}
+
+#[cfg(test)]
+mod tests;

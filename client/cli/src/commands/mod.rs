@@ -1,0 +1,136 @@
+//! What the commands do: one file per family.
+
+pub(crate) mod config;
+pub(crate) mod job;
+pub(crate) mod kv;
+pub(crate) mod leader;
+pub(crate) mod list;
+pub(crate) mod node;
+pub(crate) mod run;
+pub(crate) mod status;
+pub(crate) mod wait;
+pub(crate) mod watch;
+
+use std::fmt;
+use std::time::Duration;
+
+use holdfast_api::{
+    Answer, Command, Effectiveness, Outcome, Read, ReadAnswer, ReadOutcome, Revision, Scope,
+};
+use holdfast_client::{Client, Consistency, Deadline, Options};
+
+use crate::cli::ClusterCommand;
+use crate::config::{Settings, Timeout};
+use crate::exit::Failure;
+use crate::output::{self, Document, Output};
+
+/// What a command has at hand: the settings, and a client made of them.
+pub(crate) struct Context {
+    pub(crate) settings: Settings,
+    pub(crate) client: Client,
+}
+
+impl Context {
+    /// Must be called inside a tokio runtime. Connects when first used.
+    pub(crate) fn new(settings: Settings) -> Context {
+        let mut options = Options::new(settings.store.value.0.clone());
+        options.call_timeout = match settings.timeout.value {
+            Timeout::After(duration) => duration,
+            Timeout::Never => Duration::MAX,
+        };
+        Context { settings, client: Client::new(options) }
+    }
+
+    /// Carries a command out.
+    pub(crate) async fn run(&self, command: ClusterCommand) -> Result<(), Failure> {
+        match command {
+            ClusterCommand::Status => status::run(self).await,
+            ClusterCommand::Node(command) => node::run(self, command).await,
+            ClusterCommand::Leader(command) => leader::run(self, command).await,
+            ClusterCommand::Job(command) => job::run(self, command).await,
+            ClusterCommand::Run(command) => run::run(self, command).await,
+            ClusterCommand::Kv(command) => kv::run(self, command).await,
+        }
+    }
+
+    /// Where keys live.
+    pub(crate) fn scope(&self) -> Scope {
+        self.settings.scope()
+    }
+
+    /// The deadline of a request that starts now.
+    pub(crate) fn deadline(&self) -> Deadline {
+        self.settings.timeout.value.deadline()
+    }
+
+    /// The form of answers.
+    pub(crate) fn output(&self) -> Output {
+        self.settings.output.value
+    }
+
+    /// Prints an answer.
+    pub(crate) fn emit(&self, document: &impl Document) -> Result<(), Failure> {
+        Ok(output::print(&output::render(document, self.output())?)?)
+    }
+
+    /// Says something to a person; a program has the document.
+    pub(crate) fn talk(&self, text: impl fmt::Display) {
+        if self.output() == Output::Table {
+            output::talk(text);
+        }
+    }
+
+    /// Proposes a command; a refusal is an error.
+    async fn propose(&self, command: Command) -> Result<(Outcome, Revision), Failure> {
+        let Answer { revision, outcome, replayed: _ } =
+            self.client.propose(command, self.deadline()).await?;
+        match outcome {
+            Outcome::Refused(refusal) => Err(Failure::refused(refusal)),
+            outcome => Ok((outcome, revision)),
+        }
+    }
+
+    /// Asks a question; a refusal is an error.
+    async fn read(&self, read: Read, stale: bool) -> Result<(ReadOutcome, Revision), Failure> {
+        self.read_until(read, stale, self.deadline()).await
+    }
+
+    async fn read_until(
+        &self,
+        read: Read,
+        stale: bool,
+        deadline: Deadline,
+    ) -> Result<(ReadOutcome, Revision), Failure> {
+        let consistency = if stale { Consistency::Stale } else { Consistency::Linearizable };
+        let ReadAnswer { revision, outcome } =
+            self.client.read(read, consistency, deadline).await?;
+        match outcome {
+            ReadOutcome::Refused(refusal) => Err(Failure::refused(refusal)),
+            outcome => Ok((outcome, revision)),
+        }
+    }
+}
+
+/// An outcome that does not belong to the command: what it did is not known.
+fn unexpected_outcome(asked: &'static str, outcome: &impl fmt::Debug) -> Failure {
+    Failure::Mismatch { asked, answer: beginning(outcome), outcome: Effectiveness::Unknown }
+}
+
+/// An answer that does not belong to the question.
+fn unexpected_answer(asked: &'static str, answer: &impl fmt::Debug) -> Failure {
+    Failure::Mismatch { asked, answer: beginning(answer), outcome: Effectiveness::None }
+}
+
+/// Enough of an answer to recognise it by.
+fn beginning(answer: &impl fmt::Debug) -> String {
+    const CHARS_MAX: usize = 200;
+    format!("{answer:?}").chars().take(CHARS_MAX).collect()
+}
+
+/// `job J`, or `job J, run R` where one was named.
+pub(crate) fn place(scope: &Scope) -> String {
+    match &scope.run {
+        Some(run) => format!("job {}, run {run}", scope.job),
+        None => format!("job {}", scope.job),
+    }
+}

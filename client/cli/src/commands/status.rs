@@ -1,0 +1,173 @@
+//! The cluster as a whole.
+
+use std::io::{self, Write};
+
+use holdfast_api::{NodeRole, NodeStatus, Status};
+
+use super::Context;
+use crate::exit::Failure;
+use crate::output::{Document, cell, write_rows};
+
+/// Prints the status of the cluster, as any node sees it.
+pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
+    let status = context.client.status(context.deadline()).await?;
+    context.emit(&status)?;
+    if status.leader.is_none() {
+        context.talk(leaderless(&status));
+    }
+    Ok(())
+}
+
+/// Why there is no leader, as far as it can be seen, and what to do.
+pub(crate) fn leaderless(status: &Status) -> String {
+    if status.cluster_id.is_empty() {
+        return "the cluster is not founded yet: start the other nodes of --initial-cluster"
+            .to_owned();
+    }
+    let voters = status.nodes.iter().filter(|node| node.voter);
+    let (mut all, mut alive) = (0, 0);
+    for voter in voters {
+        all += 1;
+        alive += usize::from(voter.role != NodeRole::Unreachable);
+    }
+    let quorum = all / 2 + 1;
+    if alive < quorum {
+        format!(
+            "there is no leader: {alive} of {all} voters answer and {quorum} are needed; start the unreachable nodes"
+        )
+    } else {
+        format!(
+            "there is no leader at present: {alive} of {all} voters answer, which is enough for an election; look again"
+        )
+    }
+}
+
+impl Document for Status {
+    fn write_table(&self, out: &mut Vec<u8>) -> io::Result<()> {
+        let facts = [
+            ("cluster", self.cluster_id.clone()),
+            ("leader", cell(self.leader)),
+            ("term", self.term.to_string()),
+            ("revision", self.revision.to_string()),
+            ("answered by", format!("node {}", self.answered_by)),
+        ];
+        write_rows(out, None, facts.map(|(name, value)| [name.to_owned(), value]))?;
+        writeln!(out)?;
+        write_nodes(out, &self.nodes)
+    }
+}
+
+/// Writes the table of nodes.
+pub(crate) fn write_nodes(out: &mut Vec<u8>, nodes: &[NodeStatus]) -> io::Result<()> {
+    write_rows(
+        out,
+        Some(["NODE", "ADDRESS", "ROLE", "VOTER", "LAST-LOG", "APPLIED", "SNAPSHOT", "VERSION"]),
+        nodes.iter().map(|node| {
+            [
+                node.id.to_string(),
+                node.address.clone(),
+                role(node.role).to_owned(),
+                if node.voter { "yes" } else { "no" }.to_owned(),
+                cell(node.last_log),
+                cell(node.applied),
+                cell(node.snapshot),
+                cell(node.version.as_ref()),
+            ]
+        }),
+    )
+}
+
+fn role(role: NodeRole) -> &'static str {
+    match role {
+        NodeRole::Leader => "leader",
+        NodeRole::Follower => "follower",
+        NodeRole::Candidate => "candidate",
+        NodeRole::Learner => "learner",
+        NodeRole::Unreachable => "unreachable",
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use holdfast_api::Limits;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::output::{Output, render};
+
+    /// Three voters; the ones named here answer, the first of them leads if
+    /// they are a majority.
+    pub(crate) fn cluster(alive: &[u64]) -> Status {
+        let leader = (alive.len() > 1).then_some(alive[0]);
+        let node = |id| {
+            let answers = alive.contains(&id);
+            NodeStatus {
+                id,
+                address: format!("127.0.0.1:2100{id}"),
+                role: match (answers, leader == Some(id)) {
+                    (false, _) => NodeRole::Unreachable,
+                    (true, true) => NodeRole::Leader,
+                    (true, false) => NodeRole::Follower,
+                },
+                voter: true,
+                last_log: answers.then_some(10),
+                applied: answers.then_some(9),
+                snapshot: None,
+                version: answers.then(|| "0.1.0".to_owned()),
+                feature_level: answers.then_some(1),
+            }
+        };
+        Status {
+            cluster_id: "c1".to_owned(),
+            leader,
+            term: 4,
+            revision: 8,
+            feature_level: 1,
+            answered_by: alive[0],
+            nodes: vec![node(1), node(2), node(3)],
+            limits: Limits::default(),
+        }
+    }
+
+    #[test]
+    fn json_is_exactly_the_document_of_the_api() {
+        let status = cluster(&[2, 3]);
+        let printed: Value =
+            serde_json::from_slice(&render(&status, Output::Json).unwrap()).unwrap();
+        assert_eq!(printed, serde_json::to_value(&status).unwrap());
+        assert_eq!(printed["leader"], 2);
+        assert_eq!(printed["nodes"][0]["role"], "unreachable");
+        assert_eq!(printed["nodes"][0]["last_log"], Value::Null);
+        let printed = render(&cluster(&[1]), Output::Json).unwrap();
+        let printed: Value = serde_json::from_slice(&printed).unwrap();
+        assert_eq!(printed["leader"], Value::Null);
+    }
+
+    #[test]
+    fn the_table_shows_the_cluster_and_its_nodes() {
+        let table = String::from_utf8(render(&cluster(&[2, 3]), Output::Table).unwrap()).unwrap();
+        let wanted = "\
+cluster      c1
+leader       2
+term         4
+revision     8
+answered by  node 2
+
+NODE  ADDRESS          ROLE         VOTER  LAST-LOG  APPLIED  SNAPSHOT  VERSION
+1     127.0.0.1:21001  unreachable  yes    -         -        -         -
+2     127.0.0.1:21002  leader       yes    10        9        -         0.1.0
+3     127.0.0.1:21003  follower     yes    10        9        -         0.1.0
+";
+        assert_eq!(table, wanted);
+    }
+
+    #[test]
+    fn a_cluster_without_a_leader_says_what_is_missing() {
+        let text = leaderless(&cluster(&[1]));
+        assert!(text.contains("1 of 3 voters answer and 2 are needed"), "{text}");
+        let electing = Status { leader: None, ..cluster(&[1, 2]) };
+        assert!(leaderless(&electing).contains("enough for an election"));
+        let young = Status { cluster_id: String::new(), ..cluster(&[1]) };
+        assert!(leaderless(&young).contains("not founded yet"));
+    }
+}

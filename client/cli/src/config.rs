@@ -1,0 +1,356 @@
+//! Settings from flags, the environment, a TOML file and defaults, merged,
+//! each value with the place it came from.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use holdfast_api::{Name, Scope, name};
+use holdfast_client::{Deadline, EndpointError, parse_endpoints};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use crate::output::Output;
+
+/// The nodes of `holdfast-store dev`, tried when none are named.
+pub(crate) const STORE_DEFAULT: &str = "127.0.0.1:21001,127.0.0.1:21002,127.0.0.1:21003";
+/// How long a request may take when nobody says.
+pub(crate) const TIMEOUT_DEFAULT: Timeout = Timeout::After(Duration::from_secs(10));
+/// Longest configuration file, in bytes.
+const FILE_BYTES_MAX: u64 = 64 * 1024;
+
+/// The nodes to try, `host:port` each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StoreList(pub(crate) Vec<String>);
+
+impl FromStr for StoreList {
+    type Err = EndpointError;
+
+    fn from_str(text: &str) -> Result<StoreList, EndpointError> {
+        parse_endpoints(text).map(StoreList)
+    }
+}
+
+impl fmt::Display for StoreList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join(","))
+    }
+}
+
+/// How long to wait for an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Timeout {
+    /// This long.
+    After(Duration),
+    /// For ever.
+    Never,
+}
+
+impl Timeout {
+    /// The deadline of a request that starts now.
+    pub(crate) fn deadline(self) -> Deadline {
+        match self {
+            Timeout::After(duration) => Deadline::after(duration),
+            Timeout::Never => Deadline::never(),
+        }
+    }
+}
+
+impl FromStr for Timeout {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Timeout, String> {
+        if text == "never" {
+            return Ok(Timeout::Never);
+        }
+        let duration = humantime::parse_duration(text).map_err(|error| {
+            format!("{error}; write a duration with its unit such as 500ms, 10s, 2m, or `never`")
+        })?;
+        if duration.is_zero() {
+            return Err("a timeout is more than 0; `never` waits for ever".to_owned());
+        }
+        Ok(Timeout::After(duration))
+    }
+}
+
+impl fmt::Display for Timeout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Timeout::After(duration) => humantime::format_duration(*duration).fmt(f),
+            Timeout::Never => f.write_str("never"),
+        }
+    }
+}
+
+/// What one place says; nothing where it is silent.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Layer {
+    #[serde(default, deserialize_with = "store_of_file")]
+    pub(crate) store: Option<StoreList>,
+    pub(crate) job: Option<Name>,
+    pub(crate) run: Option<Name>,
+    pub(crate) output: Option<Output>,
+    #[serde(default, deserialize_with = "timeout_of_file")]
+    pub(crate) timeout: Option<Timeout>,
+}
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A flag of the command line.
+    Flag,
+    /// An environment variable.
+    Environment,
+    /// The configuration file.
+    File(PathBuf),
+    /// Nobody said anything.
+    Default,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Flag => f.write_str("flag"),
+            Source::Environment => f.write_str("environment"),
+            Source::File(path) => write!(f, "file {}", path.display()),
+            Source::Default => f.write_str("default"),
+        }
+    }
+}
+
+/// A value and where it came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Sourced<T> {
+    pub(crate) value: T,
+    pub(crate) source: Source,
+}
+
+/// The merged settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// The nodes.
+    pub(crate) store: Sourced<StoreList>,
+    /// The job.
+    pub(crate) job: Sourced<Name>,
+    /// The run; none = the job's open run.
+    pub(crate) run: Sourced<Option<Name>>,
+    /// How answers are printed.
+    pub(crate) output: Sourced<Output>,
+    /// How long to wait for an answer.
+    pub(crate) timeout: Sourced<Timeout>,
+}
+
+impl Settings {
+    /// Where keys live.
+    pub(crate) fn scope(&self) -> Scope {
+        Scope { job: self.job.value.clone(), run: self.run.value.clone() }
+    }
+}
+
+/// Why there are no settings.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigError {
+    /// An environment variable cannot be understood.
+    #[error("environment variable {name}: {reason}")]
+    Variable {
+        /// Its name.
+        name: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The file cannot be read.
+    #[error("configuration file {path} ({why}): {reason}", path = path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Who named it.
+        why: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The file cannot be understood.
+    #[error("configuration file {path}: {reason}\nknown keys: store, job, run, output, timeout", path = path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and in which line.
+        reason: String,
+    },
+}
+
+/// Looks an environment variable up.
+pub(crate) type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+/// Reads the environment and the file, and merges all places with the flags.
+pub(crate) fn load(
+    flags: Layer,
+    config_flag: Option<&Path>,
+    environment: Environment<'_>,
+) -> Result<Settings, ConfigError> {
+    let variables = variables(environment)?;
+    let file = match file_path(config_flag, environment) {
+        Some((path, why)) => read_file(&path, why)?.map(|layer| (path, layer)),
+        None => None,
+    };
+    Ok(merge(flags, variables, file))
+}
+
+/// Flags over environment over file over defaults, value by value.
+pub(crate) fn merge(flags: Layer, variables: Layer, file: Option<(PathBuf, Layer)>) -> Settings {
+    let (path, file) = file.unwrap_or_default();
+    let defaults = Layer::default();
+    let layers = [
+        (Source::Flag, &flags),
+        (Source::Environment, &variables),
+        (Source::File(path), &file),
+        (Source::Default, &defaults),
+    ];
+    Settings {
+        store: first(&layers, |layer| layer.store.clone()).unwrap_or_else(|| {
+            by_default(STORE_DEFAULT.parse().expect("the default list is well formed"))
+        }),
+        job: first(&layers, |layer| layer.job.clone())
+            .unwrap_or_else(|| by_default(name::default_name())),
+        run: first(&layers, |layer| layer.run.clone().map(Some))
+            .unwrap_or_else(|| by_default(None)),
+        output: first(&layers, |layer| layer.output).unwrap_or_else(|| by_default(Output::Table)),
+        timeout: first(&layers, |layer| layer.timeout)
+            .unwrap_or_else(|| by_default(TIMEOUT_DEFAULT)),
+    }
+}
+
+fn by_default<T>(value: T) -> Sourced<T> {
+    Sourced { value, source: Source::Default }
+}
+
+fn first<T>(layers: &[(Source, &Layer)], pick: impl Fn(&Layer) -> Option<T>) -> Option<Sourced<T>> {
+    layers
+        .iter()
+        .find_map(|(source, layer)| Some(Sourced { value: pick(layer)?, source: source.clone() }))
+}
+
+/// The variables that stand for flags. An empty one counts as not set.
+fn variables(environment: Environment<'_>) -> Result<Layer, ConfigError> {
+    Ok(Layer {
+        store: variable(environment, "HOLDFAST_STORE")?,
+        job: variable(environment, "HOLDFAST_JOB")?,
+        run: variable(environment, "HOLDFAST_RUN")?,
+        ..Layer::default()
+    })
+}
+
+fn variable<T>(environment: Environment<'_>, name: &'static str) -> Result<Option<T>, ConfigError>
+where
+    T: FromStr<Err: fmt::Display>,
+{
+    let Some(value) = environment(name).filter(|value| !value.is_empty()) else {
+        return Ok(None);
+    };
+    let parsed = match value.to_str() {
+        Some(text) => text.parse().map_err(|error: T::Err| error.to_string()),
+        None => Err("it is not text (UTF-8)".to_owned()),
+    };
+    parsed.map(Some).map_err(|reason| ConfigError::Variable { name, reason })
+}
+
+/// Who named the configuration file: it must exist if somebody did.
+const BY_FLAG: &str = "named by --config";
+const BY_VARIABLE: &str = "named by HOLDFAST_CONFIG";
+const BY_DEFAULT: &str = "the default place";
+
+fn file_path(flag: Option<&Path>, environment: Environment<'_>) -> Option<(PathBuf, &'static str)> {
+    let set = |name: &str| environment(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(path) = flag {
+        return Some((path.to_owned(), BY_FLAG));
+    }
+    if let Some(path) = set("HOLDFAST_CONFIG") {
+        return Some((path, BY_VARIABLE));
+    }
+    let folder = set("XDG_CONFIG_HOME").or_else(|| set("HOME").map(|home| home.join(".config")))?;
+    Some((folder.join("holdfast").join("config.toml"), BY_DEFAULT))
+}
+
+/// The file's layer; none if it is absent and nobody named it.
+fn read_file(path: &Path, why: &'static str) -> Result<Option<Layer>, ConfigError> {
+    let unreadable =
+        |reason: String| ConfigError::Unreadable { path: path.to_owned(), why, reason };
+    let file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if why == BY_DEFAULT && is_absent(&error) => return Ok(None),
+        Err(error) => return Err(unreadable(error.to_string())),
+    };
+    let mut text = String::new();
+    file.take(FILE_BYTES_MAX + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| unreadable(error.to_string()))?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(unreadable(format!("it is longer than {FILE_BYTES_MAX} bytes")));
+    }
+    let layer = toml::from_str(&text).map_err(|error| ConfigError::Invalid {
+        path: path.to_owned(),
+        reason: error.to_string().trim_end().to_owned(),
+    })?;
+    Ok(Some(layer))
+}
+
+/// A folder of the default path that is a file means that there is no
+/// configuration file, as much as a missing folder does.
+fn is_absent(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
+}
+
+fn store_of_file<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<StoreList>, D::Error> {
+    deserializer.deserialize_any(StoreVisitor).map(Some)
+}
+
+/// Reads one text with commas, or an array of texts.
+struct StoreVisitor;
+
+impl<'de> Visitor<'de> for StoreVisitor {
+    type Value = StoreList;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(r#"a string "HOST:PORT,…" or an array of strings "HOST:PORT""#)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<StoreList, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<StoreList, A::Error> {
+        let mut endpoints = Vec::new();
+        while let Some(endpoint) = list.next_element::<String>()? {
+            endpoints.push(endpoint);
+        }
+        self.visit_str(&endpoints.join(","))
+    }
+}
+
+fn timeout_of_file<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Timeout>, D::Error> {
+    deserializer.deserialize_any(TimeoutVisitor).map(Some)
+}
+
+struct TimeoutVisitor;
+
+impl Visitor<'_> for TimeoutVisitor {
+    type Value = Timeout;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(r#"a string such as "10s" or "never""#)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Timeout, E> {
+        text.parse().map_err(E::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests;

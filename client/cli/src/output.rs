@@ -1,0 +1,166 @@
+//! How answers are printed: documents as one line of JSON or as a table.
+//!
+//! Answers go to standard output and talk goes to standard error, so that a
+//! script reads nothing but the answer. There are no colours to turn off.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use clap::ValueEnum;
+use comfy_table::{Table, presets};
+use holdfast_api::Blob;
+use serde::{Deserialize, Serialize};
+
+/// The form of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Output {
+    /// For people: bare values and tables.
+    Table,
+    /// For programs: one line with one JSON document.
+    Json,
+}
+
+impl fmt::Display for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Output::Table => "table",
+            Output::Json => "json",
+        })
+    }
+}
+
+/// An answer that can be printed both ways. Its fields are the JSON contract.
+pub(crate) trait Document: Serialize {
+    /// Writes the form for people.
+    fn write_table(&self, out: &mut Vec<u8>) -> io::Result<()>;
+}
+
+/// The document as it is printed.
+pub(crate) fn render(document: &impl Document, output: Output) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    match output {
+        Output::Table => document.write_table(&mut bytes)?,
+        Output::Json => {
+            serde_json::to_writer(&mut bytes, document)?;
+            bytes.push(b'\n');
+        }
+    }
+    Ok(bytes)
+}
+
+/// Writes to standard output at once.
+pub(crate) fn print(bytes: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes)?;
+    out.flush()
+}
+
+/// Writes a line for people to standard error. Nobody can be told if that
+/// fails, so it is not checked.
+pub(crate) fn talk(text: impl fmt::Display) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Writes rows in columns, without borders and without trailing spaces.
+pub(crate) fn write_rows<const N: usize>(
+    out: &mut Vec<u8>,
+    header: Option<[&str; N]>,
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> io::Result<()> {
+    const GAP: u16 = 2;
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    if let Some(header) = header {
+        table.add_row(header);
+    }
+    table.add_rows(rows);
+    for column in table.column_iter_mut() {
+        column.set_padding((0, GAP));
+    }
+    for line in table.lines() {
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    Ok(())
+}
+
+/// A cell for something that may be missing.
+pub(crate) fn cell(value: Option<impl fmt::Display>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+/// Most characters of a value in a table.
+pub(crate) const VALUE_CHARS_MAX: usize = 60;
+
+/// The value on one line, cut if it is long.
+pub(crate) fn shortened(value: &Blob) -> String {
+    // A character takes at most four bytes, so that this many hold all the
+    // characters shown, whole.
+    let head = &value.as_bytes()[..value.len().min(4 * VALUE_CHARS_MAX)];
+    let escaped = Blob::from(head).escaped();
+    let whole = head.len() == value.len() && escaped.chars().count() <= VALUE_CHARS_MAX;
+    if whole {
+        return escaped;
+    }
+    let shown: String = escaped.chars().take(VALUE_CHARS_MAX).collect();
+    format!("{shown}… ({} bytes)", value.len())
+}
+
+/// The value as a person or a shell script wants it: text as it is, anything
+/// else escaped, and a newline.
+pub(crate) fn write_bare(out: &mut Vec<u8>, value: &Blob) -> io::Result<()> {
+    match value.as_text() {
+        Some(text) => writeln!(out, "{text}"),
+        None => writeln!(out, "{}", value.escaped()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(header: Option<[&str; 2]>, rows: &[[&str; 2]]) -> String {
+        let mut out = Vec::new();
+        write_rows(&mut out, header, rows.iter().map(|row| row.map(str::to_owned))).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn columns_line_up_without_borders_or_trailing_spaces() {
+        assert_eq!(
+            rows(Some(["KEY", "VALUE"]), &[["a", "1"], ["longer", ""]]),
+            "KEY     VALUE\na       1\nlonger\n"
+        );
+    }
+
+    #[test]
+    fn a_table_without_rows_is_its_header_alone() {
+        assert_eq!(rows(Some(["KEY", "VALUE"]), &[]), "KEY  VALUE\n");
+        assert_eq!(rows(None, &[]), "");
+    }
+
+    #[test]
+    fn long_values_are_cut_and_say_how_long_they_are() {
+        assert_eq!(shortened(&Blob::from("short\n")), r"short\x0a");
+        let exact = "x".repeat(VALUE_CHARS_MAX);
+        assert_eq!(shortened(&Blob::from(exact.as_str())), exact);
+        let long = shortened(&Blob::from("ä".repeat(1000)));
+        assert_eq!(long, format!("{}… (2000 bytes)", "ä".repeat(VALUE_CHARS_MAX)));
+        let wide = shortened(&Blob::from("a𝄞".repeat(1000)));
+        assert!(wide.starts_with("a𝄞a𝄞") && !wide.contains(r"\x"), "{wide}");
+    }
+
+    #[test]
+    fn a_bare_value_is_raw_if_it_is_text_and_escaped_if_not() {
+        let bare = |value: &[u8]| {
+            let mut out = Vec::new();
+            write_bare(&mut out, &Blob::from(value)).unwrap();
+            out
+        };
+        assert_eq!(bare(br"C:\new"), b"C:\\new\n");
+        assert_eq!(bare(b"two\nlines"), b"two\nlines\n");
+        assert_eq!(bare(b"\xff\\"), b"\\xff\\\\\n");
+        assert_eq!(bare(b"\x1b[31m"), b"\\x1b[31m\n");
+        assert_eq!(bare(b""), b"\n");
+    }
+}

@@ -1,0 +1,362 @@
+//! The client's one task: connects the pure parts, [`Calls`] and
+//! [`Navigator`], with sockets and time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt};
+use holdfast_api::{Blob, Hello, Read, Reply, ReplyBody, Request, RequestBody, Scope};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use crate::backoff::Backoff;
+use crate::call::{Call, CallId};
+use crate::calls::{BATCH_REQUESTS_MAX, Calls};
+use crate::connection::{Connection, ConnectionError, connect};
+use crate::liveness::{Liveness, Verdict};
+use crate::navigator::{Arrival, Navigator, Step};
+use crate::options::Options;
+use crate::replies::News;
+use crate::statistics::Counters;
+use crate::tenancy::Tenancy;
+
+/// Time that a closing client gives the cluster to end its session.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// What the handles tell the task.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Submit(CallId, Box<Call>),
+    Abandon(CallId),
+    WatchHasRoom(CallId),
+    Close,
+}
+
+/// The task's state.
+pub(crate) struct Actor {
+    options: Options,
+    inbox: mpsc::UnboundedReceiver<Event>,
+    counters: Arc<Counters>,
+    tasks: TaskTracker,
+    random: StdRng,
+    calls: Calls,
+    navigator: Navigator,
+    attempts: FuturesUnordered<BoxFuture<'static, Attempted>>,
+    link: Option<Link>,
+    /// Set once the client is being closed: when to stop waiting.
+    farewell: Option<Instant>,
+}
+
+/// The connection in use.
+struct Link {
+    address: String,
+    connection: Connection,
+    liveness: Liveness,
+    /// The question whether the node leads, while it is open.
+    poll: Asked,
+    /// The question whether the node lives, while it is open.
+    probe: Asked,
+}
+
+/// A question of the client itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    No,
+    /// It goes out with the next frame.
+    Due,
+    Open(u64),
+}
+
+/// An attempt to connect, at its end.
+type Attempted = (String, Result<(Hello, Connection), ConnectionError>);
+
+/// What woke the task.
+enum Wake {
+    Event(Option<Event>),
+    Room,
+    Incoming(Option<Result<Vec<Reply>, ConnectionError>>),
+    Attempt(String, Result<(Hello, Connection), ConnectionError>),
+    Time,
+}
+
+impl Actor {
+    pub(crate) fn new(
+        options: Options,
+        inbox: mpsc::UnboundedReceiver<Event>,
+        counters: Arc<Counters>,
+        tasks: TaskTracker,
+    ) -> Actor {
+        let mut random = match options.seed {
+            Some(seed) => StdRng::seed_from_u64(seed),
+            None => StdRng::from_rng(&mut rand::rng()),
+        };
+        let backoff = Backoff::new(options.backoff_min, options.backoff_max);
+        let tenancy = Tenancy::new(options.session_ttl, StdRng::from_rng(&mut random));
+        Actor {
+            calls: Calls::new(tenancy, backoff, counters.clone()),
+            navigator: Navigator::new(options.endpoints.clone(), backoff),
+            attempts: FuturesUnordered::new(),
+            link: None,
+            farewell: None,
+            options,
+            inbox,
+            counters,
+            tasks,
+            random,
+        }
+    }
+
+    pub(crate) async fn run(mut self) {
+        while !self.is_over() {
+            let now = Instant::now();
+            let wake_at = self.act(now);
+            match self.wake(wake_at, now).await {
+                Wake::Event(event) => self.on_event(event),
+                Wake::Room => self.send(Instant::now()),
+                Wake::Incoming(Some(Ok(replies))) => self.on_replies(replies),
+                Wake::Incoming(Some(Err(error))) => self.lost(&error),
+                Wake::Incoming(None) => self.lost(&ConnectionError::Closed),
+                Wake::Attempt(address, result) => self.on_attempt(address, result),
+                Wake::Time => {}
+            }
+        }
+    }
+
+    /// Does everything that is due. Answers when to look again.
+    fn act(&mut self, now: Instant) -> Option<Instant> {
+        let leads = self.navigator.leads();
+        self.calls.tick(now, leads, || self.navigator.tried());
+        let alive_until = self.check_liveness(now);
+        let navigate_at = loop {
+            match self.navigator.next(now, self.calls.wants()) {
+                Step::Connect(address) => self.attempt(address),
+                Step::Poll => {
+                    if let Some(link) = &mut self.link {
+                        link.poll = Asked::Due;
+                    }
+                }
+                Step::Wait(at) => break at,
+            }
+        };
+        self.counters.set_leader(self.navigator.leader());
+        [self.calls.next_tick(), alive_until, navigate_at, self.farewell]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    async fn wake(&mut self, wake_at: Option<Instant>, now: Instant) -> Wake {
+        let sendable = self.calls.has_sendable(self.navigator.leads(), now);
+        let closing = self.farewell.is_some();
+        let (room, incoming) = match &mut self.link {
+            Some(link) => {
+                let sendable = sendable || link.poll == Asked::Due || link.probe == Asked::Due;
+                (sendable.then_some(&link.connection.outgoing), Some(&mut link.connection.incoming))
+            }
+            None => (None, None),
+        };
+        tokio::select! {
+            event = self.inbox.recv(), if !closing => Wake::Event(event),
+            () = has_room(room), if room.is_some() => Wake::Room,
+            frame = next_frame(incoming) => Wake::Incoming(frame),
+            Some((address, result)) = self.attempts.next() => Wake::Attempt(address, result),
+            () = sleep_until(wake_at) => Wake::Time,
+        }
+    }
+
+    fn on_event(&mut self, event: Option<Event>) {
+        match event {
+            Some(Event::Submit(id, call)) => self.calls.submit(id, *call),
+            Some(Event::Abandon(id)) => self.calls.abandon(id),
+            Some(Event::WatchHasRoom(id)) => self.calls.watch_has_room(id),
+            // All handles are gone.
+            Some(Event::Close) | None => self.close(),
+        }
+    }
+
+    fn close(&mut self) {
+        // What was submitted before comes to its end like everything else.
+        self.inbox.close();
+        while let Ok(event) = self.inbox.try_recv() {
+            if let Event::Submit(id, call) = event {
+                self.calls.submit(id, *call);
+            }
+        }
+        self.calls.close();
+        self.farewell = Some(Instant::now() + FAREWELL);
+    }
+
+    /// Whether the client was closed and its session ended, or cannot be.
+    fn is_over(&self) -> bool {
+        let Some(farewell) = self.farewell else { return false };
+        self.calls.tenancy.is_over() || self.link.is_none() || Instant::now() >= farewell
+    }
+
+    /// Packs everything that waits into one frame and hands it to the writer.
+    fn send(&mut self, now: Instant) {
+        // Events that are here already go out with it.
+        for _ in 0..BATCH_REQUESTS_MAX {
+            match self.inbox.try_recv() {
+                Ok(event) => self.on_event(Some(event)),
+                Err(_) => break,
+            }
+        }
+        let leads = self.navigator.leads();
+        let Some(link) = &mut self.link else { return };
+        let mut batch = Vec::new();
+        for (asked, stale) in [(&mut link.poll, false), (&mut link.probe, true)] {
+            if *asked == Asked::Due {
+                let id = self.calls.next_wire();
+                *asked = Asked::Open(id);
+                batch.push(Request { id, body: question(stale) });
+            }
+        }
+        self.calls.fill(&mut batch, leads, now);
+        if !batch.is_empty() {
+            // There was room a moment ago and nobody else sends. If the writer
+            // is gone, the reader's end says why.
+            let _ = link.connection.outgoing.try_send(batch);
+        }
+    }
+
+    fn on_replies(&mut self, replies: Vec<Reply>) {
+        let now = Instant::now();
+        self.navigator.useful();
+        for reply in replies {
+            let random = &mut || self.random.random();
+            let Some(link) = &mut self.link else { return };
+            let news = if link.poll == Asked::Open(reply.id) {
+                link.poll = Asked::No;
+                match reply.body {
+                    ReplyBody::Problem(problem) => News::NotLeader(problem.leader),
+                    _ => {
+                        self.navigator.led();
+                        self.attempts.clear();
+                        News::None
+                    }
+                }
+            } else if link.probe == Asked::Open(reply.id) {
+                link.probe = Asked::No;
+                News::None
+            } else {
+                self.calls.on_reply(reply, now, random)
+            };
+            if let News::NotLeader(leader) = news {
+                self.navigator.not_leader(leader, now, random);
+            }
+        }
+    }
+
+    fn check_liveness(&mut self, now: Instant) -> Option<Instant> {
+        let link = self.link.as_mut()?;
+        let expecting = self.calls.expects_answers()
+            || matches!(link.poll, Asked::Open(_))
+            || link.probe != Asked::No;
+        match link.liveness.check(now, link.connection.signs_of_life(), expecting) {
+            Verdict::Fine(at) => at,
+            Verdict::Probe(at) => {
+                link.probe = Asked::Due;
+                Some(at)
+            }
+            Verdict::Dead => {
+                self.lost(&ConnectionError::Silent);
+                None
+            }
+        }
+    }
+
+    fn attempt(&mut self, address: String) {
+        let cluster_id = self.navigator.cluster_id().map(str::to_owned);
+        let timeout = self.options.connect_timeout;
+        let tasks = self.tasks.clone();
+        let attempt = async move {
+            let result = connect(&address, cluster_id.as_deref(), timeout, &tasks).await;
+            (address, result)
+        };
+        self.attempts.push(attempt.boxed());
+    }
+
+    fn on_attempt(
+        &mut self,
+        address: String,
+        result: Result<(Hello, Connection), ConnectionError>,
+    ) {
+        let now = Instant::now();
+        let random = &mut || self.random.random();
+        match result {
+            Err(error) => {
+                tracing::debug!(address, %error, "cannot connect");
+                self.navigator.attempt_failed(&address, error.to_string(), now, random);
+            }
+            Ok((hello, connection)) => {
+                if self.navigator.connected(&address, &hello, now, random) == Arrival::Drop {
+                    return;
+                }
+                tracing::debug!(address, node = hello.node, leader = ?hello.leader, "connected");
+                self.counters.connects.add(1);
+                if let Some(old) = self.link.take() {
+                    self.calls.link_lost(&format!("left {} for {address}", old.address));
+                }
+                if self.navigator.leads() {
+                    self.attempts.clear();
+                }
+                self.link = Some(Link {
+                    address,
+                    connection,
+                    liveness: Liveness::new(
+                        self.options.probe_after,
+                        self.options.probe_timeout,
+                        now,
+                    ),
+                    poll: Asked::No,
+                    probe: Asked::No,
+                });
+            }
+        }
+    }
+
+    fn lost(&mut self, error: &ConnectionError) {
+        let Some(link) = self.link.take() else { return };
+        let random = &mut || self.random.random();
+        tracing::debug!(address = link.address, %error, "lost the connection");
+        self.navigator.lost(error.to_string(), Instant::now(), random);
+        self.calls.link_lost(&format!("the connection to {} was lost ({error})", link.address));
+    }
+}
+
+/// Something that every node answers at once, at no cost. Linearizable, only
+/// the leader answers it with anything but a problem.
+fn question(stale: bool) -> RequestBody {
+    let read = Read::QueueLength { scope: Scope::default(), key: Blob::from("") };
+    RequestBody::Read { read, stale }
+}
+
+async fn has_room(writer: Option<&mpsc::Sender<Vec<Request>>>) {
+    match writer {
+        // The permit is given back at once; nobody else sends. A writer that
+        // has ended has said why through the reader's channel.
+        Some(writer) if writer.reserve().await.is_ok() => {}
+        _ => std::future::pending().await,
+    }
+}
+
+async fn next_frame(
+    incoming: Option<&mut mpsc::Receiver<Result<Vec<Reply>, ConnectionError>>>,
+) -> Option<Result<Vec<Reply>, ConnectionError>> {
+    match incoming {
+        Some(incoming) => incoming.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

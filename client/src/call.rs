@@ -1,0 +1,118 @@
+//! One open call: what was asked, who wants to know, how far it got.
+
+use std::sync::Arc;
+
+use holdfast_api::{
+    Admin, Answer, Blob, Command, Condition, Effectiveness, Read, ReadAnswer, Revision, Scope,
+    Status,
+};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::time::Instant;
+
+use crate::error::Error;
+use crate::watch::Mailbox;
+
+/// Names a call within its client.
+pub(crate) type CallId = u64;
+
+/// Where the result of a call goes. Sending to a caller that has gone away is
+/// harmless.
+pub(crate) type ReplyTo<T> = oneshot::Sender<Result<T, Error>>;
+
+/// What was asked, and by whom.
+#[derive(Debug)]
+pub(crate) enum Ask {
+    Propose { command: Command, reply: ReplyTo<Answer> },
+    Read { read: Read, stale: bool, reply: ReplyTo<ReadAnswer> },
+    Wait { wait: Wait, reply: ReplyTo<Revision> },
+    Watch(WatchAsk),
+    Status { reply: ReplyTo<Status> },
+    Admin { admin: Admin, reply: ReplyTo<()> },
+}
+
+#[derive(Debug)]
+pub(crate) struct Wait {
+    pub(crate) scope: Scope,
+    pub(crate) conditions: Vec<Condition>,
+    /// The revision at which the wait was first registered.
+    pub(crate) since: Option<Revision>,
+}
+
+#[derive(Debug)]
+pub(crate) struct WatchAsk {
+    pub(crate) scope: Scope,
+    pub(crate) prefix: Blob,
+    /// The first revision that was not delivered yet.
+    pub(crate) next: Revision,
+    pub(crate) mailbox: Arc<Mailbox>,
+}
+
+/// The share of the client's bounds that a call holds while it is open.
+#[derive(Debug, Default)]
+pub(crate) struct Permits {
+    pub(crate) _count: Option<OwnedSemaphorePermit>,
+    pub(crate) _bytes: Option<OwnedSemaphorePermit>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) ask: Ask,
+    pub(crate) deadline: Option<Instant>,
+    /// Encoded size of the request, about.
+    pub(crate) bytes: usize,
+    pub(crate) progress: Progress,
+    /// Given back when the call is dropped.
+    pub(crate) _permits: Permits,
+}
+
+/// How far a call got.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// The id under which it is on the wire at present.
+    pub(crate) wire: Option<u64>,
+    /// Its place in the session, once it has one.
+    pub(crate) sequence: Option<u64>,
+    /// An earlier try ended without a certain answer.
+    pub(crate) uncertain: bool,
+    /// It was sent at least once.
+    pub(crate) sent: bool,
+    /// How often a node that seemed to lead turned it away.
+    pub(crate) turned_away: u32,
+    /// What went wrong last, for the error at the deadline.
+    pub(crate) trouble: Option<String>,
+}
+
+impl Ask {
+    /// Whether only the leader answers it.
+    pub(crate) fn needs_leader(&self) -> bool {
+        !matches!(self, Ask::Status { .. } | Ask::Read { stale: true, .. })
+    }
+
+    /// Whether it can have an effect.
+    pub(crate) fn has_effect(&self) -> bool {
+        matches!(self, Ask::Propose { .. } | Ask::Admin { .. })
+    }
+
+    pub(crate) fn fail(self, error: Error) {
+        match self {
+            Ask::Propose { reply, .. } => drop(reply.send(Err(error))),
+            Ask::Read { reply, .. } => drop(reply.send(Err(error))),
+            Ask::Wait { reply, .. } => drop(reply.send(Err(error))),
+            Ask::Watch(watch) => watch.mailbox.end(error),
+            Ask::Status { reply } => drop(reply.send(Err(error))),
+            Ask::Admin { reply, .. } => drop(reply.send(Err(error))),
+        }
+    }
+}
+
+impl Call {
+    pub(crate) fn new(ask: Ask, deadline: Option<Instant>, bytes: usize, permits: Permits) -> Call {
+        Call { ask, deadline, bytes, progress: Progress::default(), _permits: permits }
+    }
+
+    /// What is known about its effect now.
+    pub(crate) fn effect(&self) -> Effectiveness {
+        let open = self.progress.uncertain || self.progress.wire.is_some();
+        if self.ask.has_effect() && open { Effectiveness::Unknown } else { Effectiveness::None }
+    }
+}

@@ -1,0 +1,416 @@
+//! The table of open calls: what waits, what is on the wire, what must be sent
+//! again, and in which order. Pure: no socket, no clock, no task.
+//!
+//! What a node's reply means for a call is in [`crate::replies`]; how the
+//! session is opened and kept in [`crate::tenancy`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use holdfast_api::{Command, Effectiveness, Problem, Proposal, Request, RequestBody, SessionRef};
+use tokio::time::Instant;
+
+use crate::backoff::Backoff;
+use crate::call::{Ask, Call, CallId};
+use crate::error::Error;
+use crate::navigator::Wants;
+use crate::statistics::Counters;
+use crate::tenancy::Tenancy;
+
+/// Most requests in one frame.
+pub(crate) const BATCH_REQUESTS_MAX: usize = 1024;
+/// Most bytes in one frame, unless a single request is longer.
+pub(crate) const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// The open calls of one client.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    pub(crate) open: BTreeMap<CallId, Call>,
+    /// Calls on the present connection, by the id they have there. A call gets
+    /// a new id each time it is sent, so that a late reply finds nobody.
+    pub(crate) on_wire: BTreeMap<u64, CallId>,
+    pub(crate) tenancy: Tenancy,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) backoff: Backoff,
+    queues: Queues,
+    deadlines: BTreeSet<(Instant, CallId)>,
+    /// Waits and watches that the node should forget.
+    cancels: Vec<u64>,
+    last_wire: u64,
+    /// Calls that a node turned away for the moment.
+    delayed: BTreeSet<CallId>,
+    delayed_until: Option<Instant>,
+}
+
+/// Calls that are to be sent. A call is in one queue at most.
+#[derive(Debug, Default)]
+struct Queues {
+    /// Commands that have their sequence: they are sent before all others.
+    again: BTreeMap<u64, CallId>,
+    /// Commands that have none yet.
+    fresh: BTreeSet<CallId>,
+    /// Everything else that only the leader answers.
+    to_leader: BTreeSet<CallId>,
+    /// What any node answers.
+    to_any: BTreeSet<CallId>,
+}
+
+impl Calls {
+    pub(crate) fn new(tenancy: Tenancy, backoff: Backoff, counters: Arc<Counters>) -> Self {
+        Calls {
+            open: BTreeMap::new(),
+            on_wire: BTreeMap::new(),
+            tenancy,
+            counters,
+            backoff,
+            queues: Queues::default(),
+            deadlines: BTreeSet::new(),
+            cancels: Vec::new(),
+            last_wire: 0,
+            delayed: BTreeSet::new(),
+            delayed_until: None,
+        }
+    }
+
+    pub(crate) fn submit(&mut self, id: CallId, call: Call) {
+        if let Some(deadline) = call.deadline {
+            self.deadlines.insert((deadline, id));
+        }
+        self.open.insert(id, call);
+        self.enqueue(id);
+    }
+
+    /// Nobody waits for this call any more.
+    pub(crate) fn abandon(&mut self, id: CallId) {
+        if let Some(call) = self.remove(id)
+            && call.effect() == Effectiveness::Unknown
+        {
+            self.counters.unknown.add(1);
+        }
+    }
+
+    /// A watch that was cut because its consumer was slow goes on.
+    pub(crate) fn watch_has_room(&mut self, id: CallId) {
+        if self.open.get(&id).is_some_and(|call| call.progress.wire.is_none()) {
+            self.enqueue(id);
+        }
+    }
+
+    /// What the client needs of a connection.
+    pub(crate) fn wants(&self) -> Wants {
+        let queues = &self.queues;
+        let leader = !queues.fresh.is_empty()
+            || !queues.again.is_empty()
+            || !queues.to_leader.is_empty()
+            || !self.delayed.is_empty()
+            || self.tenancy.wants_leader();
+        if leader {
+            Wants::Leader
+        } else if self.tenancy.session().is_some() {
+            Wants::Warm
+        } else if !queues.to_any.is_empty() || !self.on_wire.is_empty() {
+            Wants::AnyNode
+        } else {
+            Wants::Nothing
+        }
+    }
+
+    /// Whether an answer of the connected node is due.
+    pub(crate) fn expects_answers(&self) -> bool {
+        !self.on_wire.is_empty() || self.tenancy.on_wire()
+    }
+
+    /// Whether [`Calls::fill`] would find anything.
+    pub(crate) fn has_sendable(&self, leads: bool, now: Instant) -> bool {
+        let queues = &self.queues;
+        let commands = !queues.again.is_empty()
+            || (!queues.fresh.is_empty() && self.tenancy.can_take_command())
+            || self.tenancy.has_sendable(!queues.fresh.is_empty(), now);
+        !self.cancels.is_empty()
+            || !queues.to_any.is_empty()
+            || (leads && (commands || !queues.to_leader.is_empty()))
+    }
+
+    /// Fills a frame with what is waiting, within its bounds. What goes into
+    /// it counts as sent.
+    pub(crate) fn fill(&mut self, batch: &mut Vec<Request>, leads: bool, now: Instant) {
+        while batch.len() < BATCH_REQUESTS_MAX
+            && let Some(request) = self.cancels.pop()
+        {
+            let id = self.next_wire();
+            batch.push(Request { id, body: RequestBody::Cancel { request } });
+        }
+        let mut bytes = 0;
+        if leads {
+            let wanted = !self.queues.fresh.is_empty();
+            if let Some(command) = self.tenancy.next_chore(wanted, now) {
+                let id = self.next_wire();
+                self.tenancy.chore_sent(id, now);
+                let proposal = Proposal { session: None, command };
+                batch.push(Request { id, body: RequestBody::Propose(proposal) });
+            }
+        }
+        // Commands and the rest take turns, so that neither starves the other.
+        let mut commands_turn = true;
+        while batch.len() < BATCH_REQUESTS_MAX {
+            let command = self.first_command(leads);
+            let other = self.first_other(leads);
+            let next = if commands_turn { command.or(other) } else { other.or(command) };
+            let Some(id) = next else { break };
+            let size = self.open.get(&id).map_or(0, |call| call.bytes);
+            if !batch.is_empty() && bytes + size > BATCH_BYTES_MAX {
+                break;
+            }
+            bytes += size;
+            commands_turn = !commands_turn;
+            batch.extend(self.send(id, now));
+        }
+    }
+
+    fn first_command(&self, leads: bool) -> Option<CallId> {
+        let queues = &self.queues;
+        let again = queues.again.first_key_value().map(|(_, id)| *id);
+        let fresh = || queues.fresh.first().copied().filter(|_| self.tenancy.can_take_command());
+        if leads { again.or_else(fresh) } else { None }
+    }
+
+    fn first_other(&self, leads: bool) -> Option<CallId> {
+        let queues = &self.queues;
+        let to_leader = queues.to_leader.first().copied().filter(|_| leads);
+        queues.to_any.first().copied().or(to_leader)
+    }
+
+    /// Takes a call out of its queue and makes the request that goes out.
+    fn send(&mut self, id: CallId, now: Instant) -> Option<Request> {
+        self.dequeue(id);
+        let wire = self.next_wire();
+        let call = self.open.get_mut(&id)?;
+        let mut session = None;
+        if let Ask::Propose { .. } = &call.ask {
+            let reference = self
+                .tenancy
+                .reference(call.progress.sequence, now)
+                .expect("a command is taken from its queue only when its session can take it");
+            if call.progress.sent {
+                self.counters.resent.add(1);
+            }
+            call.progress.sequence = Some(reference.sequence);
+            session = Some(reference);
+        }
+        call.progress.sent = true;
+        call.progress.wire = Some(wire);
+        self.on_wire.insert(wire, id);
+        Some(Request { id: wire, body: request_body(&call.ask, session) })
+    }
+
+    pub(crate) fn next_wire(&mut self) -> u64 {
+        self.last_wire += 1;
+        self.last_wire
+    }
+
+    /// Puts a call where it waits to be sent.
+    pub(crate) fn enqueue(&mut self, id: CallId) {
+        let Some(call) = self.open.get(&id) else { return };
+        match (&call.ask, call.progress.sequence) {
+            (Ask::Propose { .. }, Some(sequence)) => {
+                self.queues.again.insert(sequence, id);
+            }
+            (Ask::Propose { .. }, None) => {
+                self.queues.fresh.insert(id);
+            }
+            (ask, _) if ask.needs_leader() => {
+                self.queues.to_leader.insert(id);
+            }
+            _ => {
+                self.queues.to_any.insert(id);
+            }
+        }
+    }
+
+    fn dequeue(&mut self, id: CallId) {
+        if let Some(sequence) = self.open.get(&id).and_then(|call| call.progress.sequence) {
+            self.queues.again.remove(&sequence);
+        }
+        self.queues.fresh.remove(&id);
+        self.queues.to_leader.remove(&id);
+        self.queues.to_any.remove(&id);
+        self.delayed.remove(&id);
+    }
+
+    /// Sends a call again after the `nth` pause. Calls that are delayed at the
+    /// same time go on together, at the end of the shortest pause.
+    pub(crate) fn delay(&mut self, id: CallId, nth: u32, now: Instant, random: f64) {
+        self.delayed.insert(id);
+        let until = now + self.backoff.pause(nth, random);
+        self.delayed_until = Some(self.delayed_until.map_or(until, |other| other.min(until)));
+    }
+
+    /// Takes a call off the wire, without an answer.
+    pub(crate) fn take_off_wire(&mut self, id: CallId) {
+        if let Some(wire) = self.open.get_mut(&id).and_then(|call| call.progress.wire.take()) {
+            self.on_wire.remove(&wire);
+        }
+    }
+
+    /// Has the node forget a wait or a watch.
+    pub(crate) fn cancel(&mut self, wire: u64) {
+        self.cancels.push(wire);
+    }
+
+    /// Takes a call out of the table, wherever it is.
+    pub(crate) fn remove(&mut self, id: CallId) -> Option<Call> {
+        self.dequeue(id);
+        let call = self.open.remove(&id)?;
+        if let Some(deadline) = call.deadline {
+            self.deadlines.remove(&(deadline, id));
+        }
+        if let Some(wire) = call.progress.wire
+            && self.on_wire.remove(&wire).is_some()
+            && matches!(call.ask, Ask::Wait { .. } | Ask::Watch(_))
+        {
+            self.cancels.push(wire);
+        }
+        if let Some(sequence) = call.progress.sequence {
+            self.tenancy.release(sequence);
+        }
+        Some(call)
+    }
+
+    /// Ends a call without a result.
+    pub(crate) fn fail(&mut self, id: CallId, error: Error) {
+        let Some(call) = self.remove(id) else { return };
+        if call.ask.has_effect() && error.outcome() == Effectiveness::Unknown {
+            self.counters.unknown.add(1);
+        }
+        call.ask.fail(error);
+    }
+
+    /// The session is gone. What may have been applied under it ends; what
+    /// certainly was not goes out under the next one.
+    pub(crate) fn session_expired(&mut self) {
+        let Some(session) = self.tenancy.expired() else { return };
+        let sequenced = |call: &Call| call.progress.sequence.is_some();
+        let affected: Vec<CallId> =
+            self.open.iter().filter(|(_, call)| sequenced(call)).map(|(id, _)| *id).collect();
+        for id in affected {
+            self.dequeue(id);
+            let Some(call) = self.open.get_mut(&id) else { continue };
+            if call.effect() == Effectiveness::Unknown {
+                self.fail(id, Error::SessionExpired { session });
+            } else {
+                call.progress.sequence = None;
+                self.enqueue(id);
+            }
+        }
+    }
+
+    /// Fails the commands that wait for a session that cannot be opened.
+    pub(crate) fn session_refused(&mut self, problem: &Problem) {
+        for id in std::mem::take(&mut self.queues.fresh) {
+            self.fail(id, Error::refused(problem.clone()));
+        }
+    }
+
+    /// The connection is gone: everything on it is to be sent again.
+    pub(crate) fn link_lost(&mut self, why: &str) {
+        self.tenancy.link_lost();
+        self.cancels.clear();
+        for (_, id) in std::mem::take(&mut self.on_wire) {
+            let Some(call) = self.open.get_mut(&id) else { continue };
+            call.progress.uncertain |= call.ask.has_effect();
+            call.progress.wire = None;
+            call.progress.trouble = Some(why.to_owned());
+            if let Ask::Admin { .. } = call.ask {
+                let message = format!(
+                    "{why}, so the change may or may not have been made; look at `holdfast status` before repeating it"
+                );
+                let problem = Problem::unknown(holdfast_api::Code::Unavailable, message);
+                self.fail(id, Error::refused(problem));
+            } else {
+                self.enqueue(id);
+            }
+        }
+    }
+
+    /// When [`Calls::tick`] has something to do.
+    pub(crate) fn next_tick(&self) -> Option<Instant> {
+        let deadline = self.deadlines.first().map(|(at, _)| *at);
+        [deadline, self.delayed_until, self.tenancy.next_tick()].into_iter().flatten().min()
+    }
+
+    /// Lets time pass. `tried` is asked for only if a call ends unserved;
+    /// `leads` says whether the connected node could have served it.
+    pub(crate) fn tick(
+        &mut self,
+        now: Instant,
+        leads: bool,
+        tried: impl Fn() -> Vec<(String, String)>,
+    ) {
+        if self.delayed_until.is_some_and(|at| at <= now) {
+            self.delayed_until = None;
+            for id in std::mem::take(&mut self.delayed) {
+                self.enqueue(id);
+            }
+        }
+        self.tenancy.tick(now);
+        while let Some((at, id)) = self.deadlines.first().copied()
+            && at <= now
+        {
+            self.deadlines.pop_first();
+            let Some(call) = self.open.get(&id) else { continue };
+            let error = deadline_error(call, leads, &tried);
+            self.fail(id, error);
+        }
+    }
+
+    /// Ends everything: the client is being closed.
+    pub(crate) fn close(&mut self) {
+        let ids: Vec<CallId> = self.open.keys().copied().collect();
+        for id in ids {
+            let outcome = self.open.get(&id).map_or(Effectiveness::None, Call::effect);
+            self.fail(id, Error::Closed { outcome });
+        }
+        self.tenancy.close();
+    }
+}
+
+fn deadline_error(call: &Call, leads: bool, tried: &impl Fn() -> Vec<(String, String)>) -> Error {
+    let outcome = call.effect();
+    let on_wire = call.progress.wire.is_some();
+    if outcome == Effectiveness::None && !on_wire && !leads {
+        return Error::Unreachable { tried: tried() };
+    }
+    let reason = match (&call.progress.trouble, &call.ask) {
+        (Some(trouble), _) if !on_wire => trouble.clone(),
+        (_, Ask::Wait { .. }) => "not all conditions were met".to_owned(),
+        _ if on_wire => "the node has not answered yet".to_owned(),
+        _ => "the call waited for others of this session".to_owned(),
+    };
+    Error::Timeout { outcome, reason }
+}
+
+fn request_body(ask: &Ask, session: Option<SessionRef>) -> RequestBody {
+    match ask {
+        Ask::Propose { command, .. } => propose(command, session),
+        Ask::Read { read, stale, .. } => RequestBody::Read { read: read.clone(), stale: *stale },
+        Ask::Wait { wait, .. } => RequestBody::Wait {
+            scope: wait.scope.clone(),
+            conditions: wait.conditions.clone(),
+            since: wait.since,
+        },
+        Ask::Watch(watch) => RequestBody::Watch {
+            scope: watch.scope.clone(),
+            prefix: watch.prefix.clone(),
+            from: Some(watch.next),
+        },
+        Ask::Status { .. } => RequestBody::Status,
+        Ask::Admin { admin, .. } => RequestBody::Admin(admin.clone()),
+    }
+}
+
+fn propose(command: &Command, session: Option<SessionRef>) -> RequestBody {
+    RequestBody::Propose(Proposal { session, command: command.clone() })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,313 @@
+//! The handle: what a program calls.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use holdfast_api::{
+    Admin, Answer, Blob, Code, Command, Condition, Effectiveness, Problem, Read, ReadAnswer,
+    ReadOutcome, Revision, Scope, Status,
+};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio_util::task::TaskTracker;
+
+use crate::actor::{Actor, Event};
+use crate::call::{Ask, Call, CallId, Permits, ReplyTo, Wait, WatchAsk};
+use crate::deadline::Deadline;
+use crate::error::Error;
+use crate::frame;
+use crate::keys::Keys;
+use crate::options::Options;
+use crate::statistics::{Counters, Statistics};
+use crate::watch::{Mailbox, Watch};
+
+/// Most commands and reads open at a time; further callers wait their turn.
+pub const OPEN_CALLS_MAX: usize = 16_384;
+/// Most bytes of open calls; further callers wait their turn.
+pub const OPEN_BYTES_MAX: usize = 128 * 1024 * 1024;
+/// Most waits open at a time; further callers wait their turn.
+pub const OPEN_WAITS_MAX: usize = 65_536;
+/// Most watches open at a time; a further one is refused.
+pub const OPEN_WATCHES_MAX: usize = 1_024;
+/// Longest request, encoded. Leaves room in a frame for its envelope.
+pub const REQUEST_BYTES_MAX: usize = holdfast_api::stream::FRAME_BYTES_MAX as usize - 1024;
+
+/// Unit in which [`OPEN_BYTES_MAX`] is shared out.
+const BYTES_UNIT: usize = 1024;
+/// Bound on [`Client::close`], the session's end included.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A client of one cluster: a cheap handle to one connection and one session.
+///
+/// All clones share them. The client's task ends when the last clone, with
+/// all [`Keys`] and [`Watch`]es made from it, is dropped, or at
+/// [`Client::close`].
+#[derive(Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    events: mpsc::UnboundedSender<Event>,
+    next_call: AtomicU64,
+    call_timeout: Duration,
+    counters: Arc<Counters>,
+    calls: Arc<Semaphore>,
+    bytes: Arc<Semaphore>,
+    waits: Arc<Semaphore>,
+    watches: Arc<Semaphore>,
+    tasks: TaskTracker,
+}
+
+/// How fresh a read must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Consistency {
+    /// It sees every write that was acknowledged before it began.
+    #[default]
+    Linearizable,
+    /// Any node answers from what it has, however old. Works without a quorum.
+    Stale,
+}
+
+impl Client {
+    /// A client of the cluster that these endpoints belong to. Connects at the
+    /// first call.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn new(options: Options) -> Client {
+        // Unbounded in type only: each open call, all of them bounded by the
+        // semaphores below, puts at most a handful of events into it.
+        let (events, inbox) = mpsc::unbounded_channel();
+        let counters = Arc::new(Counters::default());
+        let tasks = TaskTracker::new();
+        let call_timeout = options.call_timeout;
+        let actor = Actor::new(options, inbox, counters.clone(), tasks.clone());
+        tasks.spawn(actor.run());
+        let shared = Shared {
+            events,
+            next_call: AtomicU64::new(1),
+            call_timeout,
+            counters,
+            calls: Arc::new(Semaphore::new(OPEN_CALLS_MAX)),
+            bytes: Arc::new(Semaphore::new(OPEN_BYTES_MAX / BYTES_UNIT)),
+            waits: Arc::new(Semaphore::new(OPEN_WAITS_MAX)),
+            watches: Arc::new(Semaphore::new(OPEN_WATCHES_MAX)),
+            tasks,
+        };
+        Client { shared: Arc::new(shared) }
+    }
+
+    /// Applies a command exactly once, through however many connections and
+    /// leaders that takes. What the state machine refused is
+    /// [`Error::Refused`].
+    ///
+    /// If the deadline passes, or the future is dropped, before the answer is
+    /// there, the command is not sent again, but may have been applied.
+    pub async fn propose(&self, command: Command, deadline: Deadline) -> Result<Answer, Error> {
+        let bytes = frame::encoded_bytes(&command);
+        let ask = |reply| Ask::Propose { command, reply };
+        self.call(ask, bytes, &self.shared.calls, deadline).await
+    }
+
+    /// Asks the state. A refusal is [`Error::Refused`].
+    pub async fn read(
+        &self,
+        read: Read,
+        consistency: Consistency,
+        deadline: Deadline,
+    ) -> Result<ReadAnswer, Error> {
+        let answer = self.ask(read, consistency, deadline).await?;
+        match answer.outcome {
+            ReadOutcome::Refused(refusal) => Err(Error::from_refusal(refusal)),
+            _ => Ok(answer),
+        }
+    }
+
+    async fn ask(
+        &self,
+        read: Read,
+        consistency: Consistency,
+        deadline: Deadline,
+    ) -> Result<ReadAnswer, Error> {
+        let bytes = frame::encoded_bytes(&read);
+        let stale = consistency == Consistency::Stale;
+        let ask = |reply| Ask::Read { read, stale, reply };
+        self.call(ask, bytes, &self.shared.calls, deadline).await
+    }
+
+    /// Waits until all conditions were true, each at some time since the call.
+    /// Survives failovers; dropping the future cancels the wait.
+    pub async fn wait(
+        &self,
+        scope: Scope,
+        conditions: Vec<Condition>,
+        deadline: Deadline,
+    ) -> Result<Revision, Error> {
+        let bytes = frame::encoded_bytes(&conditions);
+        let wait = Wait { scope, conditions, since: None };
+        let ask = |reply| Ask::Wait { wait, reply };
+        self.call(ask, bytes, &self.shared.waits, deadline).await
+    }
+
+    /// Watches the keys that start with `prefix`: every change from revision
+    /// `from` on, or, without one, every change after this call began.
+    pub async fn watch(
+        &self,
+        scope: Scope,
+        prefix: Blob,
+        from: Option<Revision>,
+    ) -> Result<Watch, Error> {
+        let permit = self.shared.watches.clone().try_acquire_owned().map_err(|_| {
+            let message = format!("{OPEN_WATCHES_MAX} watches are open; drop some and retry");
+            Error::refused(Problem::retryable(Code::Overloaded, message))
+        })?;
+        let from = match from {
+            Some(from) => from,
+            // Asked for here, so that a failover before the first change
+            // cannot move the start.
+            None => self.present_revision(&scope).await?.saturating_add(1),
+        };
+        let mailbox = Arc::new(Mailbox::default());
+        let bytes = prefix.len();
+        let ask = Ask::Watch(WatchAsk { scope, prefix, next: from, mailbox: mailbox.clone() });
+        let permits = Permits { _count: Some(permit), _bytes: None };
+        let guard = self.submit(Call::new(ask, None, bytes, permits))?;
+        Ok(Watch::new(mailbox, guard, from))
+    }
+
+    async fn present_revision(&self, scope: &Scope) -> Result<Revision, Error> {
+        let read = Read::QueueLength { scope: scope.clone(), key: Blob::from("") };
+        let deadline = Deadline::after(self.shared.call_timeout);
+        // A refusal has its revision too: the job may come into being later.
+        Ok(self.ask(read, Consistency::Linearizable, deadline).await?.revision)
+    }
+
+    /// The status document, from whichever node is at hand.
+    pub async fn status(&self, deadline: Deadline) -> Result<Status, Error> {
+        self.call(|reply| Ask::Status { reply }, 0, &self.shared.calls, deadline).await
+    }
+
+    /// An operator's wish. Sent again only if it certainly had no effect.
+    pub async fn admin(&self, admin: Admin, deadline: Deadline) -> Result<(), Error> {
+        let bytes = frame::encoded_bytes(&admin);
+        let ask = |reply| Ask::Admin { admin, reply };
+        self.call(ask, bytes, &self.shared.calls, deadline).await
+    }
+
+    /// Typed verbs over the keys of one scope.
+    pub fn keys(&self, scope: Scope) -> Keys {
+        Keys::new(self.clone(), scope)
+    }
+
+    /// What this client has been through.
+    pub fn statistics(&self) -> Statistics {
+        self.shared.counters.read()
+    }
+
+    /// Ends the session (best effort), then the client and its tasks. Calls
+    /// still open on clones end with [`Error::Closed`]. Returns within two
+    /// seconds.
+    pub async fn close(self) {
+        // A task that has ended already needs no telling.
+        let _ = self.shared.events.send(Event::Close);
+        self.shared.tasks.close();
+        if tokio::time::timeout(CLOSE_TIMEOUT, self.shared.tasks.wait()).await.is_err() {
+            tracing::warn!("the client's tasks did not end in time; they are left behind");
+        }
+    }
+
+    async fn call<T>(
+        &self,
+        ask: impl FnOnce(ReplyTo<T>) -> Ask,
+        bytes: usize,
+        bound: &Arc<Semaphore>,
+        deadline: Deadline,
+    ) -> Result<T, Error> {
+        if bytes > REQUEST_BYTES_MAX {
+            let message = format!(
+                "the request is {bytes} bytes long, {REQUEST_BYTES_MAX} are possible; split it"
+            );
+            return Err(Error::refused(Problem::refused(Code::LimitExceeded, message)));
+        }
+        let permits = self.admit(bytes, bound, deadline).await?;
+        let (reply, result) = oneshot::channel();
+        let guard = self.submit(Call::new(ask(reply), deadline.instant(), bytes, permits))?;
+        // The task drops a reply only if it ends abnormally.
+        let result = result.await.unwrap_or(Err(Error::Closed { outcome: Effectiveness::Unknown }));
+        guard.disarm();
+        result
+    }
+
+    /// Waits for a share of the client's bounds.
+    async fn admit(
+        &self,
+        bytes: usize,
+        bound: &Arc<Semaphore>,
+        deadline: Deadline,
+    ) -> Result<Permits, Error> {
+        let units = bytes.div_ceil(BYTES_UNIT).max(1);
+        let units = u32::try_from(units).expect("a request is shorter than a frame");
+        let acquire = async {
+            let count = bound.clone().acquire_owned().await;
+            let bytes = self.shared.bytes.clone().acquire_many_owned(units).await;
+            (count, bytes)
+        };
+        let open = |permit: Result<OwnedSemaphorePermit, _>| {
+            Some(permit.expect("the client never closes its semaphores"))
+        };
+        let acquired = match deadline.instant() {
+            Some(instant) => tokio::time::timeout_at(instant, acquire).await.ok(),
+            None => Some(acquire.await),
+        };
+        match acquired {
+            Some((count, bytes)) => Ok(Permits { _count: open(count), _bytes: open(bytes) }),
+            None => Err(Error::Timeout {
+                outcome: Effectiveness::None,
+                reason: "this client has as many open calls as it may".to_owned(),
+            }),
+        }
+    }
+
+    fn submit(&self, call: Call) -> Result<CallGuard, Error> {
+        let id = self.shared.next_call.fetch_add(1, Ordering::Relaxed);
+        let event = Event::Submit(id, Box::new(call));
+        if self.shared.events.send(event).is_err() {
+            return Err(Error::Closed { outcome: Effectiveness::None });
+        }
+        Ok(CallGuard { id, client: self.clone(), armed: true })
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("statistics", &self.statistics()).finish_non_exhaustive()
+    }
+}
+
+/// Tells the client's task when nobody waits for a call any more.
+#[derive(Debug)]
+pub(crate) struct CallGuard {
+    id: CallId,
+    client: Client,
+    armed: bool,
+}
+
+impl CallGuard {
+    fn disarm(mut self) {
+        self.armed = false;
+    }
+
+    pub(crate) fn watch_has_room(&self) {
+        let _ = self.client.shared.events.send(Event::WatchHasRoom(self.id));
+    }
+}
+
+impl Drop for CallGuard {
+    fn drop(&mut self) {
+        if self.armed {
+            let _ = self.client.shared.events.send(Event::Abandon(self.id));
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The rim: one connection to one node. TCP, the HTTP upgrade, and two tasks
+//! that turn bytes into frames and frames into bytes.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use holdfast_api::{Hello, Problem, Reply, Request, routes, stream};
+use http::{StatusCode, header};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use crate::frame::{self, FrameError};
+
+/// Most frames read and not yet looked at.
+const INCOMING_FRAMES_MAX: usize = 4;
+/// Bytes that one read asks for at least.
+const READ_BYTES: usize = 16 * 1024;
+/// Bytes that one write hands over at most.
+const WRITE_BYTES: usize = 256 * 1024;
+/// Longest body of a refused handshake that is read for its reason.
+const REFUSAL_BYTES_MAX: usize = 16 * 1024;
+
+/// Why there is no connection, or no longer one.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectionError {
+    #[error("{0}")]
+    Connect(io::Error),
+    #[error("no answer within {0:?}")]
+    TimedOut(Duration),
+    #[error("it does not speak HTTP as a node does: {0}")]
+    Http(#[from] hyper::Error),
+    #[error("it refused the stream: {}", .0.message)]
+    Refused(Box<Problem>),
+    #[error("it answered {0} instead of opening a stream; is it a holdfast-store?")]
+    NotANode(StatusCode),
+    #[error("it sent {0}")]
+    Frame(#[from] FrameError),
+    #[error("it closed the connection")]
+    Closed,
+    #[error("the connection broke: {0}")]
+    Broken(io::Error),
+    #[error("it did not answer a probe")]
+    Silent,
+}
+
+/// A connection in use. Dropping it ends it and its tasks.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    /// One frame's worth of requests at a time; what waits meanwhile goes into
+    /// the next.
+    pub(crate) outgoing: mpsc::Sender<Vec<Request>>,
+    pub(crate) incoming: mpsc::Receiver<Result<Vec<Reply>, ConnectionError>>,
+    signs_of_life: Arc<AtomicU64>,
+    _end: DropGuard,
+}
+
+impl Connection {
+    /// Moves whenever the peer is heard of.
+    pub(crate) fn signs_of_life(&self) -> u64 {
+        self.signs_of_life.load(Ordering::Relaxed)
+    }
+}
+
+/// Connects to a node and reads its `Hello`, all within `timeout`.
+pub(crate) async fn connect(
+    address: &str,
+    cluster_id: Option<&str>,
+    timeout: Duration,
+    tasks: &TaskTracker,
+) -> Result<(Hello, Connection), ConnectionError> {
+    let signs_of_life = Arc::new(AtomicU64::new(0));
+    let shake_hands = async {
+        let tcp = TcpStream::connect(address).await.map_err(ConnectionError::Connect)?;
+        tcp.set_nodelay(true).map_err(ConnectionError::Connect)?;
+        let (tcp, behind) = upgrade(tcp, address, cluster_id).await?;
+        let (read, write) = tcp.into_split();
+        let mut frames = FrameReader::new(read, &behind, signs_of_life.clone());
+        let hello = frame::decode_hello(&frames.next().await?)?;
+        Ok((hello, frames, write))
+    };
+    let (hello, frames, write) = tokio::time::timeout(timeout, shake_hands)
+        .await
+        .unwrap_or(Err(ConnectionError::TimedOut(timeout)))?;
+
+    let (outgoing, requests) = mpsc::channel(1);
+    let (replies, incoming) = mpsc::channel(INCOMING_FRAMES_MAX);
+    let end = CancellationToken::new();
+    let writer = write_frames(write, requests, replies.clone(), signs_of_life.clone());
+    tasks.spawn(until(end.clone(), writer));
+    tasks.spawn(until(end.clone(), read_frames(frames, replies)));
+    let connection = Connection { outgoing, incoming, signs_of_life, _end: end.drop_guard() };
+    Ok((hello, connection))
+}
+
+async fn until(end: CancellationToken, task: impl Future<Output = ()>) {
+    // Either way there is nothing to report: the channels say it all.
+    let _ = end.run_until_cancelled(task).await;
+}
+
+/// The HTTP/1.1 upgrade. Answers the socket and what was already read behind
+/// the handshake.
+async fn upgrade(
+    tcp: TcpStream,
+    address: &str,
+    cluster_id: Option<&str>,
+) -> Result<(TcpStream, Bytes), ConnectionError> {
+    let mut request = http::Request::get(routes::STREAM)
+        .header(header::HOST, address)
+        .header(header::CONNECTION, "Upgrade")
+        .header(header::UPGRADE, stream::UPGRADE);
+    if let Some(cluster_id) = cluster_id {
+        request = request.header(routes::CLUSTER_HEADER, cluster_id);
+    }
+    let invalid =
+        |error| ConnectionError::Connect(io::Error::new(io::ErrorKind::InvalidInput, error));
+    let request = request.body(Empty::<Bytes>::new()).map_err(invalid)?;
+
+    let (mut sender, driver) = hyper::client::conn::http1::handshake(TokioIo::new(tcp)).await?;
+    let exchange = async {
+        let response = sender.send_request(request).await?;
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return Err(refusal(response).await);
+        }
+        Ok(hyper::upgrade::on(response).await?)
+    };
+    let upgraded = drive(driver.with_upgrades(), exchange).await?;
+    let parts = upgraded
+        .downcast::<TokioIo<TcpStream>>()
+        .expect("the upgraded connection is the one that the handshake was given");
+    Ok((parts.io.into_inner(), parts.read_buf))
+}
+
+/// Runs `exchange`, and beside it the driver that moves its bytes.
+async fn drive(
+    driver: impl Future<Output = hyper::Result<()>>,
+    exchange: impl Future<Output = Result<Upgraded, ConnectionError>>,
+) -> Result<Upgraded, ConnectionError> {
+    tokio::pin!(driver, exchange);
+    tokio::select! {
+        biased;
+        result = &mut exchange => result,
+        // When the driver ends first, the exchange has all that it will get.
+        _ = &mut driver => exchange.await,
+    }
+}
+
+/// What a node said instead of opening a stream.
+async fn refusal(response: http::Response<hyper::body::Incoming>) -> ConnectionError {
+    let status = response.status();
+    let body = Limited::new(response.into_body(), REFUSAL_BYTES_MAX).collect().await;
+    let problem = body.ok().and_then(|body| serde_json::from_slice(&body.to_bytes()).ok());
+    problem.map_or(ConnectionError::NotANode(status), |problem| {
+        ConnectionError::Refused(Box::new(problem))
+    })
+}
+
+async fn read_frames(
+    mut frames: FrameReader,
+    replies: mpsc::Sender<Result<Vec<Reply>, ConnectionError>>,
+) {
+    loop {
+        let frame = match frames.next().await {
+            Ok(frame) => frame::decode_replies(&frame).map_err(ConnectionError::Frame),
+            Err(error) => Err(error),
+        };
+        let over = frame.is_err();
+        if replies.send(frame).await.is_err() || over {
+            return;
+        }
+    }
+}
+
+async fn write_frames(
+    mut write: OwnedWriteHalf,
+    mut requests: mpsc::Receiver<Vec<Request>>,
+    replies: mpsc::Sender<Result<Vec<Reply>, ConnectionError>>,
+    signs_of_life: Arc<AtomicU64>,
+) {
+    while let Some(batch) = requests.recv().await {
+        let written = match frame::encode(&batch) {
+            Ok(frame) => write_frame(&mut write, &frame, &signs_of_life)
+                .await
+                .map_err(ConnectionError::Broken),
+            Err(error) => Err(ConnectionError::Frame(error)),
+        };
+        if let Err(error) = written {
+            // Nobody to tell means that the connection is being dropped.
+            let _ = replies.send(Err(error)).await;
+            return;
+        }
+    }
+}
+
+async fn write_frame(
+    write: &mut OwnedWriteHalf,
+    frame: &[u8],
+    signs_of_life: &AtomicU64,
+) -> io::Result<()> {
+    for (index, chunk) in frame.chunks(WRITE_BYTES).enumerate() {
+        // A peer that takes in a long frame lives, though it has no reason to
+        // answer yet. A short frame says nothing: the socket's buffer takes it.
+        if index > 0 {
+            signs_of_life.fetch_add(1, Ordering::Relaxed);
+        }
+        write.write_all(chunk).await?;
+    }
+    Ok(())
+}
+
+/// Reads frames off a socket.
+struct FrameReader {
+    read: OwnedReadHalf,
+    buffer: BytesMut,
+    signs_of_life: Arc<AtomicU64>,
+}
+
+impl FrameReader {
+    fn new(read: OwnedReadHalf, behind: &[u8], signs_of_life: Arc<AtomicU64>) -> Self {
+        FrameReader { read, buffer: BytesMut::from(behind), signs_of_life }
+    }
+
+    async fn next(&mut self) -> Result<BytesMut, ConnectionError> {
+        loop {
+            if let Some(frame) = frame::split(&mut self.buffer)? {
+                return Ok(frame);
+            }
+            // The buffer grows with what arrives, never with what a length
+            // merely claims.
+            self.buffer.reserve(READ_BYTES);
+            match self.read.read_buf(&mut self.buffer).await {
+                Ok(0) => return Err(ConnectionError::Closed),
+                Ok(_) => self.signs_of_life.fetch_add(1, Ordering::Relaxed),
+                Err(error) => return Err(ConnectionError::Broken(error)),
+            };
+        }
+    }
+}

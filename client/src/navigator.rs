@@ -1,0 +1,397 @@
+//! Decides which node to talk to: finds the leader, follows it, and keeps
+//! looking while there is none. Pure: time and randomness are handed in.
+//!
+//! A connection to a node that does not lead is kept while the leader is
+//! sought: it is asked again and again who leads (a *poll*), and a connection
+//! to whoever it names is attempted beside it. So the loss of a leader costs
+//! the client the election and one poll, and an address that leads nowhere
+//! costs nothing at all.
+
+use std::time::Duration;
+
+use holdfast_api::{Hello, LeaderHint, NodeId};
+use tokio::time::Instant;
+
+use crate::backoff::Backoff;
+use crate::endpoints::{Endpoints, Next};
+
+/// An attempt that takes longer than this gets company by the next node.
+const HEDGE_AFTER: Duration = Duration::from_millis(150);
+/// Most attempts at a time.
+pub(crate) const ATTEMPTS_MAX: usize = 3;
+/// Longest pause between polls while an election may be under way.
+const POLL_PAUSE_MAX: Duration = Duration::from_millis(40);
+/// Polls at that pace; later ones slow down to the back-off's longest pause.
+const QUICK_POLLS_MAX: u32 = 60;
+/// Polls of one node that knows no reachable leader, before another is asked.
+const POLLS_PER_NODE_MAX: u32 = 5;
+/// Hints followed at once; two nodes that name each other slow down after.
+const QUICK_HOPS_MAX: u32 = 4;
+
+/// What the client needs of a connection, from nothing to everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Wants {
+    Nothing,
+    /// Calls that any node answers.
+    AnyNode,
+    /// A connection to the leader at hand, without haste.
+    Warm,
+    /// Calls wait for the leader.
+    Leader,
+}
+
+/// What to do next.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Begin a connection to this address.
+    Connect(String),
+    /// Ask the connected node who leads.
+    Poll,
+    /// Nothing until then, or until something happens.
+    Wait(Option<Instant>),
+}
+
+/// What to do with a connection that was made.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// It is the connection from now on; the one before is to be dropped.
+    Use,
+    /// It is of no use.
+    Drop,
+}
+
+/// Where random numbers from [0, 1) come from.
+pub(crate) type Random<'a> = &'a mut dyn FnMut() -> f64;
+
+#[derive(Debug)]
+pub(crate) struct Navigator {
+    endpoints: Endpoints,
+    backoff: Backoff,
+    attempts: Vec<Attempt>,
+    link: Option<Link>,
+    hint: Option<LeaderHint>,
+    search: Search,
+    /// Of the first node that said one. It never changes.
+    cluster_id: Option<String>,
+}
+
+#[derive(Debug)]
+struct Attempt {
+    address: String,
+    since: Instant,
+    why: Why,
+}
+
+/// Why an attempt was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// There was no connection.
+    Search,
+    /// The connected node named it as the leader.
+    Hint,
+    /// The connected node knew no leader that can be reached.
+    Rotation,
+}
+
+#[derive(Debug)]
+struct Link {
+    address: String,
+    node: NodeId,
+    leads: bool,
+}
+
+/// The search for a leader, since one was last at hand.
+#[derive(Debug, Default)]
+struct Search {
+    hops: u32,
+    hop_not_before: Option<Instant>,
+    polls: u32,
+    polls_here: u32,
+    poll_open: bool,
+    poll_not_before: Option<Instant>,
+}
+
+impl Navigator {
+    pub(crate) fn new(endpoints: Vec<String>, backoff: Backoff) -> Self {
+        Navigator {
+            endpoints: Endpoints::new(endpoints, backoff),
+            backoff,
+            attempts: Vec::new(),
+            link: None,
+            hint: None,
+            search: Search::default(),
+            cluster_id: None,
+        }
+    }
+
+    /// Whether the connected node leads, as far as is known.
+    pub(crate) fn leads(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| link.leads)
+    }
+
+    /// The leader, as last heard of.
+    pub(crate) fn leader(&self) -> Option<NodeId> {
+        match &self.link {
+            Some(link) if link.leads => Some(link.node),
+            _ => self.hint.as_ref().map(|hint| hint.node),
+        }
+    }
+
+    /// The cluster, once a node has said it.
+    pub(crate) fn cluster_id(&self) -> Option<&str> {
+        self.cluster_id.as_deref()
+    }
+
+    /// Each node's address and what it said, or why it could not be asked.
+    pub(crate) fn tried(&self) -> Vec<(String, String)> {
+        self.endpoints.tried()
+    }
+
+    /// What to do now. Call it again after each step other than a wait.
+    pub(crate) fn next(&mut self, now: Instant, wants: Wants) -> Step {
+        match &self.link {
+            _ if wants == Wants::Nothing => Step::Wait(None),
+            Some(link) if link.leads => Step::Wait(None),
+            Some(_) => self.next_with_follower(now, wants),
+            None => self.next_without_link(now),
+        }
+    }
+
+    fn next_without_link(&mut self, now: Instant) -> Step {
+        let hedge_at = self.attempts.iter().map(|attempt| attempt.since + HEDGE_AFTER).max();
+        match hedge_at {
+            Some(at) if at > now => return Step::Wait(Some(at)),
+            Some(_) if self.attempts.len() >= ATTEMPTS_MAX => return Step::Wait(None),
+            _ => {}
+        }
+        let attempts = &self.attempts;
+        match self.endpoints.next(now, |address| attempts.iter().any(|a| a.address == address)) {
+            Next::Now(address) => self.attempt(address, now, Why::Search),
+            Next::At(at) => Step::Wait(Some(at)),
+            Next::None => Step::Wait(None),
+        }
+    }
+
+    fn next_with_follower(&mut self, now: Instant, wants: Wants) -> Step {
+        if wants < Wants::Warm {
+            return Step::Wait(None);
+        }
+        let hop_at = self.hop_at(now);
+        if let Some((address, at)) = &hop_at
+            && *at <= now
+        {
+            let address = address.clone();
+            return self.attempt(address, now, Why::Hint);
+        }
+        let hop_at = hop_at.map(|(_, at)| at);
+        if wants < Wants::Leader || self.search.poll_open {
+            return Step::Wait(hop_at);
+        }
+        if self.search.polls_here >= POLLS_PER_NODE_MAX
+            && self.attempts.is_empty()
+            && let Some(address) = self.another(now)
+        {
+            self.search.polls_here = 0;
+            return self.attempt(address, now, Why::Rotation);
+        }
+        match self.search.poll_not_before {
+            Some(at) if at > now => Step::Wait(Some(hop_at.map_or(at, |hop| hop.min(at)))),
+            _ => {
+                self.search.poll_open = true;
+                self.search.polls_here = self.search.polls_here.saturating_add(1);
+                Step::Poll
+            }
+        }
+    }
+
+    /// The node that is said to lead and when it may be tried; none if that is
+    /// nobody, or already under way.
+    fn hop_at(&self, now: Instant) -> Option<(String, Instant)> {
+        let hint = self.hint.as_ref()?;
+        let here = |link: &Link| link.address == hint.address || link.node == hint.node;
+        let under_way = self.attempts.iter().any(|attempt| attempt.address == hint.address);
+        if under_way || self.attempts.len() >= ATTEMPTS_MAX || self.link.as_ref().is_some_and(here)
+        {
+            return None;
+        }
+        let ready = self.endpoints.ready_at(&hint.address, now)?;
+        let at = self.search.hop_not_before.map_or(ready, |at| at.max(ready));
+        Some((hint.address.clone(), at))
+    }
+
+    /// A node other than the connected one that may be tried now.
+    fn another(&mut self, now: Instant) -> Option<String> {
+        let here = self.link.as_ref().map(|link| link.address.as_str());
+        match self.endpoints.next(now, |address| Some(address) == here) {
+            Next::Now(address) => Some(address),
+            Next::At(_) | Next::None => None,
+        }
+    }
+
+    fn attempt(&mut self, address: String, now: Instant, why: Why) -> Step {
+        self.endpoints.asked(&address);
+        self.attempts.push(Attempt { address: address.clone(), since: now, why });
+        Step::Connect(address)
+    }
+
+    /// A connection was made.
+    pub(crate) fn connected(
+        &mut self,
+        address: &str,
+        hello: &Hello,
+        now: Instant,
+        random: Random<'_>,
+    ) -> Arrival {
+        let why = self.finish_attempt(address).map_or(Why::Search, |attempt| attempt.why);
+        if let Err(why) = self.check_cluster(&hello.cluster_id) {
+            self.endpoints.failed(address, why, now, random());
+            return Arrival::Drop;
+        }
+        self.endpoints.learn(&hello.nodes);
+        if self.leads() {
+            return Arrival::Drop;
+        }
+        let leads = hello.leader.as_ref().is_some_and(|leader| leader.node == hello.node);
+        self.note(address, hello.node, hello.leader.as_ref());
+        if self.link.is_some() && !leads && why == Why::Search {
+            // Not asked for and no leader: what it says is all that it is good for.
+            if self.hint.is_none() {
+                self.set_hint(hello.leader.clone());
+            }
+            return Arrival::Drop;
+        }
+        self.link = Some(Link { address: address.to_owned(), node: hello.node, leads });
+        self.search.polls_here = 0;
+        self.search.poll_open = false;
+        if leads {
+            self.led();
+        } else {
+            self.set_hint(hello.leader.clone());
+            self.pause_polls(now, random());
+            if why == Why::Hint {
+                self.pause_hops(now, random());
+            }
+        }
+        Arrival::Use
+    }
+
+    fn check_cluster(&mut self, cluster_id: &str) -> Result<(), String> {
+        match &self.cluster_id {
+            // A node says nothing before its cluster is founded.
+            _ if cluster_id.is_empty() => Ok(()),
+            Some(known) if known != cluster_id => Err(format!(
+                "it belongs to cluster {cluster_id}, this client talks to cluster {known}"
+            )),
+            Some(_) => Ok(()),
+            None => {
+                self.cluster_id = Some(cluster_id.to_owned());
+                Ok(())
+            }
+        }
+    }
+
+    fn note(&mut self, address: &str, node: NodeId, leader: Option<&LeaderHint>) {
+        let said = match leader {
+            Some(leader) if leader.node == node => format!("node {node} answers and leads"),
+            Some(leader) => format!(
+                "node {node} answers; it takes node {} at {} for the leader",
+                leader.node, leader.address
+            ),
+            None => format!("node {node} answers, but knows no leader"),
+        };
+        self.endpoints.said(address, said);
+    }
+
+    /// A connection could not be made.
+    pub(crate) fn attempt_failed(
+        &mut self,
+        address: &str,
+        why: String,
+        now: Instant,
+        random: Random<'_>,
+    ) {
+        self.finish_attempt(address);
+        self.endpoints.failed(address, why, now, random());
+    }
+
+    fn finish_attempt(&mut self, address: &str) -> Option<Attempt> {
+        let index = self.attempts.iter().position(|attempt| attempt.address == address)?;
+        Some(self.attempts.swap_remove(index))
+    }
+
+    /// The connection broke.
+    pub(crate) fn lost(&mut self, why: String, now: Instant, random: Random<'_>) {
+        let Some(link) = self.link.take() else { return };
+        self.endpoints.failed(&link.address, why, now, random());
+        self.search.poll_open = false;
+        if link.leads {
+            self.hint = None;
+        }
+    }
+
+    /// The connected node answered something: it is of use.
+    pub(crate) fn useful(&mut self) {
+        if let Some(link) = &self.link {
+            self.endpoints.useful(&link.address);
+        }
+    }
+
+    /// The connected node answered as only a leader does.
+    pub(crate) fn led(&mut self) {
+        if let Some(link) = &mut self.link {
+            link.leads = true;
+            self.hint = None;
+            self.attempts.clear();
+            self.search = Search::default();
+        }
+    }
+
+    /// The connected node said that it does not lead, and maybe who does.
+    pub(crate) fn not_leader(
+        &mut self,
+        leader: Option<LeaderHint>,
+        now: Instant,
+        random: Random<'_>,
+    ) {
+        let Some(link) = &mut self.link else { return };
+        let led = std::mem::replace(&mut link.leads, false);
+        let (address, node) = (link.address.clone(), link.node);
+        self.note(&address, node, leader.as_ref().filter(|leader| leader.node != node));
+        self.set_hint(leader);
+        // Many calls may be turned away at once; only the first is news.
+        if led || self.search.poll_open {
+            self.search.poll_open = false;
+            self.pause_polls(now, random());
+        }
+    }
+
+    fn set_hint(&mut self, hint: Option<LeaderHint>) {
+        if let Some(hint) = &hint {
+            self.endpoints.learn_one(&hint.address);
+        }
+        self.hint = hint;
+    }
+
+    fn pause_polls(&mut self, now: Instant, random: f64) {
+        let search = &mut self.search;
+        let pause = match search.polls.checked_sub(QUICK_POLLS_MAX) {
+            Some(slow) => self.backoff.pause(slow, random).max(POLL_PAUSE_MAX),
+            None => self.backoff.at_most(POLL_PAUSE_MAX).pause(search.polls, random),
+        };
+        search.polls = search.polls.saturating_add(1);
+        search.poll_not_before = Some(now + pause);
+    }
+
+    /// A node that was named as the leader was not: follow hints more slowly.
+    fn pause_hops(&mut self, now: Instant, random: f64) {
+        let pause = match self.search.hops.checked_sub(QUICK_HOPS_MAX) {
+            Some(nth) => self.backoff.pause(nth, random),
+            None => Duration::ZERO,
+        };
+        self.search.hops = self.search.hops.saturating_add(1);
+        self.search.hop_not_before = Some(now + pause);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,298 @@
+use super::*;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A navigator, a clock that is set by hand, and no randomness.
+struct Bench {
+    navigator: Navigator,
+    now: Instant,
+}
+
+impl Bench {
+    fn new(endpoints: &[&str]) -> Bench {
+        let endpoints = endpoints.iter().map(|e| (*e).to_owned()).collect();
+        let backoff = Backoff::new(10 * MS, 500 * MS);
+        Bench { navigator: Navigator::new(endpoints, backoff), now: Instant::now() }
+    }
+
+    /// Connected to node 1 at a:1 of three, which leads.
+    fn led() -> Bench {
+        let mut bench = Bench::new(&["a:1", "b:1", "c:1"]);
+        assert_eq!(bench.step(), connect("a:1"));
+        assert_eq!(bench.arrive("a:1", 1, Some(1)), Arrival::Use);
+        assert!(bench.navigator.leads());
+        bench
+    }
+
+    fn step(&mut self) -> Step {
+        self.wants(Wants::Leader)
+    }
+
+    fn wants(&mut self, wants: Wants) -> Step {
+        self.navigator.next(self.now, wants)
+    }
+
+    /// Lets time pass until there is something to do.
+    fn step_later(&mut self) -> Step {
+        loop {
+            match self.step() {
+                Step::Wait(Some(at)) => {
+                    assert!(at > self.now, "waiting for what is due already");
+                    self.now = at;
+                }
+                step => return step,
+            }
+        }
+    }
+
+    fn arrive(&mut self, address: &str, node: NodeId, leader: Option<NodeId>) -> Arrival {
+        self.arrive_in("cluster", address, node, leader)
+    }
+
+    fn arrive_in(
+        &mut self,
+        cluster: &str,
+        address: &str,
+        node: NodeId,
+        leader: Option<NodeId>,
+    ) -> Arrival {
+        let hello = Hello {
+            cluster_id: cluster.to_owned(),
+            node,
+            version: "1".to_owned(),
+            leader: leader.map(hint),
+            nodes: (1..=3).map(hint).collect(),
+        };
+        self.navigator.connected(address, &hello, self.now, &mut || 1.0)
+    }
+
+    fn fail(&mut self, address: &str) {
+        self.navigator.attempt_failed(address, "refused".to_owned(), self.now, &mut || 1.0);
+    }
+
+    fn lose(&mut self) {
+        self.navigator.lost("closed".to_owned(), self.now, &mut || 1.0);
+    }
+
+    /// The connected node says who leads.
+    fn told(&mut self, leader: Option<NodeId>) {
+        self.navigator.useful();
+        self.navigator.not_leader(leader.map(hint), self.now, &mut || 1.0);
+    }
+}
+
+/// Nodes 1, 2, 3 are at a:1, b:1, c:1.
+fn hint(node: NodeId) -> LeaderHint {
+    let address = ["a:1", "b:1", "c:1"][node as usize - 1].to_owned();
+    LeaderHint { node, address }
+}
+
+fn connect(address: &str) -> Step {
+    Step::Connect(address.to_owned())
+}
+
+#[test]
+fn any_node_shows_the_way_to_the_leader() {
+    let mut bench = Bench::new(&["a:1"]);
+    assert_eq!(bench.step(), connect("a:1"));
+    assert_eq!(bench.arrive("a:1", 1, Some(3)), Arrival::Use);
+    assert_eq!(bench.navigator.leader(), Some(3));
+    assert_eq!(bench.step(), connect("c:1"), "an address that was not among the endpoints");
+    assert_eq!(bench.arrive("c:1", 3, Some(3)), Arrival::Use);
+    assert!(bench.navigator.leads());
+    assert_eq!(bench.step(), Step::Wait(None));
+}
+
+#[test]
+fn nothing_is_connected_while_nothing_is_wanted() {
+    let mut bench = Bench::new(&["a:1"]);
+    assert_eq!(bench.wants(Wants::Nothing), Step::Wait(None));
+}
+
+#[test]
+fn a_call_for_any_node_stays_with_the_first_one() {
+    let mut bench = Bench::new(&["a:1", "b:1"]);
+    assert_eq!(bench.wants(Wants::AnyNode), connect("a:1"));
+    bench.arrive("a:1", 1, Some(2));
+    assert_eq!(bench.wants(Wants::AnyNode), Step::Wait(None));
+}
+
+#[test]
+fn an_idle_client_follows_the_leader_but_asks_nobody() {
+    let mut bench = Bench::led();
+    bench.lose();
+    assert_eq!(bench.wants(Wants::Warm), connect("b:1"));
+    bench.arrive("b:1", 2, None);
+    assert_eq!(bench.wants(Wants::Warm), Step::Wait(None));
+    bench.told(Some(3));
+    assert_eq!(bench.wants(Wants::Warm), connect("c:1"));
+}
+
+#[test]
+fn after_the_loss_of_the_leader_the_others_are_asked_until_they_have_one() {
+    let mut bench = Bench::led();
+    bench.lose();
+    assert_eq!(bench.step(), connect("b:1"), "at once, and not the one just lost");
+    // For a while they still take the dead node for the leader.
+    assert_eq!(bench.arrive("b:1", 2, Some(1)), Arrival::Use);
+    assert_eq!(bench.step(), connect("a:1"));
+    bench.fail("a:1");
+    let lost_at = bench.now;
+    while bench.now < lost_at + 300 * MS {
+        match bench.step_later() {
+            // It may stick to the dead node for a while.
+            Step::Poll if bench.now < lost_at + 100 * MS => bench.told(Some(1)),
+            Step::Poll => bench.told(None),
+            Step::Connect(address) => bench.fail(&address),
+            Step::Wait(_) => unreachable!("step_later never waits"),
+        }
+    }
+    // The election is over: at the next poll the client knows.
+    let elected_at = bench.now;
+    let told_at = loop {
+        match bench.step_later() {
+            Step::Poll => break bench.now,
+            Step::Connect(address) => bench.fail(&address),
+            Step::Wait(_) => unreachable!("step_later never waits"),
+        }
+    };
+    assert!(told_at <= elected_at + 50 * MS, "{:?}", told_at - elected_at);
+    bench.told(Some(3));
+    assert_eq!(bench.step(), connect("c:1"));
+    bench.arrive("c:1", 3, Some(3));
+    assert!(bench.navigator.leads());
+}
+
+#[test]
+fn a_follower_that_becomes_leader_is_noticed_where_it_is() {
+    let mut bench = Bench::new(&["a:1"]);
+    bench.step();
+    bench.arrive("a:1", 1, None);
+    assert_eq!(bench.step_later(), Step::Poll);
+    bench.navigator.led();
+    assert!(bench.navigator.leads());
+    assert_eq!(bench.step(), Step::Wait(None));
+}
+
+#[test]
+fn a_long_search_slows_down_and_asks_every_node() {
+    let mut bench = Bench::new(&["a:1", "b:1", "c:1"]);
+    bench.step();
+    bench.arrive("a:1", 1, None);
+    let (start, mut polls, mut asked) = (bench.now, 0, Vec::new());
+    while bench.now < start + 60_000 * MS {
+        match bench.step_later() {
+            Step::Poll => {
+                polls += 1;
+                bench.told(None);
+            }
+            Step::Connect(address) => {
+                let node = 1 + ["a:1", "b:1", "c:1"].iter().position(|a| *a == address).unwrap();
+                bench.arrive(&address, node as NodeId, None);
+                asked.push(address);
+            }
+            Step::Wait(_) => unreachable!("step_later never waits"),
+        }
+    }
+    assert!((100..250).contains(&polls), "{polls} polls in a minute");
+    for address in ["a:1", "b:1", "c:1"] {
+        assert!(asked.iter().any(|a| a == address), "{address} was never asked: {asked:?}");
+    }
+}
+
+#[test]
+fn an_endpoint_that_never_answers_does_not_hold_up_the_others() {
+    let mut bench = Bench::new(&["a:1", "b:1"]);
+    assert_eq!(bench.step(), connect("a:1"));
+    assert_eq!(bench.step_later(), connect("b:1"));
+    assert_eq!(bench.arrive("b:1", 2, Some(2)), Arrival::Use);
+    assert_eq!(bench.arrive("a:1", 1, Some(2)), Arrival::Drop, "too late");
+    assert!(bench.navigator.leads());
+}
+
+#[test]
+fn attempts_are_bounded() {
+    let mut bench = Bench::new(&["a:1", "b:1", "c:1", "d:1", "e:1"]);
+    for address in ["a:1", "b:1", "c:1"] {
+        assert_eq!(bench.step_later(), connect(address));
+    }
+    bench.now += 1000 * MS;
+    assert_eq!(bench.step(), Step::Wait(None));
+}
+
+#[test]
+fn two_nodes_that_name_each_other_are_followed_ever_more_slowly() {
+    let mut bench = Bench::new(&["a:1", "b:1"]);
+    bench.step();
+    bench.arrive("a:1", 1, Some(2));
+    let (start, mut hops) = (bench.now, 0);
+    while bench.now < start + 10_000 * MS {
+        match bench.step_later() {
+            Step::Poll => bench.told(None),
+            Step::Connect(address) => {
+                hops += 1;
+                let (node, other) = if address == "a:1" { (1, 2) } else { (2, 1) };
+                bench.arrive(&address, node, Some(other));
+            }
+            Step::Wait(_) => unreachable!("step_later never waits"),
+        }
+    }
+    assert!((5..60).contains(&hops), "{hops} hops in ten seconds");
+}
+
+#[test]
+fn a_node_of_another_cluster_is_refused_and_named() {
+    let mut bench = Bench::led();
+    bench.lose();
+    assert_eq!(bench.step(), connect("b:1"));
+    assert_eq!(bench.arrive_in("other", "b:1", 2, Some(2)), Arrival::Drop);
+    let tried = bench.navigator.tried();
+    let (_, why) = tried.iter().find(|(address, _)| address == "b:1").unwrap();
+    assert_eq!(why, "it belongs to cluster other, this client talks to cluster cluster");
+    assert_eq!(bench.step(), connect("c:1"));
+    // A node that has not been told its cluster yet is no stranger.
+    assert_eq!(bench.arrive_in("", "c:1", 3, None), Arrival::Use);
+}
+
+#[test]
+fn many_calls_turned_away_at_once_are_one_piece_of_news() {
+    let mut bench = Bench::led();
+    for _ in 0..1000 {
+        bench.told(None);
+    }
+    assert_eq!(bench.step(), Step::Wait(Some(bench.now + 10 * MS)));
+}
+
+#[test]
+fn nodes_that_drop_every_connection_are_not_hammered() {
+    let mut bench = Bench::new(&["a:1", "b:1", "c:1"]);
+    let (start, mut connects) = (bench.now, 0);
+    while bench.now < start + 10_000 * MS {
+        match bench.step_later() {
+            Step::Connect(address) => {
+                connects += 1;
+                let node = 1 + ["a:1", "b:1", "c:1"].iter().position(|a| *a == address).unwrap();
+                bench.arrive(&address, node as NodeId, Some(node as NodeId));
+                bench.lose();
+            }
+            step => panic!("a leader's connection is not polled: {step:?}"),
+        }
+    }
+    assert!((30..120).contains(&connects), "{connects} connections in ten seconds");
+}
+
+#[test]
+fn what_was_tried_says_what_each_node_said() {
+    let mut bench = Bench::new(&["a:1", "b:1", "c:1"]);
+    bench.step();
+    bench.fail("a:1");
+    bench.step();
+    bench.arrive("b:1", 2, None);
+    let tried = bench.navigator.tried();
+    let expected = [
+        ("a:1", "refused"),
+        ("b:1", "node 2 answers, but knows no leader"),
+        ("c:1", "not tried yet"),
+    ];
+    assert_eq!(tried, expected.map(|(a, w)| (a.to_owned(), w.to_owned())));
+}

@@ -1,0 +1,222 @@
+//! What a node's reply means for the call it answers. Pure, like the table it
+//! works on.
+
+use std::time::Duration;
+
+use holdfast_api::{
+    Answer, Code, Effectiveness, LeaderHint, Outcome, Problem, Refusal, Reply, ReplyBody,
+    SessionOutcome, WatchBatch,
+};
+use tokio::time::Instant;
+
+use crate::call::{Ask, CallId};
+use crate::calls::Calls;
+use crate::error::Error;
+use crate::navigator::Random;
+use crate::tenancy::ChoreKind;
+
+/// Times that a call is sent again at once after a node turned it away.
+const QUICK_RETRIES_MAX: u32 = 3;
+
+/// What a reply says about the node that sent it.
+#[derive(Debug, PartialEq)]
+pub(crate) enum News {
+    /// Nothing new.
+    None,
+    /// It does not lead; maybe it knows who does.
+    NotLeader(Option<LeaderHint>),
+}
+
+impl Calls {
+    /// Takes in one reply of the connected node.
+    pub(crate) fn on_reply(&mut self, reply: Reply, now: Instant, random: Random<'_>) -> News {
+        if let Some(kind) = self.tenancy.chore_on_wire(reply.id) {
+            return self.on_chore_reply(kind, reply.body, now, random);
+        }
+        // A late reply to a call that ended, or to a watch that was cut.
+        let Some(&id) = self.on_wire.get(&reply.id) else { return News::None };
+        match reply.body {
+            ReplyBody::Problem(problem) => return self.on_problem(id, problem, now, random),
+            body => self.on_answer(id, body, now, random),
+        }
+        News::None
+    }
+
+    fn on_answer(&mut self, id: CallId, body: ReplyBody, now: Instant, random: Random<'_>) {
+        let Some(call) = self.open.get_mut(&id) else { return };
+        match (&mut call.ask, body) {
+            (Ask::Propose { .. }, ReplyBody::Answer(answer)) => {
+                self.on_outcome(id, answer, now, random);
+            }
+            (Ask::Wait { wait, .. }, ReplyBody::Waiting { revision }) => {
+                wait.since.get_or_insert(revision);
+            }
+            (Ask::Watch(_), ReplyBody::Changes(batch)) => self.on_changes(id, batch),
+            (_, body) => self.finish(id, body),
+        }
+    }
+
+    /// Hands a final answer to the caller.
+    fn finish(&mut self, id: CallId, body: ReplyBody) {
+        // Answered, so the node has nothing left to forget.
+        self.take_off_wire(id);
+        let Some(call) = self.remove(id) else { return };
+        // A caller that has just gone away is no longer interested.
+        match (call.ask, body) {
+            (Ask::Propose { reply, .. }, ReplyBody::Answer(answer)) => drop(reply.send(Ok(answer))),
+            (Ask::Read { reply, .. }, ReplyBody::Read(answer)) => drop(reply.send(Ok(answer))),
+            (Ask::Wait { reply, .. }, ReplyBody::Released { revision }) => {
+                drop(reply.send(Ok(revision)));
+            }
+            (Ask::Status { reply }, ReplyBody::Status(status)) => drop(reply.send(Ok(status))),
+            (Ask::Admin { reply, .. }, ReplyBody::Done) => drop(reply.send(Ok(()))),
+            (ask, _) => ask.fail(Error::unexpected("a request")),
+        }
+    }
+
+    fn on_outcome(&mut self, id: CallId, answer: Answer, now: Instant, random: Random<'_>) {
+        if answer.replayed {
+            self.counters.replayed.add(1);
+        }
+        match answer.outcome {
+            Outcome::Refused(Refusal::SessionExpired { .. }) => self.session_expired(),
+            Outcome::Refused(refusal @ Refusal::SessionWindowFull { .. }) => {
+                let turned_away = self.open.get(&id).map_or(0, |call| call.progress.turned_away);
+                self.turned_away(id, refusal.to_string());
+                self.delay(id, turned_away, now, random());
+            }
+            Outcome::Refused(refusal) => {
+                self.take_off_wire(id);
+                self.fail(id, Error::from_refusal(refusal));
+            }
+            _ => self.finish(id, ReplyBody::Answer(answer)),
+        }
+    }
+
+    fn on_changes(&mut self, id: CallId, batch: WatchBatch) {
+        let Some(call) = self.open.get_mut(&id) else { return };
+        let Ask::Watch(watch) = &mut call.ask else { return };
+        let revision = batch.revision;
+        if revision < watch.next {
+            // Delivered before.
+            return;
+        }
+        if batch.changes.is_empty() || watch.mailbox.offer(batch) {
+            watch.next = revision.saturating_add(1);
+        } else if let Some(wire) = call.progress.wire {
+            // Cut here; it goes on from `next` once the consumer has caught up.
+            self.take_off_wire(id);
+            self.cancel(wire);
+        }
+    }
+
+    fn on_problem(
+        &mut self,
+        id: CallId,
+        problem: Problem,
+        now: Instant,
+        random: Random<'_>,
+    ) -> News {
+        let Some(call) = self.open.get_mut(&id) else { return News::None };
+        let final_for_it = match &call.ask {
+            // Nothing tells an earlier try of an operator's wish from a new one.
+            Ask::Admin { .. } => !problem.retryable || problem.outcome != Effectiveness::None,
+            Ask::Propose { .. } if problem.code == Code::SessionExpired => {
+                self.session_expired();
+                return News::None;
+            }
+            _ => !problem.retryable,
+        };
+        if final_for_it {
+            let outcome = match call.progress.uncertain {
+                // This try had no effect; an earlier one may have had.
+                true if problem.outcome == Effectiveness::None => Effectiveness::Unknown,
+                _ => problem.outcome,
+            };
+            self.take_off_wire(id);
+            self.fail(id, Error::refused(Problem { outcome, ..problem }));
+            return News::None;
+        }
+        call.progress.uncertain |= problem.outcome != Effectiveness::None && call.ask.has_effect();
+        let nobody_leads = call.ask.needs_leader() && says_nobody_leads(&problem);
+        let turned_away = call.progress.turned_away;
+        self.turned_away(id, problem.message);
+        if !nobody_leads {
+            self.delay(id, turned_away, now, random());
+            return News::None;
+        }
+        // A node may lead and still serve nothing, for instance with a full
+        // disk. Whatever it turns away again and again is sent less often.
+        match turned_away.checked_sub(QUICK_RETRIES_MAX) {
+            Some(nth) => self.delay(id, nth, now, random()),
+            None => self.enqueue(id),
+        }
+        News::NotLeader(problem.leader)
+    }
+
+    fn turned_away(&mut self, id: CallId, why: String) {
+        self.take_off_wire(id);
+        if let Some(call) = self.open.get_mut(&id) {
+            call.progress.turned_away = call.progress.turned_away.saturating_add(1);
+            call.progress.trouble = Some(why);
+        }
+    }
+
+    fn on_chore_reply(
+        &mut self,
+        kind: ChoreKind,
+        body: ReplyBody,
+        now: Instant,
+        random: Random<'_>,
+    ) -> News {
+        let problem = match (kind, body) {
+            (_, ReplyBody::Problem(problem)) => problem,
+            (ChoreKind::Open(_), ReplyBody::Answer(Answer { outcome, .. })) => match outcome {
+                Outcome::Session(SessionOutcome::Opened { session, ttl_ms, window }) => {
+                    self.tenancy.opened(session, window, Duration::from_millis(ttl_ms), now);
+                    return News::None;
+                }
+                Outcome::Refused(refusal) => Problem::from(refusal),
+                _ => Problem::refused(
+                    Code::Internal,
+                    "the node's answer to opening a session is of another kind; do their versions fit?",
+                ),
+            },
+            (
+                ChoreKind::KeepAlive(_),
+                ReplyBody::Answer(Answer {
+                    outcome: Outcome::Refused(Refusal::SessionExpired { .. }),
+                    ..
+                }),
+            ) => {
+                self.session_expired();
+                return News::None;
+            }
+            _ => {
+                self.tenancy.chore_done();
+                return News::None;
+            }
+        };
+        if problem.code == Code::SessionExpired {
+            self.session_expired();
+            self.tenancy.chore_done();
+        } else if !problem.retryable {
+            self.tenancy.chore_done();
+            if let ChoreKind::Open(_) = kind {
+                self.session_refused(&problem);
+            }
+        } else if says_nobody_leads(&problem) {
+            self.tenancy.chore_again(None);
+            return News::NotLeader(problem.leader);
+        } else {
+            let pause = self.backoff.pause(0, random());
+            self.tenancy.chore_again(Some(now + pause));
+        }
+        News::None
+    }
+}
+
+/// Whether the node says that the call should go to a leader elsewhere or later.
+fn says_nobody_leads(problem: &Problem) -> bool {
+    matches!(problem.code, Code::NotLeader | Code::Unavailable)
+}

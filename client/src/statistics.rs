@@ -1,0 +1,61 @@
+//! What a client has been through, in numbers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use holdfast_api::NodeId;
+
+/// Counters of a client since its start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Connections made.
+    pub connects: u64,
+    /// Commands sent again after a lost connection or a change of leader.
+    pub resent: u64,
+    /// Answers that the session table gave, to commands sent again.
+    pub replayed: u64,
+    /// Commands that ended with an unknown outcome.
+    pub unknown: u64,
+    /// The leader, as last heard of.
+    pub leader: Option<NodeId>,
+}
+
+/// The counters, shared between the client's task and its handles.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) connects: Counter,
+    pub(crate) resent: Counter,
+    pub(crate) replayed: Counter,
+    pub(crate) unknown: Counter,
+    /// 0 = not known; node ids start at 1.
+    leader: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Counters {
+    pub(crate) fn set_leader(&self, leader: Option<NodeId>) {
+        self.leader.store(leader.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> Statistics {
+        let leader = self.leader.load(Ordering::Relaxed);
+        Statistics {
+            connects: self.connects.get(),
+            resent: self.resent.get(),
+            replayed: self.replayed.get(),
+            unknown: self.unknown.get(),
+            leader: (leader != 0).then_some(leader),
+        }
+    }
+}

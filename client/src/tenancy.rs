@@ -1,0 +1,210 @@
+//! The life of the client's session: opened at the first command, kept while
+//! the client is idle, closed with it.
+//!
+//! The commands that do this, *chores*, carry no session themselves. Opening
+//! is retryable through its nonce, the other two by their nature.
+
+use std::time::Duration;
+
+use holdfast_api::{Command, Nonce, SessionCommand, SessionId, SessionRef};
+use rand::RngExt;
+use rand::rngs::StdRng;
+use tokio::time::Instant;
+
+use crate::session::Session;
+
+/// The session, if there is one, and what is being done about it.
+#[derive(Debug)]
+pub(crate) struct Tenancy {
+    ttl_wanted: Duration,
+    random: StdRng,
+    state: State,
+    chore: Option<Chore>,
+    closing: bool,
+}
+
+#[derive(Debug)]
+enum State {
+    Absent,
+    Open { session: Session, ttl: Duration, used: Instant },
+}
+
+#[derive(Debug)]
+struct Chore {
+    kind: ChoreKind,
+    wire: Option<u64>,
+    not_before: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ChoreKind {
+    Open(Nonce),
+    KeepAlive(SessionId),
+    Close(SessionId),
+}
+
+impl Tenancy {
+    pub(crate) fn new(ttl: Duration, random: StdRng) -> Self {
+        Tenancy { ttl_wanted: ttl, random, state: State::Absent, chore: None, closing: false }
+    }
+
+    pub(crate) fn session(&self) -> Option<&Session> {
+        match &self.state {
+            State::Open { session, .. } => Some(session),
+            State::Absent => None,
+        }
+    }
+
+    /// Whether a chore waits for the leader.
+    pub(crate) fn wants_leader(&self) -> bool {
+        self.chore.as_ref().is_some_and(|chore| chore.wire.is_none())
+    }
+
+    pub(crate) fn on_wire(&self) -> bool {
+        self.chore.as_ref().is_some_and(|chore| chore.wire.is_some())
+    }
+
+    pub(crate) fn can_take_command(&self) -> bool {
+        self.session().is_some_and(Session::has_room)
+    }
+
+    /// Whether [`Tenancy::next_chore`] would give one.
+    pub(crate) fn has_sendable(&self, session_wanted: bool, now: Instant) -> bool {
+        match &self.chore {
+            Some(chore) => chore.is_due(now),
+            None => session_wanted && self.session().is_none() && !self.closing,
+        }
+    }
+
+    /// The chore that is to be sent now. Without a session, if one is wanted,
+    /// that is its opening.
+    pub(crate) fn next_chore(&mut self, session_wanted: bool, now: Instant) -> Option<Command> {
+        if !self.has_sendable(session_wanted, now) {
+            return None;
+        }
+        let random = &mut self.random;
+        let open = || Chore::new(ChoreKind::Open(Nonce(random.random(), random.random())));
+        let command = match self.chore.get_or_insert_with(open).kind {
+            ChoreKind::Open(nonce) => {
+                let ttl_ms = u64::try_from(self.ttl_wanted.as_millis()).unwrap_or(u64::MAX);
+                SessionCommand::Open { nonce, ttl_ms }
+            }
+            ChoreKind::KeepAlive(session) => SessionCommand::KeepAlive { session },
+            ChoreKind::Close(session) => SessionCommand::Close { session },
+        };
+        Some(Command::Session(command))
+    }
+
+    pub(crate) fn chore_sent(&mut self, wire: u64, now: Instant) {
+        if let Some(chore) = &mut self.chore {
+            chore.wire = Some(wire);
+        }
+        self.touch(now);
+    }
+
+    /// The chore that is on the wire under this id.
+    pub(crate) fn chore_on_wire(&self, wire: u64) -> Option<ChoreKind> {
+        self.chore.as_ref().filter(|chore| chore.wire == Some(wire)).map(|chore| chore.kind)
+    }
+
+    /// The chore was answered for good.
+    pub(crate) fn chore_done(&mut self) {
+        self.chore = None;
+    }
+
+    /// The chore is to be sent again, not before this time if one is given.
+    pub(crate) fn chore_again(&mut self, not_before: Option<Instant>) {
+        if let Some(chore) = &mut self.chore {
+            chore.wire = None;
+            chore.not_before = not_before;
+        }
+    }
+
+    pub(crate) fn link_lost(&mut self) {
+        self.chore_again(None);
+    }
+
+    /// The session is open.
+    pub(crate) fn opened(&mut self, id: SessionId, window: u64, ttl: Duration, now: Instant) {
+        self.state = State::Open { session: Session::new(id, window), ttl, used: now };
+        self.chore = self.closing.then(|| Chore::new(ChoreKind::Close(id)));
+    }
+
+    /// The session is gone. Answers its id, if it was known.
+    pub(crate) fn expired(&mut self) -> Option<SessionId> {
+        let id = self.session()?.id();
+        self.state = State::Absent;
+        self.chore = None;
+        Some(id)
+    }
+
+    /// How the command with this sequence, or with a new one, is sent now.
+    pub(crate) fn reference(&mut self, sequence: Option<u64>, now: Instant) -> Option<SessionRef> {
+        self.touch(now);
+        let State::Open { session, .. } = &mut self.state else { return None };
+        let sequence = match sequence {
+            Some(sequence) => sequence,
+            None => session.allocate()?,
+        };
+        Some(session.reference(sequence))
+    }
+
+    pub(crate) fn release(&mut self, sequence: u64) {
+        if let State::Open { session, .. } = &mut self.state {
+            session.release(sequence);
+        }
+    }
+
+    fn touch(&mut self, now: Instant) {
+        if let State::Open { used, .. } = &mut self.state {
+            *used = now;
+        }
+    }
+
+    /// When a chore falls due.
+    pub(crate) fn next_tick(&self) -> Option<Instant> {
+        match (&self.chore, &self.state) {
+            (Some(chore), _) => chore.not_before,
+            (None, State::Open { ttl, used, .. }) if !self.closing => Some(*used + *ttl / 3),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn tick(&mut self, now: Instant) {
+        if self.next_tick().is_none_or(|at| at > now) {
+            return;
+        }
+        match &mut self.chore {
+            Some(chore) => chore.not_before = None,
+            None => {
+                self.chore =
+                    self.session().map(|session| Chore::new(ChoreKind::KeepAlive(session.id())));
+            }
+        }
+    }
+
+    /// No command comes any more: what remains is to end the session.
+    pub(crate) fn close(&mut self) {
+        self.closing = true;
+        let opening =
+            matches!(&self.chore, Some(Chore { kind: ChoreKind::Open(_), wire: Some(_), .. }));
+        if !opening {
+            self.chore = self.session().map(|session| Chore::new(ChoreKind::Close(session.id())));
+        }
+    }
+
+    /// Whether nothing is left to do.
+    pub(crate) fn is_over(&self) -> bool {
+        self.closing && self.chore.is_none()
+    }
+}
+
+impl Chore {
+    fn new(kind: ChoreKind) -> Self {
+        Chore { kind, wire: None, not_before: None }
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        self.wire.is_none() && self.not_before.is_none_or(|at| at <= now)
+    }
+}

@@ -1,0 +1,198 @@
+//! Commands through a scripted node: sent once or many times, applied once.
+
+use std::time::Duration;
+
+use crate::scripted::{Node, SESSION, add, client, play};
+use futures::future::join_all;
+use holdfast_api::{
+    Code, Command, Effectiveness, KvOutcome, Outcome, Problem, ReplyBody, SessionCommand,
+};
+use holdfast_client::{Deadline, Error};
+use tokio::join;
+
+#[tokio::test]
+async fn a_command_lost_with_its_connection_is_answered_from_the_session_table() {
+    play(async {
+        let node = Node::start(1).await;
+        let client = client(&[&node]);
+        let script = async {
+            let mut first = node.lead().await;
+            first.open_session().await;
+            let before = first.command().await;
+            drop(first);
+            let mut second = node.lead().await;
+            let again = second.command().await;
+            assert_eq!((before.1, before.2), (again.1, again.2), "the same place in the session");
+            second.added(again.0, 7, true).await;
+            second
+        };
+        let (answer, _peer) = join!(client.propose(add(7), Deadline::never()), script);
+        assert_eq!(answer.unwrap().outcome, Outcome::Kv(KvOutcome::Added { value: 7 }));
+        let statistics = client.statistics();
+        assert_eq!((statistics.connects, statistics.resent, statistics.replayed), (2, 1, 1));
+        assert_eq!(statistics.leader, Some(1));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_waits_for_the_session_goes_out_in_one_frame() {
+    play(async {
+        let node = Node::start(1).await;
+        let client = client(&[&node]);
+        let calls = join_all((0..100).map(|n| client.propose(add(n), Deadline::never())));
+        let script = async {
+            let mut peer = node.lead().await;
+            peer.open_session().await;
+            let mut sequences = Vec::new();
+            for _ in 0..100 {
+                let (id, place, _) = peer.command().await;
+                assert_eq!(place.ack, 1);
+                sequences.push(place.sequence);
+                peer.added(id, 1, false).await;
+            }
+            assert_eq!(sequences, (1..=100).collect::<Vec<_>>());
+            assert_eq!(peer.frames, 2, "the session, then everything that waited for it");
+            peer
+        };
+        let (answers, _peer) = join!(calls, script);
+        assert!(answers.into_iter().all(|answer| answer.is_ok()));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_command_in_doubt_ends_as_unknown_and_is_never_sent_again() {
+    play(async {
+        let node = Node::start(1).await;
+        let client = client(&[&node]);
+        let mut peer = {
+            let accept = async {
+                let mut peer = node.lead().await;
+                peer.open_session().await;
+                peer
+            };
+            let doubtful = client.propose(add(1), Deadline::after(Duration::from_millis(300)));
+            let (peer, result) = join!(accept, doubtful);
+            let error = result.unwrap_err();
+            assert_eq!((error.code(), error.outcome()), (Code::Timeout, Effectiveness::Unknown));
+            peer
+        };
+        assert_eq!(peer.command().await.1.sequence, 1);
+        drop(peer);
+        let script = async {
+            let mut peer = node.lead().await;
+            let (id, place, command) = peer.command().await;
+            assert_eq!((place.sequence, place.ack, command), (2, 2, add(2)));
+            peer.added(id, 2, false).await;
+            peer
+        };
+        let (next, _peer) = join!(client.propose(add(2), Deadline::never()), script);
+        next.unwrap();
+        assert_eq!(client.statistics().unknown, 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_expired_session_is_an_error_and_the_next_command_opens_another() {
+    play(async {
+        let node = Node::start(1).await;
+        let client = client(&[&node]);
+        let script = async {
+            let mut peer = node.lead().await;
+            peer.open_session().await;
+            let (id, ..) = peer.command().await;
+            let refusal = Refusal::SessionExpired { session: SESSION };
+            peer.answer(id, Outcome::Refused(refusal), false).await;
+            peer.open_session().await;
+            let (id, place, _) = peer.command().await;
+            assert_eq!(place.sequence, 1);
+            peer.added(id, 1, false).await;
+            peer
+        };
+        let calls = async {
+            let expired = client.propose(add(1), Deadline::never()).await;
+            assert_eq!(expired.unwrap_err(), Error::SessionExpired { session: SESSION });
+            client.propose(add(1), Deadline::never()).await.unwrap();
+        };
+        join!(calls, script);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_unknown_outcome_of_the_node_is_resolved_inside_the_session() {
+    play(async {
+        let node = Node::start(1).await;
+        let client = client(&[&node]);
+        let script = async {
+            let mut peer = node.lead().await;
+            peer.open_session().await;
+            let (id, place, _) = peer.command().await;
+            let problem = Problem::unknown(Code::Unavailable, "leadership was lost");
+            peer.reply(id, ReplyBody::Problem(problem)).await;
+            // It asks who leads before it sends the command again.
+            let poll = peer.request().await;
+            let answer = ReadAnswer { revision: 1, outcome: ReadOutcome::Count { count: 0 } };
+            peer.reply(poll.id, ReplyBody::Read(answer)).await;
+            let (id, again, _) = peer.command().await;
+            assert_eq!(again.sequence, place.sequence);
+            peer.added(id, 1, true).await;
+            peer
+        };
+        let (answer, _peer) = join!(client.propose(add(1), Deadline::never()), script);
+        assert!(answer.unwrap().replayed);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn closing_ends_the_session_and_every_open_call() {
+    play(async {
+        let node = Node::start(1).await;
+        let client = client(&[&node]);
+        let clone = client.clone();
+        let script = async {
+            let mut peer = node.lead().await;
+            peer.open_session().await;
+            peer.command().await;
+            let farewell = async {
+                let request = peer.request().await;
+                let close = Command::Session(SessionCommand::Close { session: SESSION });
+                let expected = Proposal { session: None, command: close };
+                assert_eq!(request.body, RequestBody::Propose(expected));
+                let closed = SessionOutcome::Closed;
+                peer.answer(request.id, Outcome::Session(closed), false).await;
+                peer.closed().await;
+            };
+            join!(client.close(), farewell);
+        };
+        let (open, ()) = join!(clone.propose(add(1), Deadline::never()), script);
+        assert_eq!(open.unwrap_err(), Error::Closed { outcome: Effectiveness::Unknown });
+        let late = clone.propose(add(2), Deadline::never()).await.unwrap_err();
+        assert_eq!(late, Error::Closed { outcome: Effectiveness::None });
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_that_is_dropped_takes_its_connection_with_it() {
+    play(async {
+        let node = Node::start(1).await;
+        let client = client(&[&node]);
+        let script = async {
+            let mut peer = node.lead().await;
+            let request = peer.request().await;
+            let answer = ReadAnswer { revision: 1, outcome: ReadOutcome::Jobs(Vec::new()) };
+            peer.reply(request.id, ReplyBody::Read(answer)).await;
+            peer
+        };
+        let read = client.read(Read::Jobs, Default::default(), Deadline::never());
+        let (answer, mut peer) = join!(read, script);
+        answer.unwrap();
+        drop(client);
+        peer.closed().await;
+    })
+    .await;
+}

@@ -1,0 +1,100 @@
+//! What applying an entry hands back, and the small types of the read side.
+
+use std::fmt;
+use std::sync::Arc;
+
+use holdfast_api::{Answer, Name, Refusal, Revision, WatchBatch};
+
+/// A run, fully named: what a scope means at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RunKey {
+    /// The job.
+    pub job: Name,
+    /// The run.
+    pub run: Name,
+}
+
+impl fmt::Display for RunKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.job, self.run)
+    }
+}
+
+/// What an entry came to.
+#[derive(Default)]
+pub struct Applied {
+    /// One answer for each command of the entry, in its order.
+    pub answers: Vec<Answer>,
+    /// What others may want to hear of, in order. Losing it loses no data.
+    pub effects: Vec<Effect>,
+    /// What the entry threw away and what takes long to free: drop it on
+    /// another thread than the one that applies.
+    pub garbage: Vec<Box<dyn Send>>,
+}
+
+impl Applied {
+    pub(crate) fn discard(&mut self, thing: impl Send + 'static) {
+        self.garbage.push(Box::new(thing));
+    }
+}
+
+impl fmt::Debug for Applied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Applied")
+            .field("answers", &self.answers)
+            .field("effects", &self.effects)
+            .field("garbage", &self.garbage.len())
+            .finish()
+    }
+}
+
+/// Something that happened, for those who wait or watch.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// There is a new revision: exactly one for each, maybe without changes
+    /// (opening a run changes no key). The history keeps the same batch.
+    Changed(Arc<WatchBatch>),
+    /// A run ended: its waits and watches end with this refusal.
+    RunEnded {
+        /// The run.
+        run: RunKey,
+        /// [`Refusal::Fenced`].
+        refusal: Refusal,
+    },
+}
+
+/// The changes asked for are no longer kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "changes before revision {oldest} are no longer kept: read the present state, then watch from the revision of that answer plus one"
+)]
+pub struct Compacted {
+    /// The oldest revision that is still kept.
+    pub oldest: Revision,
+}
+
+/// Sizes of the state, for metrics; counting them costs nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Jobs.
+    pub jobs: u64,
+    /// Runs, ended ones included.
+    pub runs: u64,
+    /// Keys and queued values.
+    pub keys: u64,
+    /// Bytes of keys and values.
+    pub bytes: u64,
+    /// Sessions.
+    pub sessions: u64,
+    /// Bytes of unacknowledged answers, all sessions together.
+    pub session_answer_bytes: u64,
+    /// Changes in the history, as its limit counts them.
+    pub history_changes: u64,
+    /// Bytes of the history, as its limit counts them.
+    pub history_bytes: u64,
+    /// The oldest revision in the history; one above the present revision
+    /// when it is empty.
+    pub history_oldest: Revision,
+    /// Node ids that are never used again.
+    pub retired_nodes: u64,
+}

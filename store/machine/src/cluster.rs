@@ -1,0 +1,94 @@
+//! Commands on the cluster itself: its id, limits, feature level, node ids.
+
+use std::sync::Arc;
+
+use holdfast_api::{ClusterCommand, ClusterOutcome, Limits, LogTime, NodeId, Outcome, Refusal};
+use imbl::OrdMap;
+
+use crate::applied::Applied;
+use crate::machine::Machine;
+use crate::size;
+
+/// Newest feature level that this build obeys. A level gates commands, and
+/// changed behaviour of old ones, until every node obeys it. All commands
+/// there are so far belong to level 1.
+pub const FEATURE_LEVEL: u32 = 1;
+
+/// Longest cluster id, in bytes.
+pub const CLUSTER_ID_BYTES_MAX: u64 = 128;
+
+/// Most node ids that can be retired in the life of a cluster.
+pub const RETIRED_NODES_MAX: u64 = 100_000;
+
+/// What is true of the cluster as a whole.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    /// None until the cluster is founded.
+    pub id: Option<Arc<str>>,
+    pub feature_level: u32,
+    pub limits: Arc<Limits>,
+    /// Node ids that are never used again, and since when.
+    pub retired: OrdMap<NodeId, LogTime>,
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Cluster { id: None, feature_level: 1, limits: Arc::default(), retired: OrdMap::new() }
+    }
+}
+
+impl Cluster {
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn found(&mut self, cluster_id: &str) -> Result<(), Refusal> {
+        if let Some(id) = &self.id {
+            return Err(Refusal::AlreadyFounded { cluster_id: id.as_ref().to_owned() });
+        }
+        size::within("cluster_id_bytes_max", cluster_id.len() as u64, CLUSTER_ID_BYTES_MAX)?;
+        self.id = Some(cluster_id.into());
+        Ok(())
+    }
+
+    /// Retiring twice is harmless: the first time stands.
+    fn retire(&mut self, node: NodeId, time: LogTime) -> Result<(), Refusal> {
+        if self.retired.contains_key(&node) {
+            return Ok(());
+        }
+        if self.retired.len() as u64 >= RETIRED_NODES_MAX {
+            let what = "retired_nodes_max".to_owned();
+            return Err(Refusal::ClusterFull { what, limit: RETIRED_NODES_MAX });
+        }
+        self.retired.insert(node, time);
+        Ok(())
+    }
+}
+
+impl Machine {
+    pub(crate) fn apply_cluster(
+        &mut self,
+        command: &ClusterCommand,
+        applied: &mut Applied,
+    ) -> Result<Outcome, Refusal> {
+        match command {
+            ClusterCommand::LeaderStarted { node: _ } => {
+                applied.discard(self.sessions.leader_started(self.time));
+            }
+            // The entry's stamp has moved the time already.
+            ClusterCommand::Tick => {}
+            ClusterCommand::Found { cluster_id } => self.cluster.found(cluster_id)?,
+            ClusterCommand::SetLimits { limits } => {
+                self.cluster.limits = Arc::new(limits.clone());
+                self.history.trim(limits);
+            }
+            // A level above this build's own is taken over all the same, since
+            // all replicas must agree; the node then sees that it cannot go on.
+            ClusterCommand::SetFeatureLevel { level } => {
+                self.cluster.feature_level = self.cluster.feature_level.max(*level);
+            }
+            ClusterCommand::RetireNode { node } => self.cluster.retire(*node, self.time)?,
+        }
+        Ok(Outcome::Cluster(ClusterOutcome::Done))
+    }
+}

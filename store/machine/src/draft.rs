@@ -1,0 +1,149 @@
+//! Writes of one command, staged beside the run until all of them are known to
+//! be allowed. A refusal drops the draft, and nothing happened.
+
+use std::collections::BTreeMap;
+
+use holdfast_api::{Blob, Change, ChangeKind, Limits, Refusal, Revision};
+
+use crate::applied::RunKey;
+use crate::job::{Balance, Run, Stored, Usage};
+use crate::{number, size};
+
+/// A run as a command leaves it: the run before, and what was staged over it.
+pub(crate) struct Draft<'m> {
+    /// None for a run that the command itself opens.
+    run: Option<&'m Run>,
+    pub limits: &'m Limits,
+    /// The revision that the command makes, if it changes anything.
+    pub revision: Revision,
+    staged: BTreeMap<Blob, Staged>,
+}
+
+/// What becomes of one key.
+struct Staged {
+    /// None: deleted.
+    value: Option<Blob>,
+    /// It was deleted by this command, so that a later value is a new key.
+    anew: bool,
+}
+
+/// A finished draft. One revision changes a key once, however often the
+/// command wrote to it.
+pub(crate) struct Writes {
+    changed: Vec<(Blob, Option<Stored>)>,
+    pub balance: Balance,
+}
+
+impl<'m> Draft<'m> {
+    pub fn new(run: Option<&'m Run>, limits: &'m Limits, revision: Revision) -> Self {
+        Draft { run, limits, revision, staged: BTreeMap::new() }
+    }
+
+    /// The key as it was before the command.
+    pub fn before(&self, key: &Blob) -> Option<&'m Stored> {
+        self.run?.keys.get(key)
+    }
+
+    /// The value as the steps so far left it.
+    pub fn value(&self, key: &Blob) -> Option<&Blob> {
+        match self.staged.get(key) {
+            Some(staged) => staged.value.as_ref(),
+            None => self.before(key).map(|stored| &stored.value),
+        }
+    }
+
+    pub fn put(&mut self, key: &Blob, value: Blob) {
+        let anew = self.staged.get(key).is_some_and(|staged| staged.anew);
+        self.staged.insert(key.clone(), Staged { value: Some(value), anew });
+    }
+
+    /// Whether there was anything to delete.
+    pub fn delete(&mut self, key: &Blob) -> bool {
+        let existed = self.value(key).is_some();
+        if existed {
+            self.staged.insert(key.clone(), Staged { value: None, anew: true });
+        }
+        existed
+    }
+
+    /// Adds as TCPStore does: an absent key is 0, the sum wraps.
+    pub fn add(&mut self, key: &Blob, delta: i64) -> Result<i64, Refusal> {
+        let number = match self.value(key) {
+            None => 0,
+            Some(value) => number::parse(value.as_bytes())
+                .ok_or_else(|| Refusal::NotANumber { key: key.clone() })?,
+        };
+        let sum = number.wrapping_add(delta);
+        let text = sum.to_string();
+        size::value_within(text.len(), self.limits)?;
+        self.put(key, text.into());
+        Ok(sum)
+    }
+
+    pub fn append(&mut self, key: &Blob, tail: &Blob) -> Result<(), Refusal> {
+        let value = match self.value(key) {
+            None => tail.clone(),
+            Some(head) => {
+                size::value_within(head.len() + tail.len(), self.limits)?;
+                Blob::from([head.as_bytes(), tail.as_bytes()].concat())
+            }
+        };
+        self.put(key, value);
+        Ok(())
+    }
+
+    pub fn finish(self) -> Writes {
+        let Draft { run, limits: _, revision, staged } = self;
+        let mut balance = Balance::default();
+        let mut changed = Vec::with_capacity(staged.len());
+        for (key, Staged { value, anew }) in staged {
+            let before = run.and_then(|run| run.keys.get(&key));
+            let after = value.map(|value| match before.filter(|_| !anew) {
+                Some(before) => Stored {
+                    value,
+                    created: before.created,
+                    modified: revision,
+                    version: before.version + 1,
+                },
+                None => Stored { value, created: revision, modified: revision, version: 1 },
+            });
+            if before.is_none() && after.is_none() {
+                continue;
+            }
+            if let Some(before) = before {
+                balance.removed.add(Usage::of(&key, &before.value));
+            }
+            if let Some(after) = &after {
+                balance.added.add(Usage::of(&key, &after.value));
+            }
+            changed.push((key, after));
+        }
+        Writes { changed, balance }
+    }
+}
+
+impl Writes {
+    pub fn is_empty(&self) -> bool {
+        self.changed.is_empty()
+    }
+
+    /// Carries the writes out, and tells what changed, in byte order of the keys.
+    pub fn perform(self, run: &mut Run, at: &RunKey) -> Vec<Change> {
+        let mut changes = Vec::with_capacity(self.changed.len());
+        for (key, after) in self.changed {
+            let kind = match after {
+                Some(stored) => {
+                    let (value, version) = (stored.value.clone(), stored.version);
+                    run.keys.insert(key.clone(), stored);
+                    ChangeKind::Put { value, version }
+                }
+                None => {
+                    run.keys.remove(&key);
+                    ChangeKind::Delete
+                }
+            };
+            changes.push(Change { job: at.job.clone(), run: at.run.clone(), key, kind });
+        }
+        changes
+    }
+}

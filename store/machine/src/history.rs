@@ -1,0 +1,134 @@
+//! The latest changes, kept so that a watch can resume and a wait can learn
+//! what it missed. Whole revisions, without a gap, oldest dropped first.
+
+use std::sync::Arc;
+
+use holdfast_api::{Blob, Change, ChangeKind, Limits, Revision, WatchBatch};
+use imbl::{OrdMap, OrdSet};
+
+use crate::applied::{Compacted, RunKey};
+
+/// What a change, or a revision without changes, weighs beside its key and value.
+const CHANGE_BYTES: u64 = 256;
+
+/// A contiguous range of revisions, up to the present one.
+#[derive(Clone, Default)]
+pub(crate) struct History {
+    /// The newest revision that was dropped; 0 if none was.
+    pub compacted: Revision,
+    pub batches: OrdMap<Revision, Arc<WatchBatch>>,
+    /// A revision without changes counts as one.
+    pub changes: u64,
+    pub bytes: u64,
+    /// Every change by key, so that a resumed wait does not read everything.
+    /// One command changes one run, and a key of it once.
+    pub by_key: OrdSet<(Blob, Revision)>,
+}
+
+impl History {
+    pub fn new(compacted: Revision) -> Self {
+        History { compacted, ..History::default() }
+    }
+
+    /// Puts the next revision in.
+    pub fn push(&mut self, batch: Arc<WatchBatch>) {
+        let (changes, bytes) = weight(&batch);
+        self.changes += changes;
+        self.bytes += bytes;
+        for change in &batch.changes {
+            self.by_key.insert((change.key.clone(), batch.revision));
+        }
+        self.batches.insert(batch.revision, batch);
+    }
+
+    /// Drops what the limits do not allow. Every change is dropped once, so
+    /// this costs no more than the pushes did.
+    pub fn trim(&mut self, limits: &Limits) {
+        while self.changes > limits.history_changes_max || self.bytes > limits.history_bytes_max {
+            let Some(oldest) = self.batches.get_min().map(|(revision, _)| *revision) else {
+                return;
+            };
+            let Some(batch) = self.batches.remove(&oldest) else {
+                return;
+            };
+            let (changes, bytes) = weight(&batch);
+            self.changes -= changes;
+            self.bytes -= bytes;
+            for change in &batch.changes {
+                self.by_key.remove(&(change.key.clone(), oldest));
+            }
+            self.compacted = oldest;
+        }
+    }
+
+    /// The oldest revision that can be asked for.
+    pub fn oldest(&self) -> Revision {
+        self.compacted + 1
+    }
+
+    /// The changes of one run under a prefix, from a revision on.
+    pub fn since(
+        &self,
+        run: &RunKey,
+        prefix: &[u8],
+        from: Revision,
+        changes_max: usize,
+    ) -> Result<Vec<WatchBatch>, Compacted> {
+        // Revision 0 had no changes, so that asking from it asks for everything.
+        let from = from.max(1);
+        if from < self.oldest() {
+            return Err(Compacted { oldest: self.oldest() });
+        }
+        let mut found = Vec::new();
+        let mut changes_found = 0;
+        for (_, batch) in self.batches.range(from..) {
+            let wanted = |change: &&Change| {
+                change.key.as_bytes().starts_with(prefix) && concerns(change, run)
+            };
+            let changes: Vec<Change> = batch.changes.iter().filter(wanted).cloned().collect();
+            if changes.is_empty() {
+                continue;
+            }
+            changes_found += changes.len();
+            if changes_found > changes_max && !found.is_empty() {
+                break;
+            }
+            found.push(WatchBatch { revision: batch.revision, changes });
+        }
+        Ok(found)
+    }
+
+    /// Whether any change of a key from a revision on satisfies `met`.
+    pub fn any_change(
+        &self,
+        run: &RunKey,
+        key: &Blob,
+        from: Revision,
+        met: impl Fn(&ChangeKind) -> bool,
+    ) -> bool {
+        let wanted = (key.clone(), from)..=(key.clone(), Revision::MAX);
+        self.by_key.range(wanted).any(|(_, revision)| {
+            let changes = self.batches.get(revision).map_or(&[][..], |batch| &batch.changes);
+            // Changes lie in byte order of their keys.
+            let place = changes.binary_search_by(|change| change.key.cmp(key));
+            place.is_ok_and(|i| concerns(&changes[i], run) && met(&changes[i].kind))
+        })
+    }
+}
+
+fn concerns(change: &Change, run: &RunKey) -> bool {
+    change.run == run.run && change.job == run.job
+}
+
+/// How the limits count a revision: changes, bytes.
+fn weight(batch: &WatchBatch) -> (u64, u64) {
+    let bytes = |change: &Change| {
+        let value = match &change.kind {
+            ChangeKind::Put { value, version: _ } => value.len() as u64,
+            ChangeKind::Delete | ChangeKind::Push { .. } | ChangeKind::Pop { .. } => 0,
+        };
+        CHANGE_BYTES + change.key.len() as u64 + value
+    };
+    let changes = batch.changes.len() as u64;
+    (changes.max(1), batch.changes.iter().map(bytes).sum::<u64>().max(CHANGE_BYTES))
+}

@@ -1,0 +1,90 @@
+//! The whole state as bytes: what a snapshot file and a snapshot transfer hold.
+//!
+//! An image is `holdfast` and a version, then frames: length, checksum, up to
+//! 64 KiB of content each, and an empty one at the end ([`frame`]). The
+//! content is the fields of the state in a fixed order ([`encode`],
+//! [`decode`]); what can be counted again is not written. Equal states give
+//! equal bytes.
+
+use std::io::{self, Read, Write};
+
+use crate::codec::DecodeError;
+use crate::machine::Machine;
+
+mod decode;
+mod encode;
+mod frame;
+
+/// Version of the image format that this build writes.
+pub const IMAGE_VERSION: u32 = 1;
+
+/// The first bytes of every image.
+const MAGIC: [u8; 8] = *b"holdfast";
+
+/// The kinds of change, as they are written.
+const CHANGE_PUT: u64 = 0;
+const CHANGE_DELETE: u64 = 1;
+const CHANGE_PUSH: u64 = 2;
+const CHANGE_POP: u64 = 3;
+
+impl Machine {
+    /// Writes the whole state. Streams: at most one frame is in memory.
+    pub fn encode(&self, out: &mut dyn Write) -> io::Result<()> {
+        out.write_all(&MAGIC)?;
+        out.write_all(&IMAGE_VERSION.to_le_bytes())?;
+        let mut content = frame::Writer::new(out);
+        encode::machine(self, &mut content)?;
+        content.finish()
+    }
+
+    /// Reads what [`Machine::encode`] wrote, and not a byte more. Memory grows
+    /// with the bytes that are really there, whatever they claim; hand in a
+    /// buffered reader.
+    pub fn decode(input: &mut dyn Read) -> Result<Machine, DecodeError> {
+        let mut magic = [0; MAGIC.len()];
+        frame::read_exact(input, &mut magic)?;
+        if magic != MAGIC {
+            return Err(DecodeError::Invalid("this is not an image of Holdfast".to_owned()));
+        }
+        let mut version = [0; 4];
+        frame::read_exact(input, &mut version)?;
+        let found = u32::from_le_bytes(version);
+        if found != IMAGE_VERSION {
+            return Err(DecodeError::Version { found, newest: IMAGE_VERSION });
+        }
+        let mut content = frame::Reader::new(input);
+        let machine = decode::machine(&mut content)?;
+        content.finish()?;
+        Ok(machine)
+    }
+
+    /// A hash of the image: equal on replicas that applied the same entries.
+    /// The same in every build that writes the same image version.
+    pub fn digest(&self) -> u64 {
+        let mut hash = Fnv::default();
+        self.encode(&mut hash).expect("hashing takes all bytes");
+        hash.0
+    }
+}
+
+/// FNV-1a, 64 bits: fixed for ever, unlike the standard library's hasher.
+struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Fnv(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Write for Fnv {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

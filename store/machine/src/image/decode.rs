@@ -1,0 +1,206 @@
+//! Reads the state back, and refuses one that no sequence of entries could
+//! have made: unordered maps, two open runs, gaps in the history.
+
+use std::sync::Arc;
+
+use holdfast_api::{Answer, Blob, Change, ChangeKind, Limits, Name, Nonce, Revision, WatchBatch};
+use imbl::{OrdMap, Vector};
+
+use super::frame::Reader;
+use crate::applied::RunKey;
+use crate::cluster::Cluster;
+use crate::codec::{DecodeError, unpack};
+use crate::history::History;
+use crate::job::{Job, Jobs, Run, RunEnd, Stored, Usage};
+use crate::machine::Machine;
+use crate::session::{Session, Sessions, weight};
+
+pub(super) fn machine(input: &mut Reader<'_>) -> Result<Machine, DecodeError> {
+    let time = input.u64()?;
+    let revision = input.u64()?;
+    let machine = Machine {
+        time,
+        revision,
+        cluster: cluster(input)?,
+        jobs: jobs(input, revision)?,
+        sessions: sessions(input, time)?,
+        history: history(input, revision)?,
+    };
+    Ok(machine)
+}
+
+fn cluster(input: &mut Reader<'_>) -> Result<Cluster, DecodeError> {
+    let id = if input.bool()? { Some(text(input)?.into()) } else { None };
+    let feature_level = input.u32()?;
+    let limits: Limits = unpack(&input.bytes()?)?;
+    let mut retired = OrdMap::new();
+    for _ in 0..input.u64()? {
+        ascending(&mut retired, input.u64()?, input.u64()?, "retired nodes")?;
+    }
+    Ok(Cluster { id, feature_level, limits: Arc::new(limits), retired })
+}
+
+fn jobs(input: &mut Reader<'_>, revision: Revision) -> Result<Jobs, DecodeError> {
+    let mut jobs = Jobs::default();
+    for _ in 0..input.u64()? {
+        let name = name(input)?;
+        let job = job(input, revision)?;
+        jobs.usage.add(job.usage);
+        jobs.runs += job.runs.len() as u64;
+        ascending(&mut jobs.by_name, name, Arc::new(job), "jobs")?;
+    }
+    Ok(jobs)
+}
+
+fn job(input: &mut Reader<'_>, revision: Revision) -> Result<Job, DecodeError> {
+    let mut job = Job { next_number: input.u64()?, ..Job::default() };
+    for _ in 0..input.u64()? {
+        let name = name(input)?;
+        let run = run(input, revision)?;
+        if run.is_open() && job.open.replace(name.clone()).is_some() {
+            return invalid("a job has two open runs");
+        }
+        if job.by_opening.insert(run.opened, name.clone()).is_some() {
+            return invalid("two runs were opened at one revision");
+        }
+        job.usage.add(run.usage);
+        ascending(&mut job.runs, name, Arc::new(run), "runs")?;
+    }
+    Ok(job)
+}
+
+fn run(input: &mut Reader<'_>, revision: Revision) -> Result<Run, DecodeError> {
+    let mut run = Run::new(input.u64()?, input.u64()?);
+    if run.opened > revision {
+        return invalid("a run was opened at a later revision than the present one");
+    }
+    if input.bool()? {
+        let at = input.u64()?;
+        let by = text(input)?;
+        let by = if by.is_empty() { None } else { Some(parse_name(by)?) };
+        run.end = Some(RunEnd { at, by });
+    }
+    for _ in 0..input.u64()? {
+        let key = Blob::from(input.bytes()?);
+        let value = Blob::from(input.bytes()?);
+        let (created, modified, version) = (input.u64()?, input.u64()?, input.u64()?);
+        if created > modified || modified > revision || version == 0 {
+            return invalid("a key was changed before its creation or after the present revision");
+        }
+        run.usage.add(Usage::of(&key, &value));
+        ascending(&mut run.keys, key, Stored { value, created, modified, version }, "keys")?;
+    }
+    for _ in 0..input.u64()? {
+        let key = Blob::from(input.bytes()?);
+        let mut values = Vector::new();
+        for _ in 0..input.u64()? {
+            let value = Blob::from(input.bytes()?);
+            run.usage.add(Usage::of(&key, &value));
+            values.push_back(value);
+        }
+        if values.is_empty() {
+            return invalid("a queue is empty");
+        }
+        ascending(&mut run.queues, key, values, "queues")?;
+    }
+    Ok(run)
+}
+
+fn sessions(input: &mut Reader<'_>, time: u64) -> Result<Sessions, DecodeError> {
+    let mut sessions = Sessions::new(input.u64()?, input.u64()?);
+    if sessions.leader_since > time {
+        return invalid("the leader started after the present time");
+    }
+    for _ in 0..input.u64()? {
+        let id = input.u64()?;
+        let nonce = Nonce(input.u64()?, input.u64()?);
+        let mut session = Session::new(nonce, input.u64()?, input.u64()?);
+        session.ack = input.u64()?;
+        for _ in 0..input.u64()? {
+            let sequence = input.u64()?;
+            let answer: Answer = unpack(&input.bytes()?)?;
+            if sequence < session.ack {
+                return invalid("a session kept an answer that was acknowledged");
+            }
+            session.answer_bytes += weight(&answer);
+            ascending(&mut session.answers, sequence, Arc::new(answer), "answers")?;
+        }
+        let last = sessions.by_id.get_max().map(|(id, _)| *id);
+        if last >= Some(id) || id >= sessions.next_id || session.last_used > time {
+            return invalid("a session's id or last use is out of order");
+        }
+        if sessions.by_nonce.contains_key(&nonce) {
+            return invalid("two sessions have one nonce");
+        }
+        sessions.insert(id, session);
+    }
+    Ok(sessions)
+}
+
+fn history(input: &mut Reader<'_>, present: Revision) -> Result<History, DecodeError> {
+    let mut history = History::new(input.u64()?);
+    let batches = input.u64()?;
+    if history.compacted.checked_add(batches) != Some(present) {
+        return invalid("the history does not reach to the present revision");
+    }
+    for revision in history.compacted + 1..=present {
+        let mut changes: Vec<Change> = Vec::new();
+        for _ in 0..input.u64()? {
+            let change = change(input)?;
+            let ordered = changes.last().is_none_or(|last| {
+                last.key < change.key && last.run == change.run && last.job == change.job
+            });
+            if !ordered {
+                return invalid("the changes of a revision are out of order");
+            }
+            changes.push(change);
+        }
+        history.push(Arc::new(WatchBatch { revision, changes }));
+    }
+    Ok(history)
+}
+
+fn change(input: &mut Reader<'_>) -> Result<Change, DecodeError> {
+    let RunKey { job, run } = RunKey { job: name(input)?, run: name(input)? };
+    let key = Blob::from(input.bytes()?);
+    let kind = match input.u64()? {
+        super::CHANGE_PUT => {
+            ChangeKind::Put { value: Blob::from(input.bytes()?), version: input.u64()? }
+        }
+        super::CHANGE_DELETE => ChangeKind::Delete,
+        super::CHANGE_PUSH => ChangeKind::Push { length: input.u64()? },
+        super::CHANGE_POP => ChangeKind::Pop { length: input.u64()? },
+        other => return invalid(&format!("there is no kind of change {other}")),
+    };
+    Ok(Change { job, run, key, kind })
+}
+
+/// Puts the next pair of a map in, which must lie behind all others.
+fn ascending<K: Ord + Clone, V: Clone>(
+    map: &mut OrdMap<K, V>,
+    key: K,
+    value: V,
+    what: &str,
+) -> Result<(), DecodeError> {
+    if map.get_max().is_some_and(|(last, _)| *last >= key) {
+        return invalid(&format!("the {what} are out of order"));
+    }
+    map.insert(key, value);
+    Ok(())
+}
+
+fn name(input: &mut Reader<'_>) -> Result<Name, DecodeError> {
+    parse_name(text(input)?)
+}
+
+fn parse_name(text: String) -> Result<Name, DecodeError> {
+    Name::try_from(text).map_err(|error| DecodeError::Invalid(error.to_string()))
+}
+
+fn text(input: &mut Reader<'_>) -> Result<String, DecodeError> {
+    String::from_utf8(input.bytes()?).map_err(|error| DecodeError::Invalid(error.to_string()))
+}
+
+fn invalid<T>(what: &str) -> Result<T, DecodeError> {
+    Err(DecodeError::Invalid(what.to_owned()))
+}

@@ -1,0 +1,149 @@
+//! The state, field by field, in the order of the format. Every struct is taken
+//! apart by name, so that a new field cannot be forgotten here.
+
+use std::io;
+
+use holdfast_api::{Change, ChangeKind, Name, WatchBatch};
+
+use super::frame::Writer;
+use crate::cluster::Cluster;
+use crate::codec::pack;
+use crate::history::History;
+use crate::job::{Job, Jobs, Run, RunEnd, Stored};
+use crate::machine::Machine;
+use crate::session::{Session, Sessions};
+
+pub(super) fn machine(machine: &Machine, out: &mut Writer<'_>) -> io::Result<()> {
+    let Machine { time, revision, cluster, jobs, sessions, history } = machine;
+    out.u64(*time)?;
+    out.u64(*revision)?;
+    self::cluster(cluster, out)?;
+    self::jobs(jobs, out)?;
+    self::sessions(sessions, out)?;
+    self::history(history, out)
+}
+
+fn cluster(cluster: &Cluster, out: &mut Writer<'_>) -> io::Result<()> {
+    let Cluster { id, feature_level, limits, retired } = cluster;
+    out.bool(id.is_some())?;
+    if let Some(id) = id {
+        out.bytes(id.as_bytes())?;
+    }
+    out.u64((*feature_level).into())?;
+    out.bytes(&pack(limits.as_ref()))?;
+    out.length(retired.len())?;
+    for (node, at) in retired {
+        out.u64(*node)?;
+        out.u64(*at)?;
+    }
+    Ok(())
+}
+
+fn jobs(jobs: &Jobs, out: &mut Writer<'_>) -> io::Result<()> {
+    // The accounts are counted again.
+    let Jobs { by_name, usage: _, runs: _ } = jobs;
+    out.length(by_name.len())?;
+    for (name, job) in by_name {
+        out.bytes(name.as_str().as_bytes())?;
+        // The order, the open run and the accounts follow from the runs.
+        let Job { runs, by_opening: _, open: _, next_number, usage: _ } = job.as_ref();
+        out.u64(*next_number)?;
+        out.length(runs.len())?;
+        for (name, run) in runs {
+            out.bytes(name.as_str().as_bytes())?;
+            self::run(run, out)?;
+        }
+    }
+    Ok(())
+}
+
+fn run(run: &Run, out: &mut Writer<'_>) -> io::Result<()> {
+    let Run { opened, opened_at, end, usage: _, keys, queues } = run;
+    out.u64(*opened)?;
+    out.u64(*opened_at)?;
+    out.bool(end.is_some())?;
+    if let Some(RunEnd { at, by }) = end {
+        out.u64(*at)?;
+        out.bytes(by.as_ref().map_or("", Name::as_str).as_bytes())?;
+    }
+    out.length(keys.len())?;
+    for (key, Stored { value, created, modified, version }) in keys {
+        out.bytes(key.as_bytes())?;
+        out.bytes(value.as_bytes())?;
+        out.u64(*created)?;
+        out.u64(*modified)?;
+        out.u64(*version)?;
+    }
+    out.length(queues.len())?;
+    for (key, values) in queues {
+        out.bytes(key.as_bytes())?;
+        out.length(values.len())?;
+        for value in values {
+            out.bytes(value.as_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+fn sessions(sessions: &Sessions, out: &mut Writer<'_>) -> io::Result<()> {
+    // The index by nonce, the deadlines and the account follow from the sessions.
+    let Sessions { by_id, by_nonce: _, next_id, leader_since, answer_bytes: _, deadlines: _ } =
+        sessions;
+    out.u64(*next_id)?;
+    out.u64(*leader_since)?;
+    out.length(by_id.len())?;
+    for (id, session) in by_id {
+        let Session { nonce, ttl_ms, last_used, ack, answers, answer_bytes: _ } = session;
+        out.u64(*id)?;
+        out.u64(nonce.0)?;
+        out.u64(nonce.1)?;
+        out.u64(*ttl_ms)?;
+        out.u64(*last_used)?;
+        out.u64(*ack)?;
+        out.length(answers.len())?;
+        for (sequence, answer) in answers {
+            out.u64(*sequence)?;
+            out.bytes(&pack(answer.as_ref()))?;
+        }
+    }
+    Ok(())
+}
+
+fn history(history: &History, out: &mut Writer<'_>) -> io::Result<()> {
+    // The accounts and the index by key follow from the batches.
+    let History { compacted, batches, changes: _, bytes: _, by_key: _ } = history;
+    out.u64(*compacted)?;
+    out.length(batches.len())?;
+    for batch in batches.values() {
+        // Revisions have no gaps, so the place tells which it is.
+        let WatchBatch { revision: _, changes } = batch.as_ref();
+        out.length(changes.len())?;
+        for change in changes {
+            self::change(change, out)?;
+        }
+    }
+    Ok(())
+}
+
+fn change(change: &Change, out: &mut Writer<'_>) -> io::Result<()> {
+    let Change { job, run, key, kind } = change;
+    out.bytes(job.as_str().as_bytes())?;
+    out.bytes(run.as_str().as_bytes())?;
+    out.bytes(key.as_bytes())?;
+    match kind {
+        ChangeKind::Put { value, version } => {
+            out.u64(super::CHANGE_PUT)?;
+            out.bytes(value.as_bytes())?;
+            out.u64(*version)
+        }
+        ChangeKind::Delete => out.u64(super::CHANGE_DELETE),
+        ChangeKind::Push { length } => {
+            out.u64(super::CHANGE_PUSH)?;
+            out.u64(*length)
+        }
+        ChangeKind::Pop { length } => {
+            out.u64(super::CHANGE_POP)?;
+            out.u64(*length)
+        }
+    }
+}

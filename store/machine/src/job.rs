@@ -1,0 +1,325 @@
+//! Jobs, runs and what lies in them, with their accounts.
+
+use holdfast_api::name::default_name;
+use holdfast_api::{Blob, Limits, LogTime, Name, Refusal, Revision, Scope};
+use imbl::{OrdMap, Vector};
+use std::sync::Arc;
+
+use crate::applied::RunKey;
+
+/// All jobs. A job stays for ever: its numbering of runs must not start again,
+/// and a late write must not bring a deleted run back.
+#[derive(Clone, Default)]
+pub(crate) struct Jobs {
+    pub by_name: OrdMap<Name, Arc<Job>>,
+    /// Of all jobs together.
+    pub usage: Usage,
+    /// Runs of all jobs together.
+    pub runs: u64,
+}
+
+/// A job.
+#[derive(Clone)]
+pub(crate) struct Job {
+    pub runs: OrdMap<Name, Arc<Run>>,
+    /// The same runs by the revision of their opening: oldest first.
+    pub by_opening: OrdMap<Revision, Name>,
+    /// The one run that can be written to.
+    pub open: Option<Name>,
+    /// The next automatic name is `r` and this number, or a later one.
+    pub next_number: u64,
+    /// Of all its runs together.
+    pub usage: Usage,
+}
+
+/// A run.
+#[derive(Clone)]
+pub(crate) struct Run {
+    pub opened: Revision,
+    pub opened_at: LogTime,
+    pub end: Option<RunEnd>,
+    pub usage: Usage,
+    pub keys: OrdMap<Blob, Stored>,
+    /// Only queues that hold something.
+    pub queues: OrdMap<Blob, Vector<Blob>>,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RunEnd {
+    pub at: Revision,
+    /// The run that took its place, if one did.
+    pub by: Option<Name>,
+}
+
+/// A value and its history. There may be millions: four words and the key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub value: Blob,
+    pub created: Revision,
+    pub modified: Revision,
+    pub version: u64,
+}
+
+/// What the quotas count: keys and queued values, and their bytes. A queued
+/// value counts with the name of its queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Usage {
+    pub keys: u64,
+    pub bytes: u64,
+}
+
+impl Usage {
+    pub fn of(key: &Blob, value: &Blob) -> Usage {
+        Usage { keys: 1, bytes: key.len() as u64 + value.len() as u64 }
+    }
+
+    pub fn add(&mut self, other: Usage) {
+        self.keys += other.keys;
+        self.bytes += other.bytes;
+    }
+
+    pub fn subtract(&mut self, other: Usage) {
+        self.keys -= other.keys;
+        self.bytes -= other.bytes;
+    }
+}
+
+/// What a command puts in and takes out.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Balance {
+    pub added: Usage,
+    pub removed: Usage,
+}
+
+impl Balance {
+    fn settle(&self, usage: &mut Usage) {
+        usage.add(self.added);
+        usage.subtract(self.removed);
+    }
+}
+
+/// The run that a write goes to.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    pub key: RunKey,
+    /// False: the write is the first of its job and opens the run.
+    pub exists: bool,
+}
+
+impl Jobs {
+    pub fn run(&self, key: &RunKey) -> Option<&Run> {
+        Some(self.by_name.get(&key.job)?.runs.get(&key.run)?)
+    }
+
+    /// The run that a read, a wait or a watch means.
+    pub fn readable(&self, scope: &Scope) -> Result<RunKey, Refusal> {
+        let Some(job) = self.by_name.get(&scope.job) else {
+            return Ok(first_run(scope));
+        };
+        let run = match &scope.run {
+            Some(run) if job.runs.contains_key(run) => run,
+            Some(run) => return Err(run_not_found(&scope.job, run)),
+            None => {
+                let latest = || job.by_opening.get_max().map(|(_, name)| name);
+                job.open.as_ref().or_else(latest).ok_or_else(|| no_open_run(&scope.job))?
+            }
+        };
+        Ok(RunKey { job: scope.job.clone(), run: run.clone() })
+    }
+
+    /// The run that a write means, if it can be written to.
+    pub fn writable(&self, scope: &Scope) -> Result<Target, Refusal> {
+        let Some(job) = self.by_name.get(&scope.job) else {
+            return Ok(Target { key: first_run(scope), exists: false });
+        };
+        let run = match &scope.run {
+            Some(name) => {
+                let run = job.runs.get(name).ok_or_else(|| run_not_found(&scope.job, name))?;
+                match fence(&scope.job, name, run) {
+                    Some(refusal) => return Err(refusal),
+                    None => name,
+                }
+            }
+            None => job.open.as_ref().ok_or_else(|| no_open_run(&scope.job))?,
+        };
+        Ok(Target { key: RunKey { job: scope.job.clone(), run: run.clone() }, exists: true })
+    }
+
+    /// Whether the job may hold what a write adds. A write that shrinks the
+    /// job is never refused, or a full job could not be emptied.
+    pub fn quota(&self, job: &Name, balance: &Balance, limits: &Limits) -> Result<(), Refusal> {
+        let mut after = self.by_name.get(job).map(|job| job.usage).unwrap_or_default();
+        balance.settle(&mut after);
+        let Balance { added, removed } = balance;
+        let exceeded = |what: &str, limit| {
+            Err(Refusal::QuotaExceeded { job: job.clone(), what: what.to_owned(), limit })
+        };
+        if added.keys > removed.keys && after.keys > limits.job_keys_max {
+            return exceeded("job_keys_max", limits.job_keys_max);
+        }
+        if added.bytes > removed.bytes && after.bytes > limits.job_bytes_max {
+            return exceeded("job_bytes_max", limits.job_bytes_max);
+        }
+        Ok(())
+    }
+
+    /// Whether one more run fits, in a new job if there is none of the name.
+    pub fn room_for_run(&self, job: &Name, limits: &Limits) -> Result<(), Refusal> {
+        let runs = match self.by_name.get(job) {
+            Some(job) => job.runs.len() as u64,
+            None if self.by_name.len() as u64 >= limits.jobs_max => {
+                return Err(Refusal::ClusterFull {
+                    what: "jobs_max".to_owned(),
+                    limit: limits.jobs_max,
+                });
+            }
+            None => 0,
+        };
+        if runs >= limits.runs_per_job_max {
+            return Err(Refusal::QuotaExceeded {
+                job: job.clone(),
+                what: "runs_per_job_max".to_owned(),
+                limit: limits.runs_per_job_max,
+            });
+        }
+        Ok(())
+    }
+
+    /// Puts in a new open run; the one before must have been ended.
+    pub fn insert_open(&mut self, key: &RunKey, opened: Revision, opened_at: LogTime) {
+        let job = Arc::make_mut(self.by_name.entry(key.job.clone()).or_default());
+        assert!(job.open.is_none(), "a job has at most one open run");
+        job.open = Some(key.run.clone());
+        job.next_number = job.next_number.max(number_after(&key.run));
+        job.by_opening.insert(opened, key.run.clone());
+        job.runs.insert(key.run.clone(), Arc::new(Run::new(opened, opened_at)));
+        self.runs += 1;
+    }
+
+    /// Changes a run that is known to exist, and the accounts with it.
+    pub fn change<R>(
+        &mut self,
+        key: &RunKey,
+        balance: &Balance,
+        change: impl FnOnce(&mut Run) -> R,
+    ) -> R {
+        balance.settle(&mut self.usage);
+        let job = self.by_name.get_mut(&key.job).map(Arc::make_mut);
+        let job = job.expect("the caller found the job in the same command");
+        balance.settle(&mut job.usage);
+        let run = job.runs.get_mut(&key.run).map(Arc::make_mut);
+        let run = run.expect("the caller found the run in the same command");
+        balance.settle(&mut run.usage);
+        change(run)
+    }
+
+    /// Marks a job's open run as ended.
+    pub fn end(&mut self, key: &RunKey, end: RunEnd) {
+        let job = self.by_name.get_mut(&key.job).map(Arc::make_mut);
+        let job = job.expect("the caller found the job in the same command");
+        assert_eq!(job.open.as_ref(), Some(&key.run), "only the open run ends");
+        job.open = None;
+        self.change(key, &Balance::default(), |run| run.end = Some(end));
+    }
+
+    /// Takes a run out, and gives it back so that it can be freed elsewhere.
+    pub fn remove(&mut self, key: &RunKey) -> Option<Arc<Run>> {
+        let job = Arc::make_mut(self.by_name.get_mut(&key.job)?);
+        let run = job.runs.remove(&key.run)?;
+        job.by_opening.remove(&run.opened);
+        job.usage.subtract(run.usage);
+        self.usage.subtract(run.usage);
+        self.runs -= 1;
+        Some(run)
+    }
+}
+
+impl Default for Job {
+    fn default() -> Self {
+        Job {
+            runs: OrdMap::new(),
+            by_opening: OrdMap::new(),
+            open: None,
+            next_number: 1,
+            usage: Usage::default(),
+        }
+    }
+}
+
+impl Job {
+    /// The name of the next run that is opened without one.
+    pub fn automatic_name(&self) -> Name {
+        let mut number = self.next_number;
+        loop {
+            let name = format!("r{number}").parse::<Name>().expect("r and digits are a name");
+            if !self.runs.contains_key(&name) {
+                return name;
+            }
+            number += 1;
+        }
+    }
+}
+
+impl Run {
+    pub fn new(opened: Revision, opened_at: LogTime) -> Run {
+        Run {
+            opened,
+            opened_at,
+            end: None,
+            usage: Usage::default(),
+            keys: OrdMap::new(),
+            queues: OrdMap::new(),
+        }
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.end.is_none()
+    }
+}
+
+/// The refusal of every write to a run that has ended.
+pub(crate) fn fence(job: &Name, name: &Name, run: &Run) -> Option<Refusal> {
+    let end = run.end.as_ref()?;
+    Some(Refusal::Fenced { job: job.clone(), run: name.clone(), at: end.at, by: end.by.clone() })
+}
+
+pub(crate) fn run_not_found(job: &Name, run: &Name) -> Refusal {
+    Refusal::RunNotFound { job: job.clone(), run: run.clone() }
+}
+
+fn no_open_run(job: &Name) -> Refusal {
+    Refusal::NoOpenRun { job: job.clone() }
+}
+
+/// The run that the first write to a job opens.
+fn first_run(scope: &Scope) -> RunKey {
+    RunKey { job: scope.job.clone(), run: scope.run.clone().unwrap_or_else(default_name) }
+}
+
+/// A run that somebody named `r7` moves the numbering behind 7, so that no
+/// automatic name equals one that was deleted. Numbers too high to be reached
+/// by counting are left alone, so that the numbering cannot run out.
+fn number_after(name: &Name) -> u64 {
+    const REACHABLE_MAX: u64 = u64::MAX / 2;
+    let digits = name.as_str().strip_prefix('r').filter(|digits| !digits.starts_with(['+', '0']));
+    match digits.and_then(|digits| digits.parse::<u64>().ok()) {
+        Some(number) if number <= REACHABLE_MAX => number + 1,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_numbers_move_the_numbering() {
+        let after = |name: &str| number_after(&name.parse().unwrap());
+        assert_eq!(after("r1"), 2);
+        assert_eq!(after("r700"), 701);
+        for other in ["r", "r0", "r07", "7", "rr7", "r7a", "r18446744073709551615"] {
+            assert_eq!(after(other), 0, "{other}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Key-value commands.
+
+use holdfast_api::{Blob, Change, KvOp, KvOutcome, Outcome, Refusal, Revision, Scope};
+
+use crate::applied::{Applied, RunKey};
+use crate::draft::Draft;
+use crate::job::{Balance, Run, Target};
+use crate::machine::Machine;
+use crate::{size, transaction};
+
+impl Machine {
+    pub(crate) fn apply_kv(
+        &mut self,
+        scope: &Scope,
+        op: &KvOp,
+        applied: &mut Applied,
+    ) -> Result<Outcome, Refusal> {
+        let target = self.jobs.writable(scope)?;
+        size::check(op, self.limits())?;
+        let outcome = match op {
+            KvOp::QueuePush { key, value } => self.queue_push(target, key, value, applied)?,
+            KvOp::QueuePop { key } => self.queue_pop(target, key, applied)?,
+            _ => self.write_keys(target, op, applied)?,
+        };
+        Ok(Outcome::Kv(outcome))
+    }
+
+    fn write_keys(
+        &mut self,
+        target: Target,
+        op: &KvOp,
+        applied: &mut Applied,
+    ) -> Result<KvOutcome, Refusal> {
+        let run = self.jobs.run(&target.key);
+        let mut draft = Draft::new(run, self.limits(), self.revision() + 1);
+        let outcome = stage(&mut draft, op)?;
+        let writes = draft.finish();
+        if !writes.is_empty() {
+            let balance = writes.balance;
+            self.commit(target, &balance, applied, |run, at| writes.perform(run, at))?;
+        }
+        Ok(outcome)
+    }
+
+    /// Makes a revision out of a change to one run. Everything that can be
+    /// refused is refused before anything is changed.
+    pub(crate) fn commit(
+        &mut self,
+        target: Target,
+        balance: &Balance,
+        applied: &mut Applied,
+        change: impl FnOnce(&mut Run, &RunKey) -> Vec<Change>,
+    ) -> Result<(), Refusal> {
+        let Target { key, exists } = target;
+        self.jobs.quota(&key.job, balance, self.cluster.limits())?;
+        if !exists {
+            self.jobs.room_for_run(&key.job, self.cluster.limits())?;
+            self.jobs.insert_open(&key, self.revision + 1, self.time);
+        }
+        let changes = self.jobs.change(&key, balance, |run| change(run, &key));
+        self.publish(changes, applied);
+        Ok(())
+    }
+}
+
+/// Stages a command on keys, and says what it comes to if the draft is kept.
+fn stage(draft: &mut Draft<'_>, op: &KvOp) -> Result<KvOutcome, Refusal> {
+    match op {
+        KvOp::Put { key, value } => draft.put(key, value.clone()),
+        KvOp::MultiPut { entries } => {
+            for entry in entries {
+                draft.put(&entry.key, entry.value.clone());
+            }
+        }
+        KvOp::Append { key, value } => draft.append(key, value)?,
+        KvOp::Add { key, delta } => {
+            return draft.add(key, *delta).map(|value| KvOutcome::Added { value });
+        }
+        KvOp::CompareAndSet { key, expected, desired } => {
+            // An absent key equals an empty expectation, and so does an empty value.
+            let present = draft.value(key).map_or(&[][..], Blob::as_bytes);
+            let equal = present == expected.as_bytes();
+            return Ok(compare_and_set(draft, key, equal, desired));
+        }
+        KvOp::CompareRevisionAndSet { key, revision, value } => {
+            let equal = modified(draft, key) == *revision;
+            return Ok(compare_and_set(draft, key, equal, value));
+        }
+        KvOp::Delete { key } => return Ok(KvOutcome::Deleted { existed: draft.delete(key) }),
+        KvOp::Transaction { compare, then, or_else } => {
+            return transaction::stage(draft, compare, then, or_else);
+        }
+        KvOp::QueuePush { .. } | KvOp::QueuePop { .. } => {
+            unreachable!("queues are not staged: apply_kv sends them elsewhere")
+        }
+    }
+    Ok(KvOutcome::Written)
+}
+
+fn compare_and_set(draft: &mut Draft<'_>, key: &Blob, equal: bool, desired: &Blob) -> KvOutcome {
+    if equal {
+        draft.put(key, desired.clone());
+        let (value, modified) = (Some(desired.clone()), draft.revision);
+        KvOutcome::Compared { swapped: true, value, modified }
+    } else {
+        let value = draft.value(key).cloned();
+        KvOutcome::Compared { swapped: false, value, modified: modified(draft, key) }
+    }
+}
+
+/// Revision of a key's last change before this command; 0 if it is absent.
+pub(crate) fn modified(draft: &Draft<'_>, key: &Blob) -> Revision {
+    draft.before(key).map_or(0, |stored| stored.modified)
+}

@@ -1,0 +1,200 @@
+//! The machine: its fields, and the way of an entry through it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use holdfast_api::{
+    Answer, Change, Command, Entry, Limits, LogTime, NodeId, Outcome, Proposal, Refusal, Revision,
+    WatchBatch,
+};
+
+use crate::applied::{Applied, Compacted, Counts, Effect, RunKey};
+use crate::cluster::{Cluster, FEATURE_LEVEL};
+use crate::history::History;
+use crate::job::Jobs;
+use crate::session::{Admission, Sessions};
+
+/// The replicated state. A clone is cheap and stands still while the original
+/// goes on: that is what a snapshot is made from.
+#[derive(Clone, Default)]
+pub struct Machine {
+    /// Never goes back.
+    pub(crate) time: LogTime,
+    /// Counts commands that changed keys, queues or runs.
+    pub(crate) revision: Revision,
+    pub(crate) cluster: Cluster,
+    pub(crate) jobs: Jobs,
+    pub(crate) sessions: Sessions,
+    /// The newest revisions, up to the present one.
+    pub(crate) history: History,
+}
+
+impl Machine {
+    /// The state before the first entry: revision 0, log time 0, no cluster id.
+    pub fn new() -> Machine {
+        Machine::default()
+    }
+
+    /// Applies the next entry of the log. Never fails: a refusal is an answer.
+    pub fn apply(&mut self, entry: &Entry) -> Applied {
+        self.time = self.time.max(entry.time);
+        self.sessions.note_use(entry, self.time);
+        let mut applied = Applied::default();
+        applied.answers.reserve_exact(entry.commands.len());
+        for proposal in &entry.commands {
+            let answer = self.answer_once(proposal, &mut applied);
+            applied.answers.push(answer);
+        }
+        applied
+    }
+
+    /// Carries a command out unless its session says that this was done.
+    fn answer_once(&mut self, proposal: &Proposal, applied: &mut Applied) -> Answer {
+        let Proposal { session, command } = proposal;
+        let Some(place) = session else {
+            return self.carry_out(command, applied);
+        };
+        match self.sessions.admit(place, self.cluster.limits()) {
+            Admission::Fresh => {
+                let answer = self.carry_out(command, applied);
+                self.sessions.record(place, &answer);
+                answer
+            }
+            Admission::Replayed(answer) => answer,
+            Admission::Refused(refusal) => self.answer_now(Outcome::Refused(refusal)),
+        }
+    }
+
+    fn carry_out(&mut self, command: &Command, applied: &mut Applied) -> Answer {
+        let outcome = match command {
+            Command::Kv { scope, op } => self.apply_kv(scope, op, applied),
+            Command::Session(command) => self.apply_session(command, applied),
+            Command::Run(command) => self.apply_run(command, applied),
+            Command::Cluster(command) => self.apply_cluster(command, applied),
+        };
+        self.answer_now(outcome.unwrap_or_else(Outcome::Refused))
+    }
+
+    fn answer_now(&self, outcome: Outcome) -> Answer {
+        Answer { revision: self.revision, outcome, replayed: false }
+    }
+
+    /// Makes the next revision.
+    pub(crate) fn publish(&mut self, changes: Vec<Change>, applied: &mut Applied) {
+        self.revision += 1;
+        let batch = Arc::new(WatchBatch { revision: self.revision, changes });
+        self.history.push(Arc::clone(&batch));
+        self.history.trim(self.cluster.limits());
+        applied.effects.push(Effect::Changed(batch));
+    }
+
+    /// Changes of one run under a prefix, from revision `from` on: whole
+    /// revisions, in order, without those in which nothing of interest
+    /// happened. Stops before `changes_max` changes would be exceeded, but not
+    /// before the first revision; ask again from the last one's successor
+    /// until nothing comes. A run that was deleted and opened again under its
+    /// name is another run: what came before its opening is not its history.
+    pub fn history(
+        &self,
+        run: &RunKey,
+        prefix: &[u8],
+        from: Revision,
+        changes_max: usize,
+    ) -> Result<Vec<WatchBatch>, Compacted> {
+        self.history.since(run, prefix, from.max(self.opened(run)), changes_max)
+    }
+
+    /// Revision of a run's opening; 0 if there is no such run.
+    pub(crate) fn opened(&self, run: &RunKey) -> Revision {
+        self.jobs.run(run).map_or(0, |run| run.opened)
+    }
+
+    /// The present revision; 0 before the first change.
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// Log time of the newest entry.
+    pub fn time(&self) -> LogTime {
+        self.time
+    }
+
+    /// The replicated feature level.
+    pub fn feature_level(&self) -> u32 {
+        self.cluster.feature_level
+    }
+
+    /// The feature level, if it is one that this build does not obey. The node
+    /// must then apply nothing more and stop: it would diverge in silence.
+    pub fn unsupported_level(&self) -> Option<u32> {
+        (self.cluster.feature_level > FEATURE_LEVEL).then_some(self.cluster.feature_level)
+    }
+
+    /// The replicated limits.
+    pub fn limits(&self) -> &Limits {
+        self.cluster.limits()
+    }
+
+    /// The cluster's id, once it is founded.
+    pub fn cluster_id(&self) -> Option<&str> {
+        self.cluster.id.as_deref()
+    }
+
+    /// Whether a node id was used and is gone for ever.
+    pub fn is_retired(&self, node: NodeId) -> bool {
+        self.retired_at(node).is_some()
+    }
+
+    /// All node ids that are gone for ever, in order.
+    pub fn retired(&self) -> impl Iterator<Item = NodeId> {
+        self.cluster.retired.keys().copied()
+    }
+
+    /// Log time since which a node id is gone for ever.
+    pub fn retired_at(&self, node: NodeId) -> Option<LogTime> {
+        self.cluster.retired.get(&node).copied()
+    }
+
+    /// The refusal of an attempt to bring a retired node id back.
+    pub fn refuse_retired(&self, node: NodeId) -> Option<Refusal> {
+        self.retired_at(node).map(|at| Refusal::NodeRetired { node, at })
+    }
+
+    /// Up to `max` commands `Expire` that hold at the present log time. For
+    /// the leader to propose.
+    pub fn due(&self, max: usize) -> Vec<Command> {
+        self.sessions.due(self.time, max)
+    }
+
+    /// Whether anything comes due as log time passes. If so, the leader must
+    /// commit a tick now and then.
+    pub fn has_pending_deadlines(&self) -> bool {
+        !self.sessions.by_id.is_empty()
+    }
+
+    /// Sizes of the state.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            jobs: self.jobs.by_name.len() as u64,
+            runs: self.jobs.runs,
+            keys: self.jobs.usage.keys,
+            bytes: self.jobs.usage.bytes,
+            sessions: self.sessions.by_id.len() as u64,
+            session_answer_bytes: self.sessions.answer_bytes,
+            history_changes: self.history.changes,
+            history_bytes: self.history.bytes,
+            history_oldest: self.history.oldest(),
+            retired_nodes: self.cluster.retired.len() as u64,
+        }
+    }
+}
+
+impl fmt::Debug for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Machine")
+            .field("revision", &self.revision)
+            .field("time", &self.time)
+            .field("counts", &self.counts())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,335 @@
+//! Sessions: a client's identity, and the answers that make its retries
+//! harmless. A retry gets the same answer and has one effect.
+//!
+//! A session accepts the sequences in [ack, ack + window), each once, in any
+//! order. Nothing here expires by itself: the leader asks [`Sessions::due`]
+//! and proposes an `Expire`, which must still hold when it is applied.
+
+use std::sync::Arc;
+
+use holdfast_api::{
+    Answer, Command, Entry, KvOutcome, Limits, LogTime, Nonce, Outcome, Refusal, SessionCommand,
+    SessionId, SessionOutcome, SessionRef, TransactionOutcome,
+};
+use imbl::{OrdMap, OrdSet};
+
+use crate::applied::Applied;
+use crate::machine::Machine;
+
+/// What an answer weighs beside the values in it.
+const ANSWER_BYTES: u64 = 128;
+
+/// All sessions.
+#[derive(Clone)]
+pub(crate) struct Sessions {
+    pub by_id: OrdMap<SessionId, Session>,
+    /// Makes opening retryable.
+    pub by_nonce: OrdMap<Nonce, SessionId>,
+    /// The next session's id; ids are never used again.
+    pub next_id: SessionId,
+    /// Log time of the present leader's start, from which idle times count.
+    pub leader_since: LogTime,
+    pub answer_bytes: u64,
+    pub deadlines: Deadlines,
+}
+
+/// One session.
+#[derive(Clone)]
+pub(crate) struct Session {
+    pub nonce: Nonce,
+    pub ttl_ms: u64,
+    pub last_used: LogTime,
+    /// Sequences below it are stale.
+    pub ack: u64,
+    pub answers: OrdMap<u64, Arc<Answer>>,
+    pub answer_bytes: u64,
+}
+
+/// Which sessions come due when, so that nobody has to look at all of them.
+///
+/// A new leader makes all idle times count anew. Then every session is due in
+/// the order of its TTL, until it is used: so `idle` becomes `all`, which is
+/// one clone of a persistent set.
+#[derive(Clone, Default)]
+pub(crate) struct Deadlines {
+    /// Every session by (TTL, id).
+    all: OrdSet<(u64, SessionId)>,
+    /// Those not used since the leader started, by (TTL, id).
+    idle: OrdSet<(u64, SessionId)>,
+    /// The others, by (deadline, id).
+    used: OrdSet<(LogTime, SessionId)>,
+}
+
+/// What the table says to a command before it is carried out.
+pub(crate) enum Admission {
+    /// Never seen: carry it out.
+    Fresh,
+    /// Carried out before, with this answer.
+    Replayed(Answer),
+    Refused(Refusal),
+}
+
+impl Default for Sessions {
+    fn default() -> Self {
+        Sessions::new(1, 0)
+    }
+}
+
+impl Sessions {
+    pub fn new(next_id: SessionId, leader_since: LogTime) -> Self {
+        Sessions {
+            by_id: OrdMap::new(),
+            by_nonce: OrdMap::new(),
+            next_id,
+            leader_since,
+            answer_bytes: 0,
+            deadlines: Deadlines::default(),
+        }
+    }
+
+    /// Puts a session in under its id, with all that is derived from it.
+    pub fn insert(&mut self, id: SessionId, session: Session) {
+        self.by_nonce.insert(session.nonce, id);
+        self.deadlines.all.insert((session.ttl_ms, id));
+        self.answer_bytes += session.answer_bytes;
+        self.deadlines.arm(id, &session, self.leader_since);
+        self.by_id.insert(id, session);
+    }
+
+    /// Every session that an entry mentions counts as used, before anything in
+    /// the entry is carried out: an expiry and a renewal that travel together
+    /// keep the session.
+    pub fn note_use(&mut self, entry: &Entry, time: LogTime) {
+        for proposal in &entry.commands {
+            if let Some(place) = &proposal.session {
+                self.touch(place.id, time);
+            }
+            if let Command::Session(SessionCommand::KeepAlive { session }) = &proposal.command {
+                self.touch(*session, time);
+            }
+        }
+    }
+
+    fn touch(&mut self, id: SessionId, time: LogTime) {
+        // Many commands travel in one entry: only the first of them moves anything.
+        if self.by_id.get(&id).is_none_or(|session| session.last_used == time) {
+            return;
+        }
+        if let Some(session) = self.by_id.get_mut(&id) {
+            self.deadlines.disarm(id, session, self.leader_since);
+            session.last_used = time;
+            self.deadlines.arm(id, session, self.leader_since);
+        }
+    }
+
+    /// Takes note of the acknowledgement, then says what becomes of a command.
+    pub fn admit(&mut self, place: &SessionRef, limits: &Limits) -> Admission {
+        let SessionRef { id, sequence, ack } = *place;
+        let Some(session) = self.by_id.get_mut(&id) else {
+            return Admission::Refused(Refusal::SessionExpired { session: id });
+        };
+        self.answer_bytes -= session.acknowledge(ack);
+        if let Some(answer) = session.answers.get(&sequence) {
+            return Admission::Replayed(Answer { replayed: true, ..Answer::clone(answer) });
+        }
+        if sequence < session.ack {
+            let ack = session.ack;
+            return Admission::Refused(Refusal::Stale { session: id, sequence, ack });
+        }
+        let full = |what: &str, limit| {
+            let what = what.to_owned();
+            Admission::Refused(Refusal::SessionWindowFull { session: id, what, limit })
+        };
+        if sequence - session.ack >= limits.session_window {
+            return full("session_window", limits.session_window);
+        }
+        // A session that holds nothing has nothing to acknowledge, so it may
+        // always go on; and what an answer will weigh is known only afterwards,
+        // so the last one may go over.
+        let bytes_max = limits.session_answer_bytes_max;
+        if session.answer_bytes >= bytes_max && !session.answers.is_empty() {
+            return full("session_answer_bytes_max", bytes_max);
+        }
+        Admission::Fresh
+    }
+
+    /// Keeps the answer of a fresh command. The command may have ended its own
+    /// session; then there is nothing left to keep it in.
+    pub fn record(&mut self, place: &SessionRef, answer: &Answer) {
+        if let Some(session) = self.by_id.get_mut(&place.id) {
+            let bytes = weight(answer);
+            session.answers.insert(place.sequence, Arc::new(answer.clone()));
+            session.answer_bytes += bytes;
+            self.answer_bytes += bytes;
+        }
+    }
+
+    /// From here all idle times count anew. Gives back what to free.
+    pub fn leader_started(&mut self, time: LogTime) -> impl Send + 'static {
+        self.leader_since = time;
+        let idle = std::mem::replace(&mut self.deadlines.idle, self.deadlines.all.clone());
+        (idle, std::mem::take(&mut self.deadlines.used))
+    }
+
+    fn open(
+        &mut self,
+        nonce: Nonce,
+        ttl_ms: u64,
+        time: LogTime,
+        limits: &Limits,
+    ) -> Result<SessionOutcome, Refusal> {
+        let window = limits.session_window;
+        if let Some(&id) = self.by_nonce.get(&nonce) {
+            self.touch(id, time);
+            let ttl_ms = self.by_id.get(&id).map_or(0, |session| session.ttl_ms);
+            return Ok(SessionOutcome::Opened { session: id, ttl_ms, window });
+        }
+        if self.by_id.len() as u64 >= limits.sessions_max {
+            let what = "sessions_max".to_owned();
+            return Err(Refusal::ClusterFull { what, limit: limits.sessions_max });
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        let ttl_ms = ttl_ms.min(limits.session_ttl_ms_max).max(limits.session_ttl_ms_min);
+        self.insert(id, Session::new(nonce, ttl_ms, time));
+        Ok(SessionOutcome::Opened { session: id, ttl_ms, window })
+    }
+
+    /// Forgets a session, and gives it back so that it can be freed elsewhere.
+    fn remove(&mut self, id: SessionId) -> Option<Session> {
+        let session = self.by_id.remove(&id)?;
+        self.by_nonce.remove(&session.nonce);
+        self.answer_bytes -= session.answer_bytes;
+        self.deadlines.all.remove(&(session.ttl_ms, id));
+        self.deadlines.disarm(id, &session, self.leader_since);
+        Some(session)
+    }
+
+    /// Whether an expiry that the leader proposed holds.
+    fn is_due(&self, id: SessionId, deadline: LogTime, time: LogTime) -> bool {
+        let session = self.by_id.get(&id);
+        session.is_some_and(|session| session.deadline(self.leader_since) == deadline)
+            && deadline <= time
+    }
+
+    /// Expiries that hold at this time, the cost of each O(log n).
+    pub fn due(&self, time: LogTime, max: usize) -> Vec<Command> {
+        let reached = |(deadline, _): &(LogTime, SessionId)| *deadline <= time;
+        let since = self.leader_since;
+        let idle = self.deadlines.idle.iter().map(|(ttl, id)| (since.saturating_add(*ttl), *id));
+        let used = self.deadlines.used.iter().copied();
+        idle.take_while(reached)
+            .chain(used.take_while(reached))
+            .take(max)
+            .map(|(deadline, session)| {
+                Command::Session(SessionCommand::Expire { session, deadline })
+            })
+            .collect()
+    }
+}
+
+impl Session {
+    pub fn new(nonce: Nonce, ttl_ms: u64, last_used: LogTime) -> Session {
+        Session { nonce, ttl_ms, last_used, ack: 1, answers: OrdMap::new(), answer_bytes: 0 }
+    }
+
+    /// A failover counts as use: see `LeaderStarted`.
+    pub fn deadline(&self, leader_since: LogTime) -> LogTime {
+        self.last_used.max(leader_since).saturating_add(self.ttl_ms)
+    }
+
+    /// Drops the answers below `ack`, and says what they weighed. Late copies
+    /// carry an older `ack`: it only moves forward.
+    fn acknowledge(&mut self, ack: u64) -> u64 {
+        self.ack = self.ack.max(ack);
+        let mut freed = 0;
+        while let Some((sequence, answer)) = self.answers.get_min().cloned() {
+            if sequence >= self.ack {
+                break;
+            }
+            freed += weight(&answer);
+            self.answers.remove(&sequence);
+        }
+        self.answer_bytes -= freed;
+        freed
+    }
+}
+
+impl Deadlines {
+    /// A session opened or used in the very instant of the leader's start
+    /// stands with the idle ones; its deadline is the same in both sets.
+    fn arm(&mut self, id: SessionId, session: &Session, leader_since: LogTime) {
+        if session.last_used > leader_since {
+            self.used.insert((session.deadline(leader_since), id));
+        } else {
+            self.idle.insert((session.ttl_ms, id));
+        }
+    }
+
+    fn disarm(&mut self, id: SessionId, session: &Session, leader_since: LogTime) {
+        if session.last_used > leader_since {
+            self.used.remove(&(session.deadline(leader_since), id));
+        } else {
+            self.idle.remove(&(session.ttl_ms, id));
+        }
+    }
+}
+
+impl Machine {
+    pub(crate) fn apply_session(
+        &mut self,
+        command: &SessionCommand,
+        applied: &mut Applied,
+    ) -> Result<Outcome, Refusal> {
+        let limits = self.cluster.limits();
+        let sessions = &mut self.sessions;
+        let outcome = match command {
+            SessionCommand::Open { nonce, ttl_ms } => {
+                sessions.open(*nonce, *ttl_ms, self.time, limits)?
+            }
+            // The use itself was noted when the entry came.
+            SessionCommand::KeepAlive { session } if sessions.by_id.contains_key(session) => {
+                SessionOutcome::Kept
+            }
+            SessionCommand::KeepAlive { session } => {
+                return Err(Refusal::SessionExpired { session: *session });
+            }
+            SessionCommand::Close { session } => {
+                applied.discard(sessions.remove(*session));
+                SessionOutcome::Closed
+            }
+            SessionCommand::Expire { session, deadline } => {
+                if !sessions.by_id.contains_key(session) {
+                    SessionOutcome::Closed
+                } else if sessions.is_due(*session, *deadline, self.time) {
+                    applied.discard(sessions.remove(*session));
+                    SessionOutcome::Closed
+                } else {
+                    SessionOutcome::StillInUse
+                }
+            }
+        };
+        Ok(Outcome::Session(outcome))
+    }
+}
+
+/// What a kept answer is counted as: its values, which it may be alone in
+/// keeping alive, and a flat share for the rest.
+pub(crate) fn weight(answer: &Answer) -> u64 {
+    let values = match &answer.outcome {
+        Outcome::Kv(KvOutcome::Compared { value, .. } | KvOutcome::Popped { value, .. }) => {
+            value.as_ref().map_or(0, |value| value.len() as u64)
+        }
+        Outcome::Kv(KvOutcome::Transaction { outcomes, .. }) => outcomes
+            .iter()
+            .map(|outcome| match outcome {
+                TransactionOutcome::Value { value: Some(value) } => value.len() as u64,
+                _ => 0,
+            })
+            .sum::<u64>()
+            .saturating_add(outcomes.len() as u64 * size_of::<TransactionOutcome>() as u64),
+        Outcome::Refused(Refusal::NotANumber { key }) => key.len() as u64,
+        _ => 0,
+    };
+    ANSWER_BYTES + values
+}

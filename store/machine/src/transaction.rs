@@ -1,0 +1,60 @@
+//! Transactions: comparisons, then one of two branches, at one revision.
+
+use holdfast_api::{Compare, KvOutcome, Refusal, TransactionOp, TransactionOutcome};
+
+use crate::draft::Draft;
+use crate::{kv, size};
+
+/// Stages a transaction. Comparisons look at the state before it, steps at
+/// what the steps before them left.
+pub(crate) fn stage(
+    draft: &mut Draft<'_>,
+    compare: &[Compare],
+    then: &[TransactionOp],
+    or_else: &[TransactionOp],
+) -> Result<KvOutcome, Refusal> {
+    let succeeded = compare.iter().all(|comparison| holds(draft, comparison));
+    let steps = if succeeded { then } else { or_else };
+    let mut outcomes = Vec::with_capacity(steps.len());
+    let mut bytes_read = 0u64;
+    for step in steps {
+        let outcome = take(draft, step)?;
+        if let TransactionOutcome::Value { value: Some(value) } = &outcome {
+            // What is read is kept with the session's answers, so it is bounded too.
+            bytes_read += value.len() as u64;
+            size::within("command_bytes_max", bytes_read, draft.limits.command_bytes_max)?;
+        }
+        outcomes.push(outcome);
+    }
+    Ok(KvOutcome::Transaction { succeeded, outcomes })
+}
+
+fn holds(draft: &Draft<'_>, comparison: &Compare) -> bool {
+    match comparison {
+        Compare::Value { key, value } => draft.value(key) == Some(value),
+        Compare::Revision { key, revision } => kv::modified(draft, key) == *revision,
+        Compare::Exists { key, exists } => draft.value(key).is_some() == *exists,
+    }
+}
+
+fn take(draft: &mut Draft<'_>, step: &TransactionOp) -> Result<TransactionOutcome, Refusal> {
+    match step {
+        TransactionOp::Get { key } => {
+            Ok(TransactionOutcome::Value { value: draft.value(key).cloned() })
+        }
+        TransactionOp::Put { key, value } => {
+            draft.put(key, value.clone());
+            Ok(TransactionOutcome::Written)
+        }
+        TransactionOp::Add { key, delta } => {
+            draft.add(key, *delta).map(|value| TransactionOutcome::Added { value })
+        }
+        TransactionOp::Append { key, value } => {
+            draft.append(key, value)?;
+            Ok(TransactionOutcome::Written)
+        }
+        TransactionOp::Delete { key } => {
+            Ok(TransactionOutcome::Deleted { existed: draft.delete(key) })
+        }
+    }
+}

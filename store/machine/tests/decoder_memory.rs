@@ -1,0 +1,78 @@
+//! Lengths that lie cost no memory. The one test of this program, since it
+//! looks at the memory of the whole program.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+#![cfg(target_os = "linux")]
+
+use holdfast_machine::{Machine, decode_entry};
+
+/// What a decoder may ask for at once, many times over, and far below what the
+/// inputs claim.
+const ALLOWED_KIB: u64 = 64 * 1024;
+
+#[test]
+fn a_claimed_length_is_not_believed() {
+    let before = address_space_peak_kib();
+    for input in lying_entries() {
+        assert!(decode_entry(&input).is_err());
+    }
+    for input in lying_images() {
+        assert!(Machine::decode(&mut &input[..]).is_err());
+    }
+    let grown = address_space_peak_kib() - before;
+    assert!(grown < ALLOWED_KIB, "{grown} KiB were asked for");
+}
+
+/// Each length-carrying MessagePack marker with the highest length, where each
+/// kind of thing is expected.
+fn lying_entries() -> Vec<Vec<u8>> {
+    let huge: [&[u8]; 6] = [
+        b"\xdd\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff",
+        b"\xdb\xff\xff\xff\xff",
+        b"\xc6\xff\xff\xff\xff",
+        b"\xc9\xff\xff\xff\xff\x01",
+        b"\xdd\x7f\xff\xff\xff",
+    ];
+    let to_a_key = b"\x82\xa4time\x01\xa8commands\x91\x81\xa7command\x81\xa2kv\x82\xa5scope\x81\xa3job\xa1a\xa2op";
+    let places: [Vec<u8>; 5] = [
+        Vec::new(),
+        b"\x82\xa4time\x01\xa8commands".to_vec(),
+        b"\x82\xa4time\x01\xa8commands\x91\x81\xa7command\x81\xa7session\x81\xa4open\x82\xa5nonce"
+            .to_vec(),
+        [&to_a_key[..], b"\x81\xa6delete\x81\xa3key"].concat(),
+        [&to_a_key[..], b"\x81\xa9multi_put\x81\xa7entries"].concat(),
+    ];
+    let mut inputs = Vec::new();
+    for place in &places {
+        inputs.extend(huge.iter().map(|lie| [place, *lie].concat()));
+    }
+    // Deep nesting where nothing is expected.
+    inputs.push([&b"\x82\xa4time"[..], &[0x91; 100_000]].concat());
+    inputs.push([&b"\x81\xa5newer"[..], &[0x91; 100_000]].concat());
+    inputs
+}
+
+/// Frames with right checksums around numbers that claim the most.
+fn lying_images() -> Vec<Vec<u8>> {
+    const MOST: [u8; 10] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
+    let mut inputs: Vec<Vec<u8>> = (0..40)
+        .map(|before| {
+            let content = [&vec![0; before][..], &MOST, &[1; 64]].concat();
+            let number = crc32c::crc32c(&0u64.to_le_bytes());
+            let mut image = b"holdfast\x01\0\0\0".to_vec();
+            image.extend((content.len() as u32).to_le_bytes());
+            image.extend(crc32c::crc32c_append(number, &content).to_le_bytes());
+            image.extend(content);
+            image
+        })
+        .collect();
+    inputs.push(b"holdfast\x01\0\0\0\xff\xff\xff\xff\0\0\0\0".to_vec());
+    inputs
+}
+
+fn address_space_peak_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmPeak:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}

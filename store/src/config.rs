@@ -1,0 +1,333 @@
+//! What a node is told: flags over environment over a TOML file over defaults.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use holdfast_api::NodeId;
+use serde::Deserialize;
+
+use crate::formation::Plan;
+use crate::raft::ConsensusOptions;
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Pretty,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Flags of `holdfast-store serve`; each also an environment variable and a
+/// key of the TOML file.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ServeArgs {
+    /// TOML file with any of these settings (keys as the flags, with underscores)
+    #[arg(long, env = "HOLDFAST_STORE_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// This node's id: a number from 1, never used again after the node was removed
+    #[arg(long, env = "HOLDFAST_NODE_ID", value_name = "ID")]
+    pub node_id: Option<NodeId>,
+    /// Folder for everything this node keeps; created if missing
+    #[arg(long, env = "HOLDFAST_DATA_DIR", value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Address to listen on, for clients and nodes alike
+    #[arg(long, env = "HOLDFAST_LISTEN", value_name = "HOST:PORT")]
+    pub listen: Option<String>,
+    /// All nodes of a new cluster, this one included: 1=HOST:PORT,2=HOST:PORT,…
+    /// Counts only while the data folder is empty
+    #[arg(long, env = "HOLDFAST_INITIAL_CLUSTER", value_name = "LIST")]
+    pub initial_cluster: Option<String>,
+    /// Nodes of an existing cluster to join: HOST:PORT,…
+    /// Then run `holdfast node add ID ADDRESS` and `holdfast node promote ID`
+    #[arg(long, env = "HOLDFAST_JOIN", value_name = "LIST", conflicts_with = "initial_cluster")]
+    pub join: Option<String>,
+    /// How often the leader speaks [default: 50ms]
+    #[arg(long, env = "HOLDFAST_HEARTBEAT", value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub heartbeat: Option<Duration>,
+    /// Shortest silence after which a follower stands for election [default: 200ms]
+    #[arg(long, env = "HOLDFAST_ELECTION_MIN", value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub election_min: Option<Duration>,
+    /// Longest such silence [default: 400ms]
+    #[arg(long, env = "HOLDFAST_ELECTION_MAX", value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub election_max: Option<Duration>,
+    /// Log entries after which a snapshot is made [default: 50000]
+    #[arg(long, env = "HOLDFAST_SNAPSHOT_ENTRIES", value_name = "N")]
+    pub snapshot_entries: Option<u64>,
+    /// Log entries kept behind a snapshot for followers that lag [default: 10000]
+    #[arg(long, env = "HOLDFAST_ENTRIES_KEPT", value_name = "N")]
+    pub entries_kept: Option<u64>,
+    /// How long a stopping node lets requests finish [default: 5s]
+    #[arg(long, env = "HOLDFAST_SHUTDOWN_GRACE", value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub shutdown_grace: Option<Duration>,
+    /// How log lines look; RUST_LOG filters them [default: pretty]
+    #[arg(long, env = "HOLDFAST_LOG_FORMAT", value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
+}
+
+/// The TOML file.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    node_id: Option<NodeId>,
+    data_dir: Option<PathBuf>,
+    listen: Option<String>,
+    initial_cluster: Option<String>,
+    join: Option<String>,
+    heartbeat: Option<String>,
+    election_min: Option<String>,
+    election_max: Option<String>,
+    snapshot_entries: Option<u64>,
+    entries_kept: Option<u64>,
+    shutdown_grace: Option<String>,
+    log_format: Option<LogFormat>,
+}
+
+/// The merged and checked settings of a node.
+#[derive(Debug, Clone)]
+pub struct ServeOptions {
+    /// Its id.
+    pub node_id: NodeId,
+    /// Its folder.
+    pub data_dir: PathBuf,
+    /// Where it listens.
+    pub listen: String,
+    /// How it finds its place while its folder is empty.
+    pub plan: Option<Plan>,
+    /// Timings and sizes of consensus.
+    pub consensus: ConsensusOptions,
+    /// How long requests may finish when it stops.
+    pub shutdown_grace: Duration,
+    /// How log lines look.
+    pub log_format: LogFormat,
+}
+
+/// Why settings were refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {path}: {why}")]
+    Unreadable {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        why: std::io::Error,
+    },
+    /// The file is not what it should be.
+    #[error("the configuration {path} is wrong: {why}")]
+    Malformed {
+        /// Which.
+        path: PathBuf,
+        /// Where and why.
+        why: String,
+    },
+    /// A setting is missing.
+    #[error("{0} is needed: give it as a flag, as an environment variable or in the configuration (`holdfast-store serve --help`)")]
+    Missing(&'static str),
+    /// A setting is wrong.
+    #[error("{what} {given:?} is wrong: {why}")]
+    Wrong {
+        /// Which.
+        what: &'static str,
+        /// What was given.
+        given: String,
+        /// Why it is wrong.
+        why: String,
+    },
+}
+
+impl ServeArgs {
+    /// Merges with the file and the defaults, and checks everything.
+    pub fn merge(self) -> Result<ServeOptions, ConfigError> {
+        let file = self.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
+        let defaults = ConsensusOptions::default();
+        let time = |what, flag: Option<Duration>, file: Option<String>, default| match (flag, file)
+        {
+            (Some(flag), _) => Ok(flag),
+            (None, Some(text)) => duration(what, &text),
+            (None, None) => Ok(default),
+        };
+        let node_id = self.node_id.or(file.node_id).ok_or(ConfigError::Missing("--node-id"))?;
+        if node_id == 0 {
+            return Err(wrong("--node-id", "0", "node ids start at 1"));
+        }
+        let listen = self.listen.or(file.listen).ok_or(ConfigError::Missing("--listen"))?;
+        check_address("--listen", &listen)?;
+        // A flag stands above either key of the file.
+        let (initial, join) = match (self.initial_cluster, self.join) {
+            (None, None) => (file.initial_cluster, file.join),
+            flags => flags,
+        };
+        let plan = match (initial, join) {
+            (Some(initial), _) => {
+                let initial = parse_nodes("--initial-cluster", &initial)?;
+                if !initial.contains_key(&node_id) {
+                    let why = format!("it does not name this node, {node_id}");
+                    return Err(wrong("--initial-cluster", &crate::formation::written(&initial), &why));
+                }
+                Some(Plan::Found { initial })
+            }
+            (None, Some(join)) => Some(Plan::Join { known: parse_addresses("--join", &join)? }),
+            (None, None) => None,
+        };
+        let consensus = ConsensusOptions {
+            heartbeat: time("heartbeat", self.heartbeat, file.heartbeat, defaults.heartbeat)?,
+            election_min: time(
+                "election_min", self.election_min, file.election_min, defaults.election_min,
+            )?,
+            election_max: time(
+                "election_max", self.election_max, file.election_max, defaults.election_max,
+            )?,
+            snapshot_entries: self
+                .snapshot_entries
+                .or(file.snapshot_entries)
+                .unwrap_or(defaults.snapshot_entries)
+                .max(1),
+            entries_kept: self.entries_kept.or(file.entries_kept).unwrap_or(defaults.entries_kept),
+        };
+        let grace = Duration::from_secs(5);
+        Ok(ServeOptions {
+            node_id,
+            data_dir: self.data_dir.or(file.data_dir).ok_or(ConfigError::Missing("--data-dir"))?,
+            listen,
+            plan,
+            consensus,
+            shutdown_grace: time(
+                "shutdown_grace", self.shutdown_grace, file.shutdown_grace, grace,
+            )?,
+            log_format: self.log_format.or(file.log_format).unwrap_or_default(),
+        })
+    }
+}
+
+fn wrong(what: &'static str, given: &str, why: &str) -> ConfigError {
+    ConfigError::Wrong { what, given: given.to_owned(), why: why.to_owned() }
+}
+
+fn read_file(path: &Path) -> Result<File, ConfigError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|why| ConfigError::Unreadable { path: path.to_owned(), why })?;
+    toml::from_str(&text).map_err(|error| ConfigError::Malformed {
+        path: path.to_owned(),
+        why: error.to_string(),
+    })
+}
+
+fn duration(what: &'static str, text: &str) -> Result<Duration, ConfigError> {
+    humantime::parse_duration(text).map_err(|error| wrong(what, text, &error.to_string()))
+}
+
+/// Checks `host:port`; the name is looked up only when it is used.
+fn check_address(what: &'static str, address: &str) -> Result<(), ConfigError> {
+    let (host, port) = address
+        .rsplit_once(':')
+        .ok_or_else(|| wrong(what, address, "it must read HOST:PORT"))?;
+    if host.is_empty() {
+        return Err(wrong(what, address, "the host is missing (0.0.0.0 for all interfaces)"));
+    }
+    match port.parse::<u16>() {
+        Ok(_) => Ok(()),
+        Err(_) => Err(wrong(what, address, "the port must be a number up to 65535")),
+    }
+}
+
+fn parse_addresses(what: &'static str, list: &str) -> Result<Vec<String>, ConfigError> {
+    let addresses: Vec<String> =
+        list.split(',').map(str::trim).filter(|a| !a.is_empty()).map(str::to_owned).collect();
+    for address in &addresses {
+        check_address(what, address)?;
+    }
+    if addresses.is_empty() {
+        return Err(wrong(what, list, "it names no node"));
+    }
+    Ok(addresses)
+}
+
+/// Parses `1=host:port,2=host:port`.
+pub fn parse_nodes(
+    what: &'static str,
+    list: &str,
+) -> Result<BTreeMap<NodeId, String>, ConfigError> {
+    let mut nodes = BTreeMap::new();
+    for part in list.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let (id, address) =
+            part.split_once('=').ok_or_else(|| wrong(what, part, "it must read ID=HOST:PORT"))?;
+        let id: NodeId = id.trim().parse().ok().filter(|id| *id > 0).ok_or_else(|| {
+            wrong(what, part, "the id must be a number from 1")
+        })?;
+        let address = address.trim().to_owned();
+        check_address(what, &address)?;
+        if nodes.values().any(|other| *other == address) {
+            return Err(wrong(what, list, &format!("{address} appears twice")));
+        }
+        if nodes.insert(id, address).is_some() {
+            return Err(wrong(what, list, &format!("node {id} appears twice")));
+        }
+    }
+    if nodes.is_empty() {
+        return Err(wrong(what, list, "it names no node"));
+    }
+    Ok(nodes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(list: &str) -> ServeArgs {
+        ServeArgs {
+            node_id: Some(1),
+            data_dir: Some("d".into()),
+            listen: Some("127.0.0.1:21001".into()),
+            initial_cluster: Some(list.into()),
+            ..ServeArgs::default()
+        }
+    }
+
+    #[test]
+    fn the_documented_form_is_accepted() {
+        let options = args("1=127.0.0.1:21001,2=127.0.0.1:21002,3=127.0.0.1:21003").merge().unwrap();
+        let Some(Plan::Found { initial }) = options.plan else { panic!("{options:?}") };
+        assert_eq!(initial[&3], "127.0.0.1:21003");
+    }
+
+    #[test]
+    fn wrong_lists_are_named() {
+        for (list, why) in [
+            ("", "names no node"),
+            ("x", "ID=HOST:PORT"),
+            ("0=a:1", "from 1"),
+            ("1=a", "HOST:PORT"),
+            ("1=a:99999", "65535"),
+            ("1=:5", "host is missing"),
+            ("1=a:1,1=b:1", "node 1 appears twice"),
+            ("1=a:1,2=a:1", "a:1 appears twice"),
+            ("2=a:1", "does not name this node"),
+        ] {
+            let error = args(list).merge().unwrap_err().to_string();
+            assert!(error.contains(why), "{list:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn flags_stand_above_the_file_and_unknown_keys_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store.toml");
+        std::fs::write(&path, "node_id = 7\nheartbeat = \"20ms\"\nelection_min = \"100ms\"\n").unwrap();
+        let mut given = args("1=a:1");
+        given.config = Some(path.clone());
+        let options = given.clone().merge().unwrap();
+        assert_eq!(options.node_id, 1);
+        assert_eq!(options.consensus.heartbeat, Duration::from_millis(20));
+        std::fs::write(&path, "hartbeat = \"20ms\"\n").unwrap();
+        let error = given.clone().merge().unwrap_err().to_string();
+        assert!(error.contains("hartbeat") && error.contains("store.toml"), "{error}");
+        std::fs::write(&path, "heartbeat = \"soon\"\n").unwrap();
+        let error = given.merge().unwrap_err().to_string();
+        assert!(error.contains("heartbeat") && error.contains("soon"), "{error}");
+    }
+}

@@ -1,0 +1,394 @@
+//! How a cluster is founded, and how a node with an empty disk finds its
+//! place in one.
+//!
+//! A cluster is founded once, by the lowest id of `--initial-cluster`, when
+//! all of its nodes are there with empty disks: the founder hands each a
+//! cluster id to write down, and then makes the first log entry. All, not a
+//! majority: an empty disk may be a lost one, and only the absent node knows.
+//!
+//! A node with an empty disk whose id is a member already has lost its disk.
+//! It must not come back under that id, and refuses.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use holdfast_api::NodeId;
+use http::{HeaderMap, Method};
+use serde::{Deserialize, Serialize};
+
+use crate::dial::{self, DialError};
+
+/// Path of a node's [`Identity`], for other nodes.
+pub const IDENTITY: &str = "/raft/v1/identity";
+
+/// Path where a founder hands over the cluster id.
+pub const FOUND: &str = "/raft/v1/found";
+
+/// How often an empty node looks around.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// How long another node may take to answer.
+const ASK_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// After this long the wait is explained again.
+const EXPLAIN_EVERY: Duration = Duration::from_secs(5);
+
+/// Who a node is and what it knows, as it tells other nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Its id.
+    pub node: NodeId,
+    /// Its cluster, if it has one.
+    pub cluster_id: Option<String>,
+    /// The nodes it was started with; empty if it was started to join.
+    pub initial: BTreeMap<NodeId, String>,
+    /// The cluster's members, as its log tells; empty before it is founded.
+    pub members: BTreeMap<NodeId, String>,
+    /// Ids that were removed.
+    pub retired: BTreeSet<NodeId>,
+}
+
+/// What a founder hands over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Founding {
+    /// The new cluster's id.
+    pub cluster_id: String,
+    /// Its nodes.
+    pub initial: BTreeMap<NodeId, String>,
+}
+
+/// How a node with an empty disk is to find its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Plan {
+    /// `--initial-cluster`: found it together, or join it if it exists.
+    Found {
+        /// All nodes with their addresses, this one included.
+        initial: BTreeMap<NodeId, String>,
+    },
+    /// `--join`: an existing cluster.
+    Join {
+        /// Addresses of its nodes.
+        known: Vec<String>,
+    },
+}
+
+/// The place found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// This node founds the cluster: its disk is written next, then the first
+    /// log entry is made.
+    Founder {
+        /// The cluster's id, which all others have written down.
+        cluster_id: String,
+    },
+    /// A node of a cluster that another founds or founded.
+    Member {
+        /// The cluster's id.
+        cluster_id: String,
+    },
+}
+
+/// Why there is no place for this node.
+#[derive(Debug, thiserror::Error)]
+pub enum FormationError {
+    /// The id is a member already: the disk was lost.
+    #[error(
+        "node id {node} is a member of cluster {cluster_id} already, and this data folder is empty: its disk was lost, and acknowledged writes could be lost with it if it came back under this id. Run `holdfast --store {ask} node remove {node}`, then start it under a new id with --join {ask}, and `holdfast --store {ask} node add NEW-ID ADDRESS`"
+    )]
+    DiskLost {
+        /// The id.
+        node: NodeId,
+        /// Its cluster.
+        cluster_id: String,
+        /// Where to ask.
+        ask: String,
+    },
+    /// The id was removed.
+    #[error("node id {node} was removed from cluster {cluster_id} and is never used again: choose a new --node-id")]
+    Retired {
+        /// The id.
+        node: NodeId,
+        /// Its cluster.
+        cluster_id: String,
+    },
+    /// Two nodes were told different things.
+    #[error("node {other} was started with --initial-cluster {theirs}, this one with {ours}: they must be the same")]
+    Disagree {
+        /// The other.
+        other: NodeId,
+        /// What it was told.
+        theirs: String,
+        /// What this one was told.
+        ours: String,
+    },
+    /// An address leads to another node.
+    #[error("--initial-cluster says that node {meant} is at {address}, but node {reached} answers there")]
+    OtherNode {
+        /// Who was meant.
+        meant: NodeId,
+        /// Where.
+        address: String,
+        /// Who answered.
+        reached: NodeId,
+    },
+}
+
+/// Asks a node who it is.
+pub async fn ask_identity(address: &str, limit: Duration) -> Result<Identity, DialError> {
+    let asked =
+        dial::request(address, Method::GET, IDENTITY, HeaderMap::new(), Bytes::new(), limit);
+    let (status, _, body) = asked.await?;
+    if !status.is_success() {
+        let body = String::from_utf8_lossy(&body).into_owned();
+        return Err(DialError::Refused { address: address.to_owned(), status, body });
+    }
+    serde_json::from_slice(&body)
+        .map_err(|e| DialError::Broken { address: address.to_owned(), why: e.to_string() })
+}
+
+/// `1=host:port,2=host:port`, as flags have it.
+pub fn written(nodes: &BTreeMap<NodeId, String>) -> String {
+    let parts: Vec<String> = nodes.iter().map(|(id, address)| format!("{id}={address}")).collect();
+    parts.join(",")
+}
+
+/// What to do after a look around; pure, so that every case can be tested.
+#[derive(Debug)]
+enum Next {
+    /// Take this place.
+    Take(Place),
+    /// Hand this cluster id to all others, then found.
+    HandOver(String),
+    /// Look again later; the text says what is missing.
+    Wait(String),
+}
+
+/// Judges the answers of the others, by id.
+fn judge(
+    node: NodeId,
+    initial: &BTreeMap<NodeId, String>,
+    answers: &BTreeMap<NodeId, Identity>,
+) -> Result<Next, FormationError> {
+    for (meant, answer) in answers {
+        if let Some(cluster_id) = answer.cluster_id.clone().filter(|_| !answer.members.is_empty()) {
+            let ask = initial.get(meant).cloned().unwrap_or_default();
+            return place_in(node, cluster_id, answer, &ask).map(Next::Take);
+        }
+        if answer.node != *meant {
+            let address = initial.get(meant).cloned().unwrap_or_default();
+            return Err(FormationError::OtherNode { meant: *meant, address, reached: answer.node });
+        }
+        if answer.initial != *initial {
+            return Err(FormationError::Disagree {
+                other: *meant,
+                theirs: written(&answer.initial),
+                ours: written(initial),
+            });
+        }
+    }
+    let missing: Vec<String> = initial
+        .iter()
+        .filter(|(id, _)| **id != node && !answers.contains_key(id))
+        .map(|(id, address)| format!("node {id} at {address}"))
+        .collect();
+    if !missing.is_empty() {
+        return Ok(Next::Wait(format!(
+            "a new cluster is founded when all of its nodes are there; waiting for {}",
+            missing.join(", ")
+        )));
+    }
+    if initial.keys().next() != Some(&node) {
+        return Ok(Next::Wait("all nodes are there; waiting for the founder".to_owned()));
+    }
+    // A founding that broke off left its id with some: it goes on with that.
+    let begun = answers.values().find_map(|answer| answer.cluster_id.clone());
+    Ok(Next::HandOver(begun.unwrap_or_else(new_cluster_id)))
+}
+
+/// The place of an empty node in an existing cluster.
+fn place_in(
+    node: NodeId,
+    cluster_id: String,
+    answer: &Identity,
+    ask: &str,
+) -> Result<Place, FormationError> {
+    if answer.retired.contains(&node) {
+        return Err(FormationError::Retired { node, cluster_id });
+    }
+    if answer.members.contains_key(&node) {
+        return Err(FormationError::DiskLost { node, cluster_id, ask: ask.to_owned() });
+    }
+    Ok(Place::Member { cluster_id })
+}
+
+fn new_cluster_id() -> String {
+    format!("{:016x}", rand::random::<u64>())
+}
+
+/// Finds the place of a node with an empty disk. Waits as long as it takes
+/// and says what for. `handed` yields the id that a founder handed over.
+pub async fn find_place(
+    node: NodeId,
+    plan: &Plan,
+    handed: impl Future<Output = String>,
+) -> Result<Place, FormationError> {
+    let mut handed = std::pin::pin!(handed);
+    let mut said = (String::new(), tokio::time::Instant::now());
+    loop {
+        let next = tokio::select! {
+            cluster_id = &mut handed => return Ok(Place::Member { cluster_id }),
+            next = look(node, plan) => next?,
+        };
+        let waiting_for = match next {
+            Next::Take(place) => return Ok(place),
+            Next::HandOver(cluster_id) => {
+                let Plan::Found { initial } = plan else { continue };
+                match hand_over(node, initial, &cluster_id).await {
+                    Ok(()) => return Ok(Place::Founder { cluster_id }),
+                    Err(why) => why,
+                }
+            }
+            Next::Wait(what) => what,
+        };
+        if said.0 != waiting_for || said.1.elapsed() >= EXPLAIN_EVERY {
+            tracing::info!("{waiting_for}");
+            said = (waiting_for, tokio::time::Instant::now());
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+async fn look(node: NodeId, plan: &Plan) -> Result<Next, FormationError> {
+    match plan {
+        Plan::Found { initial } => judge(node, initial, &ask_others(node, initial).await),
+        Plan::Join { known } => {
+            let mut why = Vec::new();
+            for address in known {
+                match ask_identity(address, ASK_TIME_MAX).await {
+                    Ok(answer) if answer.members.is_empty() => {
+                        why.push(format!("{address} belongs to no cluster yet"));
+                    }
+                    Ok(answer) => {
+                        let cluster_id = answer.cluster_id.clone().unwrap_or_default();
+                        return place_in(node, cluster_id, &answer, address).map(Next::Take);
+                    }
+                    Err(error) => why.push(error.to_string()),
+                }
+            }
+            Ok(Next::Wait(format!("no cluster to join answers: {}", why.join("; "))))
+        }
+    }
+}
+
+/// Asks the other nodes of the initial cluster who they are.
+pub async fn ask_others(
+    node: NodeId,
+    initial: &BTreeMap<NodeId, String>,
+) -> BTreeMap<NodeId, Identity> {
+    let others = initial.iter().filter(|(id, _)| **id != node);
+    let asks = others.map(|(id, address)| async move {
+        Some((*id, ask_identity(address, ASK_TIME_MAX).await.ok()?))
+    });
+    join_all(asks).await.into_iter().flatten().collect()
+}
+
+/// Has all others write the cluster id down.
+pub async fn hand_over(
+    node: NodeId,
+    initial: &BTreeMap<NodeId, String>,
+    cluster_id: &str,
+) -> Result<(), String> {
+    let founding = Founding { cluster_id: cluster_id.to_owned(), initial: initial.clone() };
+    let body = Bytes::from(serde_json::to_vec(&founding).map_err(|e| e.to_string())?);
+    let json = (http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    for (id, address) in initial.iter().filter(|(id, _)| **id != node) {
+        let headers = HeaderMap::from_iter([json.clone()]);
+        let asked =
+            dial::request(address, Method::POST, FOUND, headers, body.clone(), ASK_TIME_MAX * 5);
+        let (status, _, answer) = asked.await.map_err(|e| e.to_string())?;
+        if !status.is_success() {
+            let answer = String::from_utf8_lossy(&answer);
+            return Err(format!("node {id} did not accept the founding: {answer}"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn initial() -> BTreeMap<NodeId, String> {
+        [(1, "a:1"), (2, "b:1"), (3, "c:1")].map(|(id, at)| (id, at.to_owned())).into()
+    }
+
+    fn empty(node: NodeId) -> Identity {
+        Identity {
+            node,
+            cluster_id: None,
+            initial: initial(),
+            members: BTreeMap::new(),
+            retired: BTreeSet::new(),
+        }
+    }
+
+    fn others(answers: impl IntoIterator<Item = Identity>) -> BTreeMap<NodeId, Identity> {
+        answers.into_iter().map(|answer| (answer.node, answer)).collect()
+    }
+
+    #[test]
+    fn the_lowest_id_founds_when_all_are_there() {
+        let next = judge(1, &initial(), &others([empty(2), empty(3)])).unwrap();
+        assert!(matches!(next, Next::HandOver(_)), "{next:?}");
+        let next = judge(2, &initial(), &others([empty(1), empty(3)])).unwrap();
+        assert!(matches!(next, Next::Wait(_)), "{next:?}");
+    }
+
+    #[test]
+    fn a_majority_is_not_enough_to_found() {
+        let next = judge(1, &initial(), &others([empty(2)])).unwrap();
+        assert!(matches!(&next, Next::Wait(what) if what.contains("node 3 at c:1")), "{next:?}");
+    }
+
+    #[test]
+    fn a_founding_that_broke_off_goes_on_under_its_id() {
+        let begun = Identity { cluster_id: Some("x".into()), ..empty(3) };
+        let next = judge(1, &initial(), &others([empty(2), begun])).unwrap();
+        assert!(matches!(&next, Next::HandOver(id) if id == "x"), "{next:?}");
+    }
+
+    #[test]
+    fn an_empty_disk_under_a_member_s_id_is_refused() {
+        let formed = Identity { cluster_id: Some("x".into()), members: initial(), ..empty(2) };
+        let error = judge(1, &initial(), &others([formed])).unwrap_err();
+        assert!(matches!(error, FormationError::DiskLost { node: 1, .. }), "{error}");
+    }
+
+    #[test]
+    fn an_empty_disk_under_a_new_id_joins() {
+        let mut wider = initial();
+        wider.insert(4, "d:1".into());
+        let formed = Identity { cluster_id: Some("x".into()), members: initial(), ..empty(2) };
+        let next = judge(4, &wider, &others([formed.clone()])).unwrap();
+        assert!(matches!(&next, Next::Take(Place::Member { cluster_id }) if cluster_id == "x"));
+        let removed = Identity { retired: [4].into(), ..formed };
+        let error = judge(4, &wider, &others([removed])).unwrap_err();
+        assert!(matches!(error, FormationError::Retired { node: 4, .. }), "{error}");
+    }
+
+    #[test]
+    fn different_plans_and_wrong_addresses_are_named() {
+        let other = Identity { initial: BTreeMap::new(), ..empty(2) };
+        assert!(matches!(
+            judge(1, &initial(), &others([other])),
+            Err(FormationError::Disagree { other: 2, .. })
+        ));
+        let swapped = BTreeMap::from([(2, empty(3))]);
+        assert!(matches!(
+            judge(1, &initial(), &swapped),
+            Err(FormationError::OtherNode { meant: 2, reached: 3, .. })
+        ));
+    }
+}

@@ -1,0 +1,531 @@
+//! Sessions, jobs, runs, nodes and limits as JSON.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use holdfast_api::name::default_name;
+use holdfast_api::read::JobInfo;
+use holdfast_api::{
+    Admin, ClusterCommand, Command, LeaderHint, Limits, Name, NodeId, NodeStatus, Nonce, Outcome,
+    Read, ReadOutcome, RunCommand, RunInfo, RunOutcome, Scope, SessionCommand, SessionId,
+    SessionOutcome, Status,
+};
+use rand::Rng;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::App;
+use super::kv::change::WrittenAnswer;
+use super::kv::{Mark, Seen, ask, propose, unfitting, unfitting_read};
+use super::problem::extract::{Body, InSession, Params, SessionHeaders};
+use super::problem::{AdminProblems, ChangeProblems, Failure, ReadProblems};
+
+/// Idle time of a session that does not ask for one, in milliseconds.
+const SESSION_TTL_MS_DEFAULT: u64 = 600_000;
+
+type Answered<T> = Result<Json<T>, Failure>;
+
+/// How a session is opened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct OpenSessionRequest {
+    /// Two numbers chosen at random: asking again with the same ones opens the
+    /// same session. Left out, each request opens another.
+    #[serde(default)]
+    pub nonce: Option<Nonce>,
+    /// Idle time after which the session may expire, in milliseconds.
+    #[serde(default = "session_ttl_default")]
+    pub ttl_ms: u64,
+}
+
+fn session_ttl_default() -> u64 {
+    SESSION_TTL_MS_DEFAULT
+}
+
+/// A session to keep or to close.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SessionRequest {
+    /// The session.
+    pub session: SessionId,
+}
+
+/// The session that was opened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SessionAnswer {
+    /// The session.
+    pub session: SessionId,
+    /// The idle time granted, in milliseconds.
+    pub ttl_ms: u64,
+    /// How many sequences from `ack` on may be in use.
+    pub window: u64,
+    /// When.
+    #[serde(flatten)]
+    pub mark: Mark,
+}
+
+/// Opens a session: what makes changes retryable.
+#[utoipa::path(
+    post, path = "/v1/session/open", operation_id = "session_open", tag = "sessions",
+    request_body = OpenSessionRequest,
+    responses((status = 200, description = "The session", body = SessionAnswer), ChangeProblems)
+)]
+pub async fn open_session(
+    State(app): State<App>,
+    Body(OpenSessionRequest { nonce, ttl_ms }): Body<OpenSessionRequest>,
+) -> Answered<SessionAnswer> {
+    let nonce = nonce.unwrap_or_else(|| {
+        let mut random = rand::rng();
+        Nonce(random.next_u64(), random.next_u64())
+    });
+    let command = Command::Session(SessionCommand::Open { nonce, ttl_ms });
+    match propose(&app, None, command).await? {
+        (Outcome::Session(SessionOutcome::Opened { session, ttl_ms, window }), mark) => {
+            Ok(Json(SessionAnswer { session, ttl_ms, window, mark }))
+        }
+        (other, mark) => Err(unfitting(&other, mark)),
+    }
+}
+
+/// Counts as use of the session.
+#[utoipa::path(
+    post, path = "/v1/session/keep-alive", operation_id = "session_keep_alive", tag = "sessions",
+    request_body = SessionRequest,
+    responses((status = 200, description = "Its idle time starts anew", body = WrittenAnswer), ChangeProblems)
+)]
+pub async fn keep_session(
+    State(app): State<App>,
+    Body(SessionRequest { session }): Body<SessionRequest>,
+) -> Answered<WrittenAnswer> {
+    let command = Command::Session(SessionCommand::KeepAlive { session });
+    match propose(&app, None, command).await? {
+        (Outcome::Session(SessionOutcome::Kept), mark) => Ok(Json(WrittenAnswer { mark })),
+        (other, mark) => Err(unfitting(&other, mark)),
+    }
+}
+
+/// Ends a session; one that is gone is not an error.
+#[utoipa::path(
+    post, path = "/v1/session/close", operation_id = "session_close", tag = "sessions",
+    request_body = SessionRequest,
+    responses((status = 200, description = "The session is gone", body = WrittenAnswer), ChangeProblems)
+)]
+pub async fn close_session(
+    State(app): State<App>,
+    Body(SessionRequest { session }): Body<SessionRequest>,
+) -> Answered<WrittenAnswer> {
+    let command = Command::Session(SessionCommand::Close { session });
+    match propose(&app, None, command).await? {
+        (Outcome::Session(SessionOutcome::Closed), mark) => Ok(Json(WrittenAnswer { mark })),
+        (other, mark) => Err(unfitting(&other, mark)),
+    }
+}
+
+/// A run to end or to delete.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RunRequest {
+    /// The job; `default` when left out.
+    #[serde(default = "default_name")]
+    pub job: Name,
+    /// The run.
+    pub run: Name,
+}
+
+/// The run that is open.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RunAnswer {
+    /// The run.
+    pub run: Name,
+    /// False if it was open before.
+    pub created: bool,
+    /// The run that this one ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Name>,
+    /// When.
+    #[serde(flatten)]
+    pub mark: Mark,
+}
+
+/// Opens a run, or joins it if it is open.
+///
+/// Without a name it opens the job's next run. Opening a new run ends the one
+/// before: it stays readable, and writes to it are refused.
+#[utoipa::path(
+    post, path = "/v1/run/open", operation_id = "run_open", tag = "runs", params(SessionHeaders),
+    request_body = Scope,
+    responses((status = 200, description = "The run", body = RunAnswer), ChangeProblems)
+)]
+pub async fn open_run(
+    State(app): State<App>,
+    InSession(session): InSession,
+    Body(Scope { job, run }): Body<Scope>,
+) -> Answered<RunAnswer> {
+    let command = Command::Run(RunCommand::Open { job, run });
+    match propose(&app, session, command).await? {
+        (Outcome::Run(RunOutcome::Opened { run, created, ended }), mark) => {
+            Ok(Json(RunAnswer { run, created, ended, mark }))
+        }
+        (other, mark) => Err(unfitting(&other, mark)),
+    }
+}
+
+/// Ends a run: it stays readable, writes to it are refused.
+#[utoipa::path(
+    post, path = "/v1/run/end", operation_id = "run_end", tag = "runs", params(SessionHeaders),
+    request_body = RunRequest,
+    responses((status = 200, description = "The run has ended", body = WrittenAnswer), ChangeProblems)
+)]
+pub async fn end_run(
+    State(app): State<App>,
+    InSession(session): InSession,
+    Body(RunRequest { job, run }): Body<RunRequest>,
+) -> Answered<WrittenAnswer> {
+    let command = Command::Run(RunCommand::End { job, run });
+    match propose(&app, session, command).await? {
+        (Outcome::Run(RunOutcome::Ended), mark) => Ok(Json(WrittenAnswer { mark })),
+        (other, mark) => Err(unfitting(&other, mark)),
+    }
+}
+
+/// Deletes an ended run with its keys.
+#[utoipa::path(
+    post, path = "/v1/run/delete", operation_id = "run_delete", tag = "runs",
+    params(SessionHeaders), request_body = RunRequest,
+    responses((status = 200, description = "The run is gone", body = WrittenAnswer), ChangeProblems)
+)]
+pub async fn delete_run(
+    State(app): State<App>,
+    InSession(session): InSession,
+    Body(RunRequest { job, run }): Body<RunRequest>,
+) -> Answered<WrittenAnswer> {
+    let command = Command::Run(RunCommand::Delete { job, run });
+    match propose(&app, session, command).await? {
+        (Outcome::Run(RunOutcome::Deleted), mark) => Ok(Json(WrittenAnswer { mark })),
+        (other, mark) => Err(unfitting(&other, mark)),
+    }
+}
+
+/// Whose runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct RunsParams {
+    /// The job; `default` when left out.
+    #[serde(default = "default_name")]
+    #[param(value_type = Option<String>)]
+    pub job: Name,
+    /// Answer from this node's own state, however old.
+    #[serde(default)]
+    pub stale: bool,
+}
+
+/// How fresh an answer is wanted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct Freshness {
+    /// Answer from this node's own state, however old.
+    #[serde(default)]
+    pub stale: bool,
+}
+
+/// The runs of a job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RunsAnswer {
+    /// Oldest first.
+    pub runs: Vec<RunInfo>,
+    /// When it was so.
+    #[serde(flatten)]
+    pub seen: Seen,
+}
+
+/// All jobs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobsAnswer {
+    /// In order of their names.
+    pub jobs: Vec<JobInfo>,
+    /// When it was so.
+    #[serde(flatten)]
+    pub seen: Seen,
+}
+
+/// All runs of a job, oldest first.
+#[utoipa::path(
+    get, path = "/v1/runs", operation_id = "runs", tag = "runs", params(RunsParams),
+    responses((status = 200, description = "The runs", body = RunsAnswer), ReadProblems)
+)]
+pub async fn runs(
+    State(app): State<App>,
+    Params(RunsParams { job, stale }): Params<RunsParams>,
+) -> Answered<RunsAnswer> {
+    match ask(&app, Read::Runs { job }, stale).await? {
+        (ReadOutcome::Runs(runs), seen) => Ok(Json(RunsAnswer { runs, seen })),
+        (other, _) => Err(unfitting_read(&other)),
+    }
+}
+
+/// All jobs.
+#[utoipa::path(
+    get, path = "/v1/jobs", operation_id = "jobs", tag = "runs", params(Freshness),
+    responses((status = 200, description = "The jobs", body = JobsAnswer), ReadProblems)
+)]
+pub async fn jobs(
+    State(app): State<App>,
+    Params(Freshness { stale }): Params<Freshness>,
+) -> Answered<JobsAnswer> {
+    match ask(&app, Read::Jobs, stale).await? {
+        (ReadOutcome::Jobs(jobs), seen) => Ok(Json(JobsAnswer { jobs, seen })),
+        (other, _) => Err(unfitting_read(&other)),
+    }
+}
+
+/// The cluster as the answering node sees it; any node answers for itself.
+#[utoipa::path(
+    get, path = "/v1/status", operation_id = "status", tag = "cluster",
+    responses((status = 200, description = "The status", body = Status), ReadProblems)
+)]
+pub async fn status(State(app): State<App>) -> Answered<Status> {
+    Ok(Json(app.node()?.status().await))
+}
+
+/// All nodes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NodesAnswer {
+    /// In order of their ids.
+    pub nodes: Vec<NodeStatus>,
+}
+
+/// All nodes as the answering one sees them; any node answers for itself.
+#[utoipa::path(
+    get, path = "/v1/nodes", operation_id = "nodes", tag = "cluster",
+    responses((status = 200, description = "The nodes", body = NodesAnswer), ReadProblems)
+)]
+pub async fn nodes(State(app): State<App>) -> Answered<NodesAnswer> {
+    Ok(Json(NodesAnswer { nodes: app.node()?.status().await.nodes }))
+}
+
+/// Who leads.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LeaderAnswer {
+    /// The leader; null if the answering node knows none.
+    pub leader: Option<LeaderHint>,
+    /// The answering node's term.
+    pub term: u64,
+}
+
+/// The leader as the answering node knows it; any node answers for itself.
+#[utoipa::path(
+    get, path = "/v1/leader", operation_id = "leader", tag = "cluster",
+    responses((status = 200, description = "The leader", body = LeaderAnswer), ReadProblems)
+)]
+pub async fn leader(State(app): State<App>) -> Answered<LeaderAnswer> {
+    let view = app.node()?.view();
+    Ok(Json(LeaderAnswer { leader: view.leader, term: view.term }))
+}
+
+/// A node to add.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AddNodeRequest {
+    /// Its id, never used before.
+    pub node: NodeId,
+    /// Its address, `host:port`.
+    pub address: String,
+}
+
+/// A node to promote or to remove.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NodeRequest {
+    /// Its id.
+    pub node: NodeId,
+}
+
+/// Who should lead.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct TransferRequest {
+    /// The node; the most advanced voter when left out.
+    #[serde(default)]
+    pub to: Option<NodeId>,
+}
+
+/// It is done.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AdminAnswer {
+    /// Always true.
+    pub done: bool,
+}
+
+async fn administer(app: &App, admin: Admin) -> Answered<AdminAnswer> {
+    app.node()?.admin(admin).await?;
+    Ok(Json(AdminAnswer { done: true }))
+}
+
+/// Adds a node as a learner: it catches up and does not vote yet.
+#[utoipa::path(
+    post, path = "/v1/node/add", operation_id = "node_add", tag = "cluster",
+    request_body = AddNodeRequest,
+    responses((status = 200, description = "The node is a learner", body = AdminAnswer), AdminProblems)
+)]
+pub async fn add_node(
+    State(app): State<App>,
+    Body(AddNodeRequest { node, address }): Body<AddNodeRequest>,
+) -> Answered<AdminAnswer> {
+    administer(&app, Admin::AddNode { node, address }).await
+}
+
+/// Makes a caught-up learner a voter.
+#[utoipa::path(
+    post, path = "/v1/node/promote", operation_id = "node_promote", tag = "cluster",
+    request_body = NodeRequest,
+    responses((status = 200, description = "The node votes", body = AdminAnswer), AdminProblems)
+)]
+pub async fn promote_node(
+    State(app): State<App>,
+    Body(NodeRequest { node }): Body<NodeRequest>,
+) -> Answered<AdminAnswer> {
+    administer(&app, Admin::PromoteNode { node }).await
+}
+
+/// Removes a node for ever.
+#[utoipa::path(
+    post, path = "/v1/node/remove", operation_id = "node_remove", tag = "cluster",
+    request_body = NodeRequest,
+    responses((status = 200, description = "The node is gone", body = AdminAnswer), AdminProblems)
+)]
+pub async fn remove_node(
+    State(app): State<App>,
+    Body(NodeRequest { node }): Body<NodeRequest>,
+) -> Answered<AdminAnswer> {
+    administer(&app, Admin::RemoveNode { node }).await
+}
+
+/// Hands leadership over.
+#[utoipa::path(
+    post, path = "/v1/leader/transfer", operation_id = "leader_transfer", tag = "cluster",
+    request_body = TransferRequest,
+    responses((status = 200, description = "Another node leads", body = AdminAnswer), AdminProblems)
+)]
+pub async fn transfer_leader(
+    State(app): State<App>,
+    Body(TransferRequest { to }): Body<TransferRequest>,
+) -> Answered<AdminAnswer> {
+    administer(&app, Admin::TransferLeader { to }).await
+}
+
+/// The replicated limits.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LimitsAnswer {
+    /// Each limit.
+    #[serde(flatten)]
+    pub limits: Limits,
+    /// When it was so.
+    #[serde(flatten)]
+    pub seen: Seen,
+}
+
+/// The replicated limits.
+#[utoipa::path(
+    get, path = "/v1/limits", operation_id = "limits", tag = "cluster", params(Freshness),
+    responses((status = 200, description = "The limits", body = LimitsAnswer), ReadProblems)
+)]
+pub async fn limits(
+    State(app): State<App>,
+    Params(Freshness { stale }): Params<Freshness>,
+) -> Answered<LimitsAnswer> {
+    let node = app.node()?;
+    if !stale {
+        node.linearize().await?;
+    }
+    let machine = node.machine();
+    let seen = Seen { revision: machine.revision(), stale };
+    Ok(Json(LimitsAnswer { limits: machine.limits().clone(), seen }))
+}
+
+/// Changes the limits that are named and leaves the others.
+#[utoipa::path(
+    post, path = "/v1/limits", operation_id = "limits_set", tag = "cluster",
+    params(SessionHeaders), request_body = Limits,
+    responses((status = 200, description = "The limits now", body = LimitsAnswer), ChangeProblems)
+)]
+pub async fn set_limits(
+    State(app): State<App>,
+    InSession(session): InSession,
+    Body(wanted): Body<Map<String, Value>>,
+) -> Answered<LimitsAnswer> {
+    let node = app.node()?;
+    node.linearize().await?;
+    let present = node.machine().limits().clone();
+    let limits = overlay(&present, wanted)
+        .map_err(|why| Failure::invalid(StatusCode::BAD_REQUEST, why))?;
+    let command = ClusterCommand::SetLimits { limits: limits.clone() };
+    match propose(&app, session, Command::Cluster(command)).await? {
+        (Outcome::Cluster(_), mark) => {
+            Ok(Json(LimitsAnswer { limits, seen: Seen { revision: mark.revision, stale: false } }))
+        }
+        (other, mark) => Err(unfitting(&other, mark)),
+    }
+}
+
+/// The limits with some of them changed. A misspelt one must not pass for a
+/// change that was made.
+fn overlay(present: &Limits, wanted: Map<String, Value>) -> Result<Limits, String> {
+    let Ok(Value::Object(mut limits)) = serde_json::to_value(present) else {
+        return Err("the limits are not a JSON object".to_owned());
+    };
+    for (name, limit) in wanted {
+        if !limits.contains_key(&name) {
+            let known: Vec<&str> = limits.keys().map(String::as_str).collect();
+            return Err(format!("there is no limit {name:?}; there are {}", known.join(", ")));
+        }
+        if !limit.is_u64() {
+            return Err(format!("the limit {name} must be a whole number, not {limit}"));
+        }
+        limits.insert(name, limit);
+    }
+    serde_json::from_value(Value::Object(limits)).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{from_value, json};
+
+    use super::*;
+
+    #[test]
+    fn bodies_have_sensible_defaults() {
+        assert_eq!(
+            from_value::<OpenSessionRequest>(json!({})).unwrap(),
+            OpenSessionRequest { nonce: None, ttl_ms: SESSION_TTL_MS_DEFAULT }
+        );
+        assert_eq!(
+            from_value::<OpenSessionRequest>(json!({"nonce": [1, 2], "ttl_ms": 5})).unwrap(),
+            OpenSessionRequest { nonce: Some(Nonce(1, 2)), ttl_ms: 5 }
+        );
+        assert_eq!(
+            from_value::<RunRequest>(json!({"run": "r1"})).unwrap().job.as_str(),
+            "default"
+        );
+        assert_eq!(from_value::<TransferRequest>(json!({})).unwrap().to, None);
+        assert!(from_value::<RunRequest>(json!({"job": "j"})).is_err(), "which run?");
+        assert!(from_value::<NodeRequest>(json!({"node": -1})).is_err());
+    }
+
+    #[test]
+    fn limits_are_changed_one_by_one() {
+        let present = Limits { jobs_max: 5, ..Limits::default() };
+        let Value::Object(wanted) = json!({"job_keys_max": 7}) else { unreachable!() };
+        assert_eq!(
+            overlay(&present, wanted).unwrap(),
+            Limits { jobs_max: 5, job_keys_max: 7, ..Limits::default() }
+        );
+    }
+
+    #[test]
+    fn an_unknown_limit_and_one_that_is_no_number_are_refused() {
+        for (wanted, expected) in [
+            (json!({"job_key_max": 7}), "job_keys_max"),
+            (json!({"job_keys_max": -7}), "whole number"),
+            (json!({"job_keys_max": "7"}), "whole number"),
+        ] {
+            let Value::Object(wanted) = wanted else { unreachable!() };
+            let refused = overlay(&Limits::default(), wanted).unwrap_err();
+            assert!(refused.contains(expected), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Any node answers any call: a follower passes it to the leader.
+//!
+//! One layer around the JSON calls. It knows from method and path whether a
+//! call needs the leader, passes it on once if this node is not the leader,
+//! refuses at once if there is none, and bounds the time of each call.
+
+mod passage;
+
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Query, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use holdfast_api::routes::{CLUSTER_HEADER, FORWARDED_HEADER, NO_FORWARD_HEADER};
+use holdfast_api::{Code, Problem};
+use serde::Deserialize;
+
+use super::App;
+use super::kv::park::WAIT_TIME_MAX;
+use super::problem::Failure;
+use super::problem::extract::{BODY_BYTES_MAX, bad_query, too_large};
+use crate::node::Node;
+
+/// Longest time of a call, waits and watches excepted.
+pub const REQUEST_TIME_MAX: Duration = Duration::from_secs(15);
+
+/// How much longer a follower waits than the leader may take, so that the
+/// leader's own words arrive.
+const FORWARD_TIME_EXTRA: Duration = Duration::from_secs(1);
+
+/// What a call needs, and what its failure means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// Any node answers for itself.
+    Local,
+    /// A question; to the leader unless a stale answer will do.
+    Read,
+    /// A change; to the leader. One that breaks off may have been made.
+    Change,
+    /// Parked on the leader until something happens.
+    Wait,
+    /// A stream of changes from the leader.
+    Watch,
+}
+
+/// All calls under `/v1/` but the stream.
+const CALLS: &[(Method, &str, Class)] = &[
+    (Method::POST, "/v1/kv/put", Class::Change),
+    (Method::POST, "/v1/kv/multi-put", Class::Change),
+    (Method::POST, "/v1/kv/add", Class::Change),
+    (Method::POST, "/v1/kv/cas", Class::Change),
+    (Method::POST, "/v1/kv/cas-revision", Class::Change),
+    (Method::POST, "/v1/kv/append", Class::Change),
+    (Method::POST, "/v1/kv/delete", Class::Change),
+    (Method::POST, "/v1/kv/push", Class::Change),
+    (Method::POST, "/v1/kv/pop", Class::Change),
+    (Method::POST, "/v1/kv/transaction", Class::Change),
+    (Method::POST, "/v1/kv/get", Class::Read),
+    (Method::GET, "/v1/kv/get", Class::Read),
+    (Method::POST, "/v1/kv/multi-get", Class::Read),
+    (Method::POST, "/v1/kv/check", Class::Read),
+    (Method::POST, "/v1/kv/list", Class::Read),
+    (Method::GET, "/v1/kv/list", Class::Read),
+    (Method::POST, "/v1/kv/count", Class::Read),
+    (Method::POST, "/v1/kv/queue-length", Class::Read),
+    (Method::POST, "/v1/kv/wait", Class::Wait),
+    (Method::POST, "/v1/kv/watch", Class::Watch),
+    (Method::GET, "/v1/kv/watch", Class::Watch),
+    (Method::POST, "/v1/session/open", Class::Change),
+    (Method::POST, "/v1/session/keep-alive", Class::Change),
+    (Method::POST, "/v1/session/close", Class::Change),
+    (Method::POST, "/v1/run/open", Class::Change),
+    (Method::POST, "/v1/run/end", Class::Change),
+    (Method::POST, "/v1/run/delete", Class::Change),
+    (Method::GET, "/v1/runs", Class::Read),
+    (Method::GET, "/v1/jobs", Class::Read),
+    (Method::GET, "/v1/status", Class::Local),
+    (Method::GET, "/v1/nodes", Class::Local),
+    (Method::POST, "/v1/node/add", Class::Change),
+    (Method::POST, "/v1/node/promote", Class::Change),
+    (Method::POST, "/v1/node/remove", Class::Change),
+    (Method::GET, "/v1/leader", Class::Local),
+    (Method::POST, "/v1/leader/transfer", Class::Change),
+    (Method::GET, "/v1/limits", Class::Read),
+    (Method::POST, "/v1/limits", Class::Change),
+];
+
+impl Class {
+    /// The class of a call; none if there is no such call.
+    pub fn of(method: &Method, path: &str) -> Option<Class> {
+        let call = CALLS.iter().find(|(m, p, _)| m == method && *p == path);
+        call.map(|(_, _, class)| *class)
+    }
+
+    /// How long a call may take until its answer begins.
+    fn time_max(self) -> Duration {
+        match self {
+            Class::Wait => WAIT_TIME_MAX + REQUEST_TIME_MAX,
+            Class::Local | Class::Read | Class::Change | Class::Watch => REQUEST_TIME_MAX,
+        }
+    }
+
+    /// A problem that came up after the call was begun.
+    fn broken(self, code: Code, message: impl Into<String>) -> Problem {
+        match self {
+            Class::Change => Problem::unknown(code, message),
+            Class::Local | Class::Read | Class::Wait | Class::Watch => {
+                Problem::retryable(code, message)
+            }
+        }
+    }
+}
+
+/// What a client asks of the way its call takes.
+#[derive(Debug, Deserialize)]
+struct Way {
+    /// Whether a follower may pass the call on.
+    #[serde(default = "yes")]
+    forward: bool,
+    /// Whether this node's own state will do.
+    #[serde(default)]
+    stale: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// The layer: serves a call here or passes it to the leader.
+pub async fn steer(State(app): State<App>, request: Request, next: Next) -> Response {
+    let class = Class::of(request.method(), request.uri().path());
+    match (class, app.node()) {
+        (Some(class), Ok(node)) => {
+            serve_or_pass(node, class, request, next).await.unwrap_or_else(Failure::into_response)
+        }
+        // The handler says that there is no node yet.
+        (Some(class), Err(_)) => {
+            serve(class, request, next).await.unwrap_or_else(Failure::into_response)
+        }
+        (None, _) => next.run(request).await,
+    }
+}
+
+async fn serve_or_pass(
+    node: &Node,
+    class: Class,
+    request: Request,
+    next: Next,
+) -> Result<Response, Failure> {
+    same_cluster(request.headers(), node.cluster_id())?;
+    if class == Class::Local {
+        return serve(class, request, next).await;
+    }
+    let Err(referral) = node.leads_or_refer() else {
+        return serve(class, request, next).await;
+    };
+    let (parts, body) = request.into_parts();
+    let Query(way) = Query::<Way>::try_from_uri(&parts.uri).map_err(bad_query)?;
+    let body = receive(body).await?;
+    if class == Class::Read && stale_will_do(&parts, &way, &body) {
+        return serve(class, Request::from_parts(parts, Body::from(body)), next).await;
+    }
+    // Passed on once: two nodes that each take the other for the leader must
+    // not send a call back and forth.
+    let stays = !way.forward
+        || is_set(&parts.headers, NO_FORWARD_HEADER)
+        || is_set(&parts.headers, FORWARDED_HEADER);
+    match referral.leader.clone().filter(|_| !stays) {
+        Some(leader) => passage::pass(&leader, class, &parts, body).await,
+        None => Err(referral.into()),
+    }
+}
+
+/// Serves a call on this node, within its time.
+async fn serve(class: Class, request: Request, next: Next) -> Result<Response, Failure> {
+    let limit = class.time_max();
+    tokio::time::timeout(limit, next.run(request)).await.map_err(|_| too_slow(class, limit).into())
+}
+
+fn too_slow(class: Class, limit: Duration) -> Problem {
+    let advice = match class {
+        Class::Change => {
+            "it may have been made, or may be later; with session headers it can be sent again safely"
+        }
+        Class::Local | Class::Read | Class::Wait | Class::Watch => "retry",
+    };
+    class.broken(Code::Timeout, format!("no answer within {} s; {advice}", limit.as_secs()))
+}
+
+/// Reads the body here, to look into it and to pass it on.
+async fn receive(body: Body) -> Result<Bytes, Failure> {
+    match tokio::time::timeout(REQUEST_TIME_MAX, to_bytes(body, BODY_BYTES_MAX)).await {
+        Ok(Ok(body)) => Ok(body),
+        Ok(Err(_)) => Err(too_large()),
+        Err(_) => {
+            let seconds = REQUEST_TIME_MAX.as_secs();
+            let message = format!("the body did not arrive within {seconds} s");
+            Err(Problem::retryable(Code::Timeout, message).into())
+        }
+    }
+}
+
+/// A question that asks for this node's own state: in the address if that is
+/// where its parameters are, else in the body.
+fn stale_will_do(parts: &Parts, way: &Way, body: &[u8]) -> bool {
+    /// The one field that matters on the way.
+    #[derive(Deserialize)]
+    struct Wish {
+        #[serde(default)]
+        stale: bool,
+    }
+    if parts.method == Method::GET {
+        return way.stale;
+    }
+    serde_json::from_slice(body).is_ok_and(|wish: Wish| wish.stale)
+}
+
+fn is_set(headers: &HeaderMap, name: &str) -> bool {
+    headers.get(name).is_some_and(|value| value == "1")
+}
+
+/// Refuses a call that is meant for another cluster.
+fn same_cluster(headers: &HeaderMap, ours: &str) -> Result<(), Problem> {
+    let Some(meant) = headers.get(CLUSTER_HEADER) else { return Ok(()) };
+    if meant.as_bytes() == ours.as_bytes() {
+        return Ok(());
+    }
+    let meant = String::from_utf8_lossy(meant.as_bytes());
+    Err(Problem::refused(
+        Code::WrongCluster,
+        format!("this node belongs to cluster {ours}, not to {meant}; check the addresses"),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+    use holdfast_api::Effectiveness;
+
+    use super::*;
+
+    #[test]
+    fn the_class_of_a_call_depends_on_its_method_too() {
+        assert_eq!(Class::of(&Method::GET, "/v1/limits"), Some(Class::Read));
+        assert_eq!(Class::of(&Method::POST, "/v1/limits"), Some(Class::Change));
+        assert_eq!(Class::of(&Method::PUT, "/v1/limits"), None);
+        assert_eq!(Class::of(&Method::GET, "/v1/stream"), None);
+    }
+
+    #[test]
+    fn only_a_change_that_breaks_off_leaves_its_outcome_open() {
+        for class in [Class::Local, Class::Read, Class::Wait, Class::Watch] {
+            assert_eq!(too_slow(class, REQUEST_TIME_MAX).outcome, Effectiveness::None);
+        }
+        let change = too_slow(Class::Change, REQUEST_TIME_MAX);
+        assert_eq!(change.outcome, Effectiveness::Unknown);
+        assert_eq!(change.code, Code::Timeout);
+    }
+
+    #[test]
+    fn a_wait_may_take_as_long_as_a_wait_may_last() {
+        assert!(Class::Wait.time_max() > WAIT_TIME_MAX);
+    }
+
+    #[test]
+    fn a_stale_answer_is_asked_for_where_the_other_parameters_are() {
+        let will_do = |method: Method, uri: &str, body: &str| {
+            let request = axum::http::Request::builder().method(method).uri(uri).body(()).unwrap();
+            let (parts, ()) = request.into_parts();
+            let Query(way) = Query::<Way>::try_from_uri(&parts.uri).unwrap();
+            stale_will_do(&parts, &way, body.as_bytes())
+        };
+        assert!(will_do(Method::GET, "/v1/kv/get?key=k&stale=true", ""));
+        assert!(!will_do(Method::GET, "/v1/kv/get?key=k", ""));
+        assert!(will_do(Method::POST, "/v1/kv/get", r#"{"key": "k", "stale": true}"#));
+        assert!(!will_do(Method::POST, "/v1/kv/get?stale=true", r#"{"key": "k"}"#));
+        assert!(!will_do(Method::POST, "/v1/kv/get", "not JSON"));
+    }
+
+    #[test]
+    fn a_call_meant_for_another_cluster_is_refused() {
+        let mut headers = HeaderMap::new();
+        assert_eq!(same_cluster(&headers, "a"), Ok(()));
+        headers.insert(CLUSTER_HEADER, HeaderValue::from_static("a"));
+        assert_eq!(same_cluster(&headers, "a"), Ok(()));
+        headers.insert(CLUSTER_HEADER, HeaderValue::from_static("b"));
+        assert_eq!(same_cluster(&headers, "a").unwrap_err().code, Code::WrongCluster);
+    }
+}

@@ -1,0 +1,206 @@
+//! The way of a call from a follower to the leader.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, header};
+use axum::response::{IntoResponse, Response};
+use holdfast_api::routes::{
+    ACK_HEADER, CLUSTER_HEADER, FORWARDED_HEADER, SEQUENCE_HEADER, SESSION_HEADER,
+};
+use holdfast_api::{Code, LeaderHint, Problem};
+use http_body_util::Full;
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+use super::{Class, FORWARD_TIME_EXTRA};
+use crate::dial::{self, DialError};
+use crate::http::problem::Failure;
+
+/// What of a request's head the leader needs; the rest concerns this
+/// connection alone.
+const PASSED_ON: [HeaderName; 7] = [
+    header::CONTENT_TYPE,
+    header::ACCEPT,
+    header::USER_AGENT,
+    HeaderName::from_static(SESSION_HEADER),
+    HeaderName::from_static(SEQUENCE_HEADER),
+    HeaderName::from_static(ACK_HEADER),
+    HeaderName::from_static(CLUSTER_HEADER),
+];
+
+/// What of an answer's head the client needs.
+const PASSED_BACK: [HeaderName; 3] =
+    [header::CONTENT_TYPE, header::RETRY_AFTER, header::CACHE_CONTROL];
+
+/// Passes a call to the leader and its answer back.
+pub(super) async fn pass(
+    leader: &LeaderHint,
+    class: Class,
+    parts: &Parts,
+    body: Bytes,
+) -> Result<Response, Failure> {
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    let mut headers = chosen(&parts.headers, &PASSED_ON);
+    headers.insert(FORWARDED_HEADER, HeaderValue::from_static("1"));
+    if class == Class::Watch {
+        let opened = open(&leader.address, parts, path, headers, body);
+        let limit = class.time_max() + FORWARD_TIME_EXTRA;
+        let opened = tokio::time::timeout(limit, opened).await.unwrap_or_else(|_| {
+            Err(DialError::Timeout { address: leader.address.clone(), after: limit })
+        });
+        return opened.map_err(|error| unanswered(leader, class, &error).into());
+    }
+    let limit = class.time_max() + FORWARD_TIME_EXTRA;
+    let method = parts.method.clone();
+    match dial::request(&leader.address, method, path, headers, body, limit).await {
+        Ok((status, headers, body)) => {
+            Ok((status, chosen(&headers, &PASSED_BACK), body).into_response())
+        }
+        Err(error) => Err(unanswered(leader, class, &error).into()),
+    }
+}
+
+fn chosen(headers: &HeaderMap, names: &[HeaderName]) -> HeaderMap {
+    let chosen = headers.iter().filter(|(name, _)| names.contains(name));
+    chosen.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// The leader did not answer; how far the call got decides what that means.
+fn unanswered(leader: &LeaderHint, class: Class, error: &DialError) -> Problem {
+    let message = format!("the call was passed to the leader, node {}: {error}", leader.node);
+    let problem = match error {
+        DialError::Connect { .. } | DialError::Refused { .. } => {
+            Problem::retryable(Code::Unavailable, message)
+        }
+        DialError::Broken { .. } => class.broken(Code::Unavailable, message),
+        DialError::Timeout { .. } => class.broken(Code::Timeout, message),
+    };
+    Problem { leader: Some(leader.clone()), ..problem }
+}
+
+/// Opens a call whose answer goes on for as long as somebody reads it.
+async fn open(
+    address: &str,
+    parts: &Parts,
+    path: &str,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, DialError> {
+    let broken = |why: String| DialError::Broken { address: address.to_owned(), why };
+    let unconnected = |why| DialError::Connect { address: address.to_owned(), why };
+    let stream = TcpStream::connect(address).await.map_err(unconnected)?;
+    stream.set_nodelay(true).map_err(unconnected)?;
+    let (mut sender, connection) =
+        http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(error.to_string()))?;
+    let mut request = Request::builder()
+        .method(parts.method.clone())
+        .uri(path)
+        .header(header::HOST, address)
+        .body(Full::new(body))
+        .map_err(|error| broken(error.to_string()))?;
+    request.headers_mut().extend(headers);
+    let mut connection: Driver = Box::pin(async move {
+        // How it ended shows in the answer's body, or in its absence.
+        drop(connection.await);
+    });
+    let mut answer = std::pin::pin!(sender.send_request(request));
+    let answer = tokio::select! {
+        biased;
+        answer = &mut answer => answer,
+        () = &mut connection => answer.await,
+    };
+    let (head, body) = answer.map_err(|error| broken(error.to_string()))?.into_parts();
+    let body = Carried { connection: Some(connection), body };
+    Ok((head.status, chosen(&head.headers, &PASSED_BACK), Body::new(body)).into_response())
+}
+
+type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// An answer that moves its own connection: whoever reads it drives both, and
+/// dropping it closes the connection, which ends the call on the leader.
+struct Carried {
+    connection: Option<Driver>,
+    body: Incoming,
+}
+
+impl HttpBody for Carried {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        if let Some(connection) = &mut self.connection
+            && connection.as_mut().poll(context).is_ready()
+        {
+            self.connection = None;
+        }
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::time::Duration;
+
+    use holdfast_api::Effectiveness;
+
+    use super::*;
+
+    fn leader() -> LeaderHint {
+        LeaderHint { node: 2, address: "127.0.0.1:21002".to_owned() }
+    }
+
+    #[test]
+    fn how_far_a_call_got_decides_whether_it_may_have_had_an_effect() {
+        let address = leader().address;
+        let refused = || DialError::Connect {
+            address: address.clone(),
+            why: io::ErrorKind::ConnectionRefused.into(),
+        };
+        let broken = || DialError::Broken { address: address.clone(), why: "reset".to_owned() };
+        let slow =
+            || DialError::Timeout { address: address.clone(), after: Duration::from_secs(16) };
+        let cases = [
+            (Class::Change, refused(), Code::Unavailable, Effectiveness::None),
+            (Class::Change, broken(), Code::Unavailable, Effectiveness::Unknown),
+            (Class::Change, slow(), Code::Timeout, Effectiveness::Unknown),
+            (Class::Read, broken(), Code::Unavailable, Effectiveness::None),
+            (Class::Wait, slow(), Code::Timeout, Effectiveness::None),
+        ];
+        for (class, error, code, outcome) in cases {
+            let problem = unanswered(&leader(), class, &error);
+            assert_eq!((problem.code, problem.outcome), (code, outcome), "{class:?} {error}");
+            assert!(problem.retryable, "{class:?} {error}");
+            assert_eq!(problem.leader, Some(leader()));
+        }
+    }
+
+    #[test]
+    fn headers_of_the_connection_stay_behind() {
+        let mut headers = HeaderMap::new();
+        for name in [header::CONNECTION, header::CONTENT_LENGTH, header::HOST, header::EXPECT] {
+            headers.insert(name, HeaderValue::from_static("1"));
+        }
+        headers.insert(SESSION_HEADER, HeaderValue::from_static("7"));
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let chosen = chosen(&headers, &PASSED_ON);
+        assert_eq!(chosen.len(), 2);
+        assert_eq!(chosen[SESSION_HEADER], "7");
+    }
+}

@@ -1,0 +1,89 @@
+//! Keys, values and queues as JSON.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`change`] | what changes keys and queues |
+//! | [`read`] | what asks about them |
+//! | [`park`] | waits and watches |
+//!
+//! Bodies and answers are flat: the job and the run stand beside the key, the
+//! revision stands beside the result.
+
+pub mod change;
+pub mod park;
+pub mod read;
+
+use holdfast_api::{
+    Answer, Code, Command, Effectiveness, Outcome, Problem, Proposal, Read, ReadAnswer,
+    ReadOutcome, Revision, SessionRef,
+};
+use serde::{Deserialize, Serialize};
+
+use super::App;
+use super::problem::Failure;
+
+/// When a change was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Mark {
+    /// Revision after the change: its own if it changed something.
+    pub revision: Revision,
+    /// Present and true if this is the answer of an earlier try of the same
+    /// session and sequence.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replayed: bool,
+}
+
+/// When an answer was true.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Seen {
+    /// The revision at which the answer was true.
+    pub revision: Revision,
+    /// Present and true if a stale answer was asked for: this node's own
+    /// state, however old.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stale: bool,
+}
+
+/// Commits a command; a refusal of the state machine is a failure here.
+pub async fn propose(
+    app: &App,
+    session: Option<SessionRef>,
+    command: Command,
+) -> Result<(Outcome, Mark), Failure> {
+    let result = app.node()?.propose(Proposal { session, command }).await;
+    match &result {
+        Ok(answer) => app.metrics().answered(answer),
+        Err(problem) => app.metrics().proposal_failed(problem),
+    }
+    let Answer { revision, outcome, replayed } = result?;
+    match outcome {
+        Outcome::Refused(refusal) => Err(refusal.into()),
+        outcome => Ok((outcome, Mark { revision, replayed })),
+    }
+}
+
+/// Asks the state.
+pub async fn ask(app: &App, read: Read, stale: bool) -> Result<(ReadOutcome, Seen), Failure> {
+    let ReadAnswer { revision, outcome } = app.node()?.read(read, stale).await?;
+    match outcome {
+        ReadOutcome::Refused(refusal) => Err(refusal.into()),
+        outcome => Ok((outcome, Seen { revision, stale })),
+    }
+}
+
+/// The answer is not one to this command.
+pub fn unfitting(outcome: &Outcome, mark: Mark) -> Failure {
+    if mark.replayed {
+        let message = "this sequence of the session carried another command before; give each command a sequence of its own";
+        return Problem::refused(Code::Conflict, message).into();
+    }
+    let message = format!("the command was applied, but its answer is of another kind: {outcome:?}");
+    let outcome = Effectiveness::Applied;
+    Problem { outcome, ..Problem::refused(Code::Internal, message) }.into()
+}
+
+/// The answer is not one to this question.
+pub fn unfitting_read(outcome: &ReadOutcome) -> Failure {
+    let message = format!("the answer is not one to this question: {outcome:?}");
+    Problem::refused(Code::Internal, message).into()
+}

@@ -1,0 +1,350 @@
+//! What asks about keys and queues.
+
+use axum::Json;
+use axum::extract::State;
+use holdfast_api::{Blob, Code, KeyEntry, Problem, Read, ReadOutcome, Scope};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{Seen, ask, unfitting_read};
+use crate::http::App;
+use crate::http::problem::extract::{Body, Params};
+use crate::http::problem::{Failure, ReadProblems};
+
+type Answered<T> = Result<Json<T>, Failure>;
+
+/// A key to ask about.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct GetRequest {
+    /// Whose key.
+    #[serde(flatten)]
+    pub scope: Scope,
+    /// The key, or the queue.
+    pub key: Blob,
+    /// Answer from this node's own state, however old.
+    #[serde(default)]
+    pub stale: bool,
+}
+
+/// Keys to ask about.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct KeysRequest {
+    /// Whose keys.
+    #[serde(flatten)]
+    pub scope: Scope,
+    /// The keys.
+    pub keys: Vec<Blob>,
+    /// Answer from this node's own state, however old.
+    #[serde(default)]
+    pub stale: bool,
+}
+
+/// Keys to list.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ListRequest {
+    /// Whose keys.
+    #[serde(flatten)]
+    pub scope: Scope,
+    /// Only keys that start with this.
+    #[serde(default = "empty")]
+    pub prefix: Blob,
+    /// Only keys behind this one: the `next` of the page before.
+    #[serde(default)]
+    pub after: Option<Blob>,
+    /// Most entries wanted; 0 = as many as the limits allow.
+    #[serde(default)]
+    pub limit: u64,
+    /// Leave the values out.
+    #[serde(default)]
+    pub keys_only: bool,
+    /// Answer from this node's own state, however old.
+    #[serde(default)]
+    pub stale: bool,
+}
+
+/// Keys to count.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CountRequest {
+    /// Whose keys.
+    #[serde(flatten)]
+    pub scope: Scope,
+    /// Only keys that start with this.
+    #[serde(default = "empty")]
+    pub prefix: Blob,
+    /// Answer from this node's own state, however old.
+    #[serde(default)]
+    pub stale: bool,
+}
+
+/// The prefix that every key has.
+pub(super) fn empty() -> Blob {
+    Blob::from("")
+}
+
+/// A key, its value and its history.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct EntryAnswer {
+    /// The key and its value.
+    #[serde(flatten)]
+    pub entry: KeyEntry,
+    /// When it was so.
+    #[serde(flatten)]
+    pub seen: Seen,
+}
+
+/// Several keys at one revision.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct EntriesAnswer {
+    /// In the order asked; null for a key that is absent.
+    pub entries: Vec<Option<KeyEntry>>,
+    /// When it was so.
+    #[serde(flatten)]
+    pub seen: Seen,
+}
+
+/// Whether keys exist.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CheckAnswer {
+    /// Whether all of them exist, as keys or as queues that are not empty.
+    pub all_exist: bool,
+    /// When it was so.
+    #[serde(flatten)]
+    pub seen: Seen,
+}
+
+/// A page of keys.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PageAnswer {
+    /// In byte order of their keys.
+    pub entries: Vec<KeyEntry>,
+    /// Pass as `after` to go on; null at the end.
+    pub next: Option<Blob>,
+    /// When it was so.
+    #[serde(flatten)]
+    pub seen: Seen,
+}
+
+/// How many.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CountAnswer {
+    /// The number of keys.
+    pub count: u64,
+    /// When it was so.
+    #[serde(flatten)]
+    pub seen: Seen,
+}
+
+/// How long a queue is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LengthAnswer {
+    /// The number of values in it; 0 if there is no such queue.
+    pub length: u64,
+    /// When it was so.
+    #[serde(flatten)]
+    pub seen: Seen,
+}
+
+async fn entry_of(app: &App, request: GetRequest) -> Answered<EntryAnswer> {
+    let GetRequest { scope, key, stale } = request;
+    let absent = format!("there is no key {key} in {scope}");
+    match ask(app, Read::Get { scope, key }, stale).await? {
+        (ReadOutcome::Entry(Some(entry)), seen) => Ok(Json(EntryAnswer { entry, seen })),
+        (ReadOutcome::Entry(None), _) => Err(Problem::refused(Code::KeyNotFound, absent).into()),
+        (other, _) => Err(unfitting_read(&other)),
+    }
+}
+
+async fn page_of(app: &App, request: ListRequest) -> Answered<PageAnswer> {
+    let ListRequest { scope, prefix, after, limit, keys_only, stale } = request;
+    match ask(app, Read::List { scope, prefix, after, limit, keys_only }, stale).await? {
+        (ReadOutcome::Page { entries, next }, seen) => Ok(Json(PageAnswer { entries, next, seen })),
+        (other, _) => Err(unfitting_read(&other)),
+    }
+}
+
+/// One key.
+#[utoipa::path(
+    post, path = "/v1/kv/get", operation_id = "kv_get", tag = "keys", request_body = GetRequest,
+    responses((status = 200, description = "The key and its value", body = EntryAnswer), ReadProblems)
+)]
+pub async fn get(
+    State(app): State<App>,
+    Body(request): Body<GetRequest>,
+) -> Answered<EntryAnswer> {
+    entry_of(&app, request).await
+}
+
+/// One key, asked for in the address.
+#[utoipa::path(
+    get, path = "/v1/kv/get", operation_id = "kv_get_by_query", tag = "keys",
+    params(
+        ("job" = Option<String>, Query, description = "The job; `default` when left out"),
+        ("run" = Option<String>, Query, description = "The run; the open one when left out"),
+        ("key" = String, Query, description = "The key, other bytes than text as \\xNN"),
+        ("stale" = Option<bool>, Query, description = "Answer from this node's own state, however old"),
+    ),
+    responses((status = 200, description = "The key and its value", body = EntryAnswer), ReadProblems)
+)]
+pub async fn get_by_query(
+    State(app): State<App>,
+    Params(request): Params<GetRequest>,
+) -> Answered<EntryAnswer> {
+    entry_of(&app, request).await
+}
+
+/// Several keys at one revision.
+#[utoipa::path(
+    post, path = "/v1/kv/multi-get", operation_id = "kv_multi_get", tag = "keys",
+    request_body = KeysRequest,
+    responses((status = 200, description = "The keys, in the order asked", body = EntriesAnswer), ReadProblems)
+)]
+pub async fn multi_get(
+    State(app): State<App>,
+    Body(KeysRequest { scope, keys, stale }): Body<KeysRequest>,
+) -> Answered<EntriesAnswer> {
+    match ask(&app, Read::MultiGet { scope, keys }, stale).await? {
+        (ReadOutcome::Entries(entries), seen) => Ok(Json(EntriesAnswer { entries, seen })),
+        (other, _) => Err(unfitting_read(&other)),
+    }
+}
+
+/// Whether all keys exist.
+#[utoipa::path(
+    post, path = "/v1/kv/check", operation_id = "kv_check", tag = "keys",
+    request_body = KeysRequest,
+    responses((status = 200, description = "Whether all of them exist", body = CheckAnswer), ReadProblems)
+)]
+pub async fn check(
+    State(app): State<App>,
+    Body(KeysRequest { scope, keys, stale }): Body<KeysRequest>,
+) -> Answered<CheckAnswer> {
+    match ask(&app, Read::Check { scope, keys }, stale).await? {
+        (ReadOutcome::Checked { all_exist }, seen) => Ok(Json(CheckAnswer { all_exist, seen })),
+        (other, _) => Err(unfitting_read(&other)),
+    }
+}
+
+/// Keys in byte order, a page at a time.
+#[utoipa::path(
+    post, path = "/v1/kv/list", operation_id = "kv_list", tag = "keys", request_body = ListRequest,
+    responses((status = 200, description = "A page of keys", body = PageAnswer), ReadProblems)
+)]
+pub async fn list(
+    State(app): State<App>,
+    Body(request): Body<ListRequest>,
+) -> Answered<PageAnswer> {
+    page_of(&app, request).await
+}
+
+/// Keys in byte order, asked for in the address.
+#[utoipa::path(
+    get, path = "/v1/kv/list", operation_id = "kv_list_by_query", tag = "keys",
+    params(
+        ("job" = Option<String>, Query, description = "The job; `default` when left out"),
+        ("run" = Option<String>, Query, description = "The run; the open one when left out"),
+        ("prefix" = Option<String>, Query, description = "Only keys that start with this"),
+        ("after" = Option<String>, Query, description = "Only keys behind this one: the `next` of the page before"),
+        ("limit" = Option<u64>, Query, description = "Most entries wanted; 0 = as many as the limits allow"),
+        ("keys_only" = Option<bool>, Query, description = "Leave the values out"),
+        ("stale" = Option<bool>, Query, description = "Answer from this node's own state, however old"),
+    ),
+    responses((status = 200, description = "A page of keys", body = PageAnswer), ReadProblems)
+)]
+pub async fn list_by_query(
+    State(app): State<App>,
+    Params(request): Params<ListRequest>,
+) -> Answered<PageAnswer> {
+    page_of(&app, request).await
+}
+
+/// How many keys start with a prefix; queues are not counted.
+#[utoipa::path(
+    post, path = "/v1/kv/count", operation_id = "kv_count", tag = "keys",
+    request_body = CountRequest,
+    responses((status = 200, description = "The number of keys", body = CountAnswer), ReadProblems)
+)]
+pub async fn count(
+    State(app): State<App>,
+    Body(CountRequest { scope, prefix, stale }): Body<CountRequest>,
+) -> Answered<CountAnswer> {
+    match ask(&app, Read::Count { scope, prefix }, stale).await? {
+        (ReadOutcome::Count { count }, seen) => Ok(Json(CountAnswer { count, seen })),
+        (other, _) => Err(unfitting_read(&other)),
+    }
+}
+
+/// Length of a queue.
+#[utoipa::path(
+    post, path = "/v1/kv/queue-length", operation_id = "kv_queue_length", tag = "queues",
+    request_body = GetRequest,
+    responses((status = 200, description = "The queue's length", body = LengthAnswer), ReadProblems)
+)]
+pub async fn queue_length(
+    State(app): State<App>,
+    Body(GetRequest { scope, key, stale }): Body<GetRequest>,
+) -> Answered<LengthAnswer> {
+    match ask(&app, Read::QueueLength { scope, key }, stale).await? {
+        (ReadOutcome::Count { count }, seen) => Ok(Json(LengthAnswer { length: count, seen })),
+        (other, _) => Err(unfitting_read(&other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::extract::Query;
+    use axum::http::Uri;
+    use serde_json::{from_value, json, to_value};
+
+    use super::*;
+
+    fn query<T: serde::de::DeserializeOwned>(query: &str) -> Result<T, String> {
+        let uri: Uri = format!("/v1/kv/get?{query}").parse().unwrap();
+        Query::try_from_uri(&uri).map(|Query(params)| params).map_err(|e| e.body_text())
+    }
+
+    #[test]
+    fn a_question_reads_the_same_from_the_body_and_from_the_address() {
+        let body = json!({"job": "j", "run": "r", "key": "a b", "stale": true});
+        let expected = from_value::<GetRequest>(body).unwrap();
+        assert_eq!(query::<GetRequest>("key=a%20b&job=j&run=r&stale=true").unwrap(), expected);
+
+        let body = json!({"prefix": "p/", "after": "p/1", "limit": 10, "keys_only": true});
+        let expected = from_value::<ListRequest>(body).unwrap();
+        assert_eq!(
+            query::<ListRequest>("prefix=p/&after=p/1&limit=10&keys_only=true").unwrap(),
+            expected
+        );
+    }
+
+    #[test]
+    fn what_is_left_out_of_an_address_has_its_default() {
+        assert_eq!(
+            query::<GetRequest>(r"key=%5Cx00").unwrap(),
+            GetRequest { scope: Scope::default(), key: Blob::from(vec![0]), stale: false }
+        );
+        let list = query::<ListRequest>("").unwrap();
+        assert_eq!((list.prefix, list.limit, list.keys_only), (Blob::from(""), 0, false));
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_read_is_refused() {
+        for bad in ["", "job=j", "key=k&stale=maybe", "key=k&job=a/b"] {
+            assert!(query::<GetRequest>(bad).is_err(), "{bad:?}");
+        }
+        assert!(query::<ListRequest>("limit=-1").is_err());
+    }
+
+    #[test]
+    fn an_entry_is_flat_and_marked_when_stale() {
+        let entry =
+            KeyEntry { key: "k".into(), value: Some("v".into()), created: 2, modified: 3, version: 2 };
+        let answer = EntryAnswer { entry, seen: Seen { revision: 9, stale: true } };
+        assert_eq!(
+            to_value(answer).unwrap(),
+            json!({
+                "key": "k", "value": "v", "created": 2, "modified": 3, "version": 2,
+                "revision": 9, "stale": true,
+            })
+        );
+    }
+}

@@ -1,0 +1,452 @@
+//! `/metrics`: OpenMetrics text, with names in the shape that etcd's have.
+//!
+//! What happens is counted as it happens; what is so is looked up when it is
+//! asked for.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderValue, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use holdfast_api::{Answer, Effectiveness, NodeId, Problem};
+use holdfast_machine::Counts;
+use parking_lot::Mutex;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+
+use super::App;
+use crate::node::{Node, VERSION};
+use crate::raft::View;
+use crate::storage::stats::WriteStats;
+
+/// Media type of the text.
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Start of every name.
+const PREFIX: &str = "holdfast";
+
+/// The `route` of requests that no route matches: one label for all, or
+/// anybody could make as many as he likes.
+const ROUTE_UNKNOWN: &str = "unknown";
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    route: String,
+    code: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PeerLabels {
+    peer: NodeId,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BuildLabels {
+    version: &'static str,
+}
+
+/// Everything that is counted as it happens.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    leader_changes: Counter,
+    leader_seen: Mutex<Option<(u64, NodeId)>>,
+    proposals_committed: Counter,
+    proposals_failed: Counter,
+    duplicates_answered: Counter,
+    fsync_seconds: Histogram,
+    log: OnceLock<Arc<WriteStats>>,
+    request_seconds: Family<RequestLabels, Histogram>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Metrics::new()
+    }
+}
+
+/// From 0.1 ms, below any disk's fsync, to more than 3 s.
+fn fsync_histogram() -> Histogram {
+    Histogram::new(exponential_buckets(0.000_1, 2.0, 16))
+}
+
+/// From 0.2 ms to more than the longest call.
+fn request_histogram() -> Histogram {
+    Histogram::new(exponential_buckets(0.000_2, 2.5, 14))
+}
+
+impl Metrics {
+    /// All at zero.
+    pub fn new() -> Metrics {
+        let mut registry = Registry::with_prefix(PREFIX);
+        let build = Info::new(BuildLabels { version: VERSION });
+        registry.register("build", "The build", build);
+        let leader_changes = Counter::default();
+        registry.register(
+            "server_leader_changes",
+            "Leaders that this node has seen come",
+            leader_changes.clone(),
+        );
+        let proposals_committed = Counter::default();
+        registry.register(
+            "server_proposals_committed",
+            "Commands of this node's clients that were committed",
+            proposals_committed.clone(),
+        );
+        let proposals_failed = Counter::default();
+        registry.register(
+            "server_proposals_failed",
+            "Commands of this node's clients that were not committed, or nobody knows",
+            proposals_failed.clone(),
+        );
+        let duplicates_answered = Counter::default();
+        registry.register(
+            "session_duplicates_answered",
+            "Commands that were sent again and got the answer of their first try",
+            duplicates_answered.clone(),
+        );
+        let fsync_seconds = fsync_histogram();
+        registry.register(
+            "disk_wal_fsync_duration_seconds",
+            "Time to write a batch of log entries and make it durable",
+            fsync_seconds.clone(),
+        );
+        let request_seconds = Family::new_with_constructor(request_histogram as fn() -> Histogram);
+        registry.register(
+            "http_request_duration_seconds",
+            "Time until the answer to an HTTP request begins",
+            request_seconds.clone(),
+        );
+        Metrics {
+            registry,
+            leader_changes,
+            leader_seen: Mutex::default(),
+            proposals_committed,
+            proposals_failed,
+            duplicates_answered,
+            fsync_seconds,
+            log: OnceLock::new(),
+            request_seconds,
+        }
+    }
+
+    /// A command was committed and this is handed to its client.
+    pub fn answered(&self, answer: &Answer) {
+        self.proposals_committed.inc();
+        if answer.replayed {
+            self.duplicates_answered.inc();
+        }
+    }
+
+    /// A command came to nothing, or nobody knows. One that this node only
+    /// refers to the leader was not proposed and is not counted.
+    pub fn proposal_failed(&self, problem: &Problem) {
+        if problem.leader.is_none() || problem.outcome != Effectiveness::None {
+            self.proposals_failed.inc();
+        }
+    }
+
+    /// This node knows of this leader in this term. Call it at each change;
+    /// the same leader counts once.
+    pub fn leader_seen(&self, term: u64, leader: NodeId) {
+        let mut seen = self.leader_seen.lock();
+        if *seen != Some((term, leader)) {
+            *seen = Some((term, leader));
+            self.leader_changes.inc();
+        }
+    }
+
+    /// Counters for a log writer that show each durable batch to the
+    /// histogram of fsync times.
+    pub fn write_stats(&self) -> Arc<WriteStats> {
+        let seconds = self.fsync_seconds.clone();
+        let stats = WriteStats::observed(move |written| {
+            if written.synced {
+                seconds.observe(written.took.as_secs_f64());
+            }
+        });
+        self.observe_log(&stats);
+        stats
+    }
+
+    /// Shows these counters of a log writer; the first ones, if called again.
+    pub fn observe_log(&self, stats: &Arc<WriteStats>) {
+        self.log.get_or_init(|| stats.clone());
+    }
+
+    /// The log made a batch of entries durable in this time.
+    pub fn observe_fsync(&self, took: Duration) {
+        self.fsync_seconds.observe(took.as_secs_f64());
+    }
+
+    /// A request on a route was answered.
+    fn observe_request(&self, route: &str, code: u16, took: Duration) {
+        let labels = RequestLabels { route: route.to_owned(), code };
+        self.request_seconds.get_or_create(&labels).observe(took.as_secs_f64());
+    }
+
+    /// The whole text; without a node, what was counted so far.
+    fn text(&self, sample: Option<&Sample>) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        encode_registry(&mut text, &self.registry)?;
+        let mut present = Registry::with_prefix(PREFIX);
+        if let Some(log) = self.log.get() {
+            register_log(&mut present, log);
+        }
+        if let Some(sample) = sample {
+            sample.register(&mut present);
+        }
+        encode_registry(&mut text, &present)?;
+        encode_eof(&mut text)?;
+        Ok(text)
+    }
+}
+
+fn gauge(registry: &mut Registry, name: &str, help: &str, value: u64) {
+    let value = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+    registry.register(name, help, value);
+}
+
+fn register_log(registry: &mut Registry, log: &WriteStats) {
+    let mut add = |name, help, value| registry.register(name, help, ConstCounter::new(value));
+    let syncs = log.syncs.load(Relaxed);
+    add("disk_wal_syncs", "Batches of log entries that were made durable", syncs);
+    add("disk_wal_entries", "Log entries written", log.entries.load(Relaxed));
+    add("disk_wal_bytes", "Bytes of those entries", log.bytes.load(Relaxed));
+}
+
+/// What is so at the moment of a scrape.
+#[derive(Debug, Clone)]
+struct Sample {
+    view: View,
+    revision: u64,
+    counts: Counts,
+    waits: u64,
+    watches: u64,
+}
+
+impl Sample {
+    fn of(node: &Node) -> Sample {
+        let (revision, counts) = {
+            let machine = node.machine();
+            (machine.revision(), machine.counts())
+        };
+        let effects = node.effects();
+        Sample {
+            view: node.view(),
+            revision,
+            counts,
+            waits: effects.waits.lock().len() as u64,
+            watches: effects.watches.len(),
+        }
+    }
+
+    fn register(&self, registry: &mut Registry) {
+        let Sample { view, revision, counts, waits, watches } = self;
+        let mut add = |name, help, value| gauge(registry, name, help, value);
+        let knows_leader = u64::from(view.leader.is_some());
+        add("server_has_leader", "Whether this node knows a leader", knows_leader);
+        add("server_is_leader", "Whether this node leads", u64::from(view.is_leader()));
+        add("raft_term", "The term", view.term);
+        add("raft_last_log_index", "Index of the last log entry", view.last_log);
+        add("raft_committed_index", "Index of the last entry known to be committed", view.committed);
+        add("raft_applied_index", "Index of the last applied entry", view.applied);
+        let snapshot = view.snapshot.unwrap_or(0);
+        add("raft_snapshot_index", "Index up to which the snapshot reaches, or 0", snapshot);
+        add("kv_revision", "The revision", *revision);
+        add("kv_keys", "Keys and queued values", counts.keys);
+        add("kv_bytes", "Bytes of keys and values", counts.bytes);
+        add("jobs", "Jobs", counts.jobs);
+        add("runs", "Runs, ended ones included", counts.runs);
+        add("sessions_active", "Sessions", counts.sessions);
+        let answers = counts.session_answer_bytes;
+        add("session_answer_bytes", "Bytes of answers kept for retries", answers);
+        add("history_changes", "Changes kept for watches that resume", counts.history_changes);
+        add("history_bytes", "Bytes of those changes", counts.history_bytes);
+        add("waits_parked", "Waits parked on this node", *waits);
+        add("watches_active", "Watches on this node", *watches);
+        registry.register(
+            "raft_replication_lag_entries",
+            "On the leader: entries that a node's log lacks",
+            self.lags(),
+        );
+    }
+
+    /// How far each other node is behind; nothing unless this one leads.
+    fn lags(&self) -> Family<PeerLabels, Gauge> {
+        let lags = Family::<PeerLabels, Gauge>::default();
+        let others = self.view.nodes.keys().filter(|node| **node != self.view.id);
+        for peer in others.copied().filter(|_| self.view.is_leader()) {
+            let matched = self.view.matched.get(&peer).copied().unwrap_or(0);
+            let lag = self.view.last_log.saturating_sub(matched);
+            let lag = i64::try_from(lag).unwrap_or(i64::MAX);
+            lags.get_or_create(&PeerLabels { peer }).set(lag);
+        }
+        lags
+    }
+}
+
+/// Metrics of this node, OpenMetrics text.
+#[utoipa::path(
+    get, path = "/metrics", operation_id = "metrics", tag = "operations",
+    responses((status = 200, description = "OpenMetrics text", body = String, content_type = "application/openmetrics-text"))
+)]
+pub async fn metrics(State(app): State<App>) -> Response {
+    let sample = app.node().ok().map(Sample::of);
+    if let Some(leader) = sample.as_ref().and_then(|sample| sample.view.leader.as_ref()) {
+        let term = sample.as_ref().map_or(0, |sample| sample.view.term);
+        app.metrics().leader_seen(term, leader.node);
+    }
+    let text = app
+        .metrics()
+        .text(sample.as_ref())
+        .expect("writing into a string fails only when memory is gone");
+    ([(header::CONTENT_TYPE, HeaderValue::from_static(OPENMETRICS))], text).into_response()
+}
+
+/// The layer that times requests.
+pub async fn observe(State(app): State<App>, request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let began = Instant::now();
+    let response = next.run(request).await;
+    let route = route.as_ref().map_or(ROUTE_UNKNOWN, MatchedPath::as_str);
+    app.metrics().observe_request(route, response.status().as_u16(), began.elapsed());
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use holdfast_api::{Code, KvOutcome, LeaderHint, NodeRole, Outcome};
+
+    use super::*;
+
+    fn answer(replayed: bool) -> Answer {
+        Answer { revision: 1, outcome: Outcome::Kv(KvOutcome::Written), replayed }
+    }
+
+    fn sample(role: NodeRole) -> Sample {
+        let address = |node: u64| format!("127.0.0.1:2100{node}");
+        Sample {
+            view: View {
+                id: 1,
+                term: 3,
+                leader: Some(LeaderHint { node: 1, address: address(1) }),
+                role,
+                last_log: 100,
+                applied: 98,
+                committed: 99,
+                snapshot: None,
+                nodes: (1..=3).map(|node| (node, address(node))).collect(),
+                voters: BTreeSet::from([1, 2, 3]),
+                matched: BTreeMap::from([(1, 100), (2, 90)]),
+                heard: BTreeMap::new(),
+                quorum_seen: None,
+                failed: None,
+            },
+            revision: 42,
+            counts: Counts { keys: 7, ..Counts::default() },
+            waits: 5,
+            watches: 6,
+        }
+    }
+
+    fn has_line(text: &str, line: &str) -> bool {
+        text.lines().any(|found| found == line)
+    }
+
+    #[test]
+    fn what_happens_is_counted() {
+        let metrics = Metrics::new();
+        metrics.answered(&answer(false));
+        metrics.answered(&answer(true));
+        metrics.proposal_failed(&Problem::unknown(Code::Unavailable, ""));
+        metrics.leader_seen(1, 1);
+        metrics.leader_seen(1, 1);
+        metrics.leader_seen(2, 3);
+        metrics.observe_fsync(Duration::from_millis(1));
+        metrics.observe_request("/v1/kv/put", 200, Duration::from_millis(2));
+        let text = metrics.text(None).unwrap();
+        for line in [
+            "holdfast_server_proposals_committed_total 2",
+            "holdfast_server_proposals_failed_total 1",
+            "holdfast_session_duplicates_answered_total 1",
+            "holdfast_server_leader_changes_total 2",
+            "holdfast_disk_wal_fsync_duration_seconds_count 1",
+            "holdfast_http_request_duration_seconds_count{route=\"/v1/kv/put\",code=\"200\"} 1",
+        ] {
+            assert!(has_line(&text, line), "{line} in\n{text}");
+        }
+        assert!(text.contains(&format!("holdfast_build_info{{version=\"{VERSION}\"}} 1")), "{text}");
+    }
+
+    #[test]
+    fn a_command_that_is_only_referred_to_the_leader_has_not_failed() {
+        let metrics = Metrics::new();
+        let leader = LeaderHint { node: 2, address: "127.0.0.1:21002".to_owned() };
+        metrics.proposal_failed(&Problem::not_leader(Some(leader)));
+        assert_eq!(metrics.proposals_failed.get(), 0);
+    }
+
+    #[test]
+    fn what_is_so_is_shown_as_it_is_at_the_scrape() {
+        let text = Metrics::new().text(Some(&sample(NodeRole::Leader))).unwrap();
+        for line in [
+            "holdfast_server_has_leader 1",
+            "holdfast_server_is_leader 1",
+            "holdfast_raft_term 3",
+            "holdfast_raft_last_log_index 100",
+            "holdfast_raft_committed_index 99",
+            "holdfast_raft_applied_index 98",
+            "holdfast_kv_revision 42",
+            "holdfast_kv_keys 7",
+            "holdfast_waits_parked 5",
+            "holdfast_watches_active 6",
+            "holdfast_raft_replication_lag_entries{peer=\"2\"} 10",
+            "holdfast_raft_replication_lag_entries{peer=\"3\"} 100",
+        ] {
+            assert!(has_line(&text, line), "{line} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn the_log_writers_counters_are_shown() {
+        let metrics = Metrics::new();
+        let stats = metrics.write_stats();
+        stats.syncs.store(2, Relaxed);
+        stats.entries.store(9, Relaxed);
+        let text = metrics.text(None).unwrap();
+        assert!(has_line(&text, "holdfast_disk_wal_syncs_total 2"), "{text}");
+        assert!(has_line(&text, "holdfast_disk_wal_entries_total 9"), "{text}");
+    }
+
+    #[test]
+    fn a_follower_knows_nothing_of_the_others_lag() {
+        let text = Metrics::new().text(Some(&sample(NodeRole::Follower))).unwrap();
+        assert!(!text.contains("replication_lag_entries{"), "{text}");
+        assert!(has_line(&text, "holdfast_server_is_leader 0"), "{text}");
+    }
+
+    #[test]
+    fn each_name_is_declared_once_and_the_text_ends_as_it_should() {
+        let text = Metrics::new().text(Some(&sample(NodeRole::Leader))).unwrap();
+        let names: Vec<&str> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("# TYPE "))
+            .filter_map(|line| line.split(' ').next())
+            .collect();
+        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "{names:?}");
+        assert!(names.iter().all(|name| name.starts_with("holdfast_")), "{names:?}");
+        assert!(text.ends_with("# EOF\n"));
+    }
+}

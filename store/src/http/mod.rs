@@ -1,0 +1,134 @@
+//! Everything on the node's one port.
+//!
+//! | module | serves |
+//! | --- | --- |
+//! | [`kv`], [`cluster`] | JSON under `/v1/`, for people and scripts |
+//! | [`stream`] | the multiplexed stream of clients and agents |
+//! | [`peers`] | other nodes, under `/raft/v1/` |
+//! | [`health`], [`metrics`] | `/livez`, `/readyz`, `/metrics` |
+//! | [`openapi`] | `/openapi.json`, and the router of all JSON routes |
+//! | [`forward`] | a follower passes a JSON call on to the leader |
+//! | [`problem`] | errors as problem+json |
+//! | [`accept`] | connections: accepted, bounded, drained |
+
+pub mod accept;
+pub mod cluster;
+pub mod forward;
+pub mod health;
+pub mod kv;
+pub mod metrics;
+pub mod openapi;
+pub mod peers;
+pub mod problem;
+pub mod stream;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use holdfast_api::{Code, NodeId, Problem};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::node::Node;
+use crate::raft::tcp::Introduction;
+use metrics::Metrics;
+
+/// Everything that the node serves.
+pub fn router(app: App) -> axum::Router {
+    axum::Router::new()
+        .merge(peers::router(app.clone()))
+        .merge(stream::router(app.clone()))
+        .merge(openapi::router(app))
+}
+
+/// What the handlers share. Cheap to clone.
+#[derive(Clone)]
+pub struct App {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    id: NodeId,
+    initial: BTreeMap<NodeId, String>,
+    metrics: Arc<Metrics>,
+    running: OnceLock<Running>,
+    /// Where a founder's cluster id goes, while this node has none.
+    handed: Mutex<Option<oneshot::Sender<HandedOver>>>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+/// A cluster id from a founder, and whom to tell when it is written down.
+pub struct HandedOver {
+    /// The id.
+    pub cluster_id: String,
+    /// Told once the id is on the disk.
+    pub written: oneshot::Sender<()>,
+}
+
+/// A node that found its place.
+pub struct Running {
+    /// The node.
+    pub node: Node,
+    /// Its words to other nodes.
+    pub introduction: Arc<dyn Introduction>,
+}
+
+impl App {
+    /// An app whose node has yet to find its place.
+    pub fn new(
+        id: NodeId,
+        initial: BTreeMap<NodeId, String>,
+        metrics: Arc<Metrics>,
+        tasks: TaskTracker,
+        stop: CancellationToken,
+    ) -> App {
+        let inner = Inner {
+            id,
+            initial,
+            metrics,
+            running: OnceLock::new(),
+            handed: Mutex::default(),
+            tasks,
+            stop,
+        };
+        App { inner: Arc::new(inner) }
+    }
+
+    /// The node, once it has found its place.
+    pub fn node(&self) -> Result<&Node, Problem> {
+        self.running().map(|running| &running.node)
+    }
+
+    /// The node and its words to others.
+    fn running(&self) -> Result<&Running, Problem> {
+        self.inner.running.get().ok_or_else(|| {
+            Problem::retryable(
+                Code::Unavailable,
+                format!(
+                    "node {} is starting or waits for the other nodes of its cluster; retry",
+                    self.inner.id
+                ),
+            )
+        })
+    }
+
+    /// The node has found its place.
+    pub fn run(&self, running: Running) {
+        assert!(self.inner.running.set(running).is_ok(), "a node finds its place once");
+    }
+
+    /// The counters.
+    pub fn metrics(&self) -> &Metrics {
+        &self.inner.metrics
+    }
+
+    /// Yields what a founder hands over.
+    pub fn handed_over(&self) -> oneshot::Receiver<HandedOver> {
+        let (sender, receiver) = oneshot::channel();
+        *self.inner.handed.lock() = Some(sender);
+        receiver
+    }
+}

@@ -1,0 +1,137 @@
+//! The router of all JSON routes, and the description that comes of it.
+//!
+//! `store/docs/openapi.json` is a copy of what a node serves; a test keeps the
+//! two the same (`UPDATE_OPENAPI=1` writes the file anew).
+
+use std::sync::LazyLock;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::problem::extract::BODY_BYTES_MAX;
+use super::problem::{Failure, ProblemDocument};
+use super::{App, cluster, forward, health, kv, metrics};
+
+/// What the description says of itself.
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Holdfast store",
+        description = "A replicated key-value store: the control plane of distributed training jobs.
+
+Any node answers any call: a follower passes it to the leader. With the header `holdfast-no-forward: 1`, or `?forward=false`, it refuses instead and names the leader (421).
+
+Keys and values are bytes. In JSON they are strings: text stands for itself, a backslash is doubled, every other byte is `\\xNN`.
+
+A change can be sent again safely if it names a session and a sequence in the headers `holdfast-session` and `holdfast-sequence`: it has one effect, and each try gets the same answer.
+
+Questions are answered as of now, or later, unless `stale` asks for the answering node's own state.
+
+Errors are problem+json (RFC 9457) with a stable `code`, whether it is `retryable`, and whether the call had an effect (`outcome`: none, applied or unknown).",
+        license(name = "Apache-2.0"),
+    ),
+    components(schemas(ProblemDocument)),
+    tags(
+        (name = "keys", description = "Keys and values, waits and watches"),
+        (name = "queues", description = "Queues; they and keys are separate spaces"),
+        (name = "sessions", description = "Sessions make changes retryable"),
+        (name = "runs", description = "Jobs and their runs"),
+        (name = "cluster", description = "Nodes, leadership, limits"),
+        (name = "operations", description = "Health, metrics and this description"),
+    )
+)]
+struct Description;
+
+/// What `/openapi.json` serves.
+static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
+    let document = described_routes().into_openapi();
+    let mut text = document.to_pretty_json().expect("the description is made of strings and maps");
+    text.push('\n');
+    text
+});
+
+/// The description of this API.
+#[utoipa::path(
+    get, path = "/openapi.json", operation_id = "openapi", tag = "operations",
+    responses((status = 200, description = "This document", content_type = "application/json"))
+)]
+async fn openapi() -> Response {
+    let kind = HeaderValue::from_static("application/json");
+    ([(header::CONTENT_TYPE, kind)], DOCUMENT.as_str()).into_response()
+}
+
+fn described_routes() -> OpenApiRouter<App> {
+    use cluster as c;
+    use kv::{change, park, read};
+    OpenApiRouter::with_openapi(Description::openapi())
+        .routes(routes!(change::put))
+        .routes(routes!(change::multi_put))
+        .routes(routes!(change::add))
+        .routes(routes!(change::cas))
+        .routes(routes!(change::cas_revision))
+        .routes(routes!(change::append))
+        .routes(routes!(change::delete))
+        .routes(routes!(change::push))
+        .routes(routes!(change::pop))
+        .routes(routes!(change::transaction))
+        .routes(routes!(read::get, read::get_by_query))
+        .routes(routes!(read::multi_get))
+        .routes(routes!(read::check))
+        .routes(routes!(read::list, read::list_by_query))
+        .routes(routes!(read::count))
+        .routes(routes!(read::queue_length))
+        .routes(routes!(park::wait))
+        .routes(routes!(park::watch, park::watch_by_query))
+        .routes(routes!(c::open_session))
+        .routes(routes!(c::keep_session))
+        .routes(routes!(c::close_session))
+        .routes(routes!(c::open_run))
+        .routes(routes!(c::end_run))
+        .routes(routes!(c::delete_run))
+        .routes(routes!(c::runs))
+        .routes(routes!(c::jobs))
+        .routes(routes!(c::status))
+        .routes(routes!(c::nodes))
+        .routes(routes!(c::add_node))
+        .routes(routes!(c::promote_node))
+        .routes(routes!(c::remove_node))
+        .routes(routes!(c::leader))
+        .routes(routes!(c::transfer_leader))
+        .routes(routes!(c::limits, c::set_limits))
+        .routes(routes!(health::livez))
+        .routes(routes!(health::readyz))
+        .routes(routes!(metrics::metrics))
+        .routes(routes!(openapi))
+}
+
+/// All JSON routes, health, metrics and the description, with the layers
+/// around them. Paths and methods that nobody serves are problems too.
+pub fn router(app: App) -> Router {
+    let (router, _) = described_routes().split_for_parts();
+    router
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(no_such_method)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(from_fn_with_state(app.clone(), forward::steer))
+        .layer(from_fn_with_state(app.clone(), metrics::observe))
+        .with_state(app)
+}
+
+async fn no_such_path(uri: Uri) -> Failure {
+    let message = format!("there is no path {}; see /openapi.json", uri.path());
+    Failure::invalid(StatusCode::NOT_FOUND, message)
+}
+
+async fn no_such_method(method: Method, uri: Uri) -> Failure {
+    let message = format!("{} does not take {method}; see /openapi.json", uri.path());
+    Failure::invalid(StatusCode::METHOD_NOT_ALLOWED, message)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! Other nodes: who this one is, the founding, and the channels of consensus.
+
+use std::collections::BTreeMap;
+
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use holdfast_api::{NodeId, NodeStatus, Problem};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::sync::oneshot;
+
+use super::{App, HandedOver};
+use crate::formation::{FOUND, Founding, IDENTITY, Identity};
+use crate::node::status::OWN_STATUS;
+use crate::raft::peer::{PEER_HEADER, PeerHello};
+use crate::raft::tcp::{PATH, UPGRADE};
+use crate::raft::wire::Channel;
+
+/// The routes between nodes.
+pub fn router(app: App) -> Router {
+    Router::new()
+        .route(IDENTITY, get(identity))
+        .route(FOUND, post(found))
+        .route(OWN_STATUS, get(own_status))
+        .route(&format!("{PATH}{{channel}}"), get(channel))
+        .with_state(app)
+}
+
+async fn identity(State(app): State<App>) -> Json<Identity> {
+    let (cluster_id, members, retired) = match app.node() {
+        Ok(node) => {
+            let retired = node.machine().retired().collect();
+            (Some(node.cluster_id().to_owned()), node.view().nodes, retired)
+        }
+        Err(_) => (None, BTreeMap::new(), Default::default()),
+    };
+    let initial = app.inner.initial.clone();
+    Json(Identity { node: app.inner.id, cluster_id, initial, members, retired })
+}
+
+/// A founder hands over the cluster id; answered once it is on the disk.
+async fn found(State(app): State<App>, Json(founding): Json<Founding>) -> Response {
+    let refuse = |why: &str| (StatusCode::CONFLICT, why.to_owned()).into_response();
+    if founding.initial != app.inner.initial {
+        return refuse("it was started with another --initial-cluster");
+    }
+    if let Ok(node) = app.node() {
+        return if node.cluster_id() == founding.cluster_id {
+            StatusCode::OK.into_response()
+        } else {
+            refuse("it belongs to another cluster")
+        };
+    }
+    let Some(handed) = app.inner.handed.lock().take() else {
+        return refuse("it is taking its place just now");
+    };
+    let (written, done) = oneshot::channel();
+    let handed_over = HandedOver { cluster_id: founding.cluster_id, written };
+    if handed.send(handed_over).is_err() || done.await.is_err() {
+        return refuse("it is stopping");
+    }
+    StatusCode::OK.into_response()
+}
+
+async fn own_status(State(app): State<App>) -> Result<Json<NodeStatus>, Unready> {
+    Ok(Json(app.node().map_err(Unready)?.own_status()))
+}
+
+/// A problem between nodes, where no one reads more than its text.
+struct Unready(Problem);
+
+impl IntoResponse for Unready {
+    fn into_response(self) -> Response {
+        (StatusCode::SERVICE_UNAVAILABLE, self.0.message).into_response()
+    }
+}
+
+/// Opens a channel of consensus: both introduce themselves, then the
+/// connection is theirs.
+async fn channel(
+    State(app): State<App>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    request: Request,
+) -> Response {
+    let refuse = |status: StatusCode, why: String| (status, why).into_response();
+    let Some(channel) = Channel::from_name(&name) else {
+        return refuse(StatusCode::NOT_FOUND, format!("there is no channel {name}"));
+    };
+    let theirs = headers.get(PEER_HEADER).and_then(|value| value.to_str().ok());
+    let theirs = theirs.and_then(|json| serde_json::from_str::<PeerHello>(json).ok());
+    let Some(theirs) = theirs else {
+        return refuse(StatusCode::BAD_REQUEST, "only for nodes of a cluster".to_owned());
+    };
+    let running = match app.running() {
+        Ok(running) => running,
+        Err(problem) => return refuse(StatusCode::SERVICE_UNAVAILABLE, problem.message),
+    };
+    if let Err(error) = running.introduction.judge(&theirs) {
+        tracing::warn!(%error, from = theirs.node, "refused another node");
+        return (StatusCode::CONFLICT, Json(error)).into_response();
+    }
+    let ours = serde_json::to_string(&running.introduction.hello(theirs.node));
+    let ours = ours.ok().and_then(|json| HeaderValue::from_str(&json).ok());
+    let (Some(ours), Some(upgrade)) = (ours, request.extensions().get::<OnUpgrade>().cloned())
+    else {
+        return refuse(StatusCode::BAD_REQUEST, "an upgrade is needed".to_owned());
+    };
+    let serving = serve_channel(app.clone(), channel, theirs.node, upgrade);
+    app.inner.tasks.spawn(app.inner.stop.clone().run_until_cancelled_owned(serving));
+    let headers = [
+        (header::CONNECTION, HeaderValue::from_static("upgrade")),
+        (header::UPGRADE, HeaderValue::from_static(UPGRADE)),
+        (header::HeaderName::from_static(PEER_HEADER), ours),
+    ];
+    (StatusCode::SWITCHING_PROTOCOLS, headers).into_response()
+}
+
+async fn serve_channel(app: App, channel: Channel, from: NodeId, upgrade: OnUpgrade) {
+    let Ok(node) = app.node() else { return };
+    let io = match upgrade.await {
+        Ok(io) => TokioIo::new(io),
+        Err(error) => return tracing::debug!(%error, from, "a node went away"),
+    };
+    if let Err(error) = node.consensus().serve_channel(channel, io).await {
+        tracing::debug!(%error, from, channel = channel.as_str(), "a channel closed");
+    }
+    if matches!(channel, Channel::Append | Channel::Heartbeat) {
+        node.connection_lost(from).await;
+    }
+}

@@ -1,0 +1,359 @@
+//! Errors over HTTP: problem+json (RFC 9457) with Holdfast's own members.
+//!
+//! The one place that gives each [`Code`] its HTTP status. The description of
+//! the API is made from the same table.
+
+pub mod extract;
+
+use std::collections::BTreeMap;
+
+use axum::body::Bytes;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use holdfast_api::{Code, Effectiveness, Problem, Refusal};
+use serde::{Deserialize, Serialize};
+use utoipa::openapi::response::Response as Described;
+use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder};
+
+/// Media type of an error.
+pub const PROBLEM_JSON: &str = "application/problem+json";
+
+/// Start of a problem's `type`; its code follows.
+const TYPE_PREFIX: &str = "urn:holdfast:problem:";
+
+/// How long a client should wait before it retries what had no effect: about
+/// the time of an election.
+const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
+
+/// All codes, in the order of their declaration.
+pub const CODES: [Code; 21] = [
+    Code::NotLeader,
+    Code::Unavailable,
+    Code::Timeout,
+    Code::InvalidRequest,
+    Code::LimitExceeded,
+    Code::QuotaExceeded,
+    Code::Overloaded,
+    Code::KeyNotFound,
+    Code::JobNotFound,
+    Code::RunNotFound,
+    Code::Fenced,
+    Code::Conflict,
+    Code::NotANumber,
+    Code::SessionExpired,
+    Code::Stale,
+    Code::Compacted,
+    Code::NodeNotFound,
+    Code::QuorumWouldBeLost,
+    Code::WrongCluster,
+    Code::FeatureLevel,
+    Code::Internal,
+];
+
+/// The HTTP status of an error.
+pub fn status_of(code: Code) -> StatusCode {
+    match code {
+        Code::InvalidRequest => StatusCode::BAD_REQUEST,
+        Code::KeyNotFound | Code::JobNotFound | Code::RunNotFound | Code::NodeNotFound => {
+            StatusCode::NOT_FOUND
+        }
+        Code::Fenced | Code::Conflict | Code::Stale | Code::QuorumWouldBeLost => {
+            StatusCode::CONFLICT
+        }
+        Code::SessionExpired | Code::Compacted => StatusCode::GONE,
+        Code::LimitExceeded => StatusCode::PAYLOAD_TOO_LARGE,
+        Code::NotLeader | Code::WrongCluster => StatusCode::MISDIRECTED_REQUEST,
+        Code::NotANumber => StatusCode::UNPROCESSABLE_ENTITY,
+        Code::Overloaded => StatusCode::TOO_MANY_REQUESTS,
+        Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        Code::FeatureLevel => StatusCode::NOT_IMPLEMENTED,
+        Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Code::Timeout => StatusCode::GATEWAY_TIMEOUT,
+        Code::QuotaExceeded => StatusCode::INSUFFICIENT_STORAGE,
+    }
+}
+
+/// What a code means, in a few words; the same for each problem of the code.
+pub fn title_of(code: Code) -> &'static str {
+    match code {
+        Code::NotLeader => "Another node leads",
+        Code::Unavailable => "No leader or no quorum at present",
+        Code::Timeout => "The time limit passed",
+        Code::InvalidRequest => "The request cannot be understood",
+        Code::LimitExceeded => "A single thing is too big",
+        Code::QuotaExceeded => "The job or the cluster is full",
+        Code::Overloaded => "Too many requests at once",
+        Code::KeyNotFound => "The key is absent",
+        Code::JobNotFound => "The job is unknown",
+        Code::RunNotFound => "The run is unknown, or none is open",
+        Code::Fenced => "The run has ended",
+        Code::Conflict => "It does not fit the present state",
+        Code::NotANumber => "The value is not a number",
+        Code::SessionExpired => "The session is gone",
+        Code::Stale => "The sequence was acknowledged before",
+        Code::Compacted => "The revision is no longer kept",
+        Code::NodeNotFound => "The node is unknown",
+        Code::QuorumWouldBeLost => "The cluster could lose its quorum",
+        Code::WrongCluster => "The node belongs to another cluster",
+        Code::FeatureLevel => "The feature is not enabled yet",
+        Code::Internal => "A defect of Holdfast",
+    }
+}
+
+/// An error as it travels over HTTP.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ProblemDocument {
+    /// `urn:holdfast:problem:` and the code.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// What the code means; the same for each problem of the code.
+    pub title: String,
+    /// The HTTP status.
+    pub status: u16,
+    /// What happened, and what to do about it.
+    #[serde(flatten)]
+    pub problem: Problem,
+}
+
+/// A problem and the HTTP status it is told with.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Failure {
+    status: StatusCode,
+    problem: Problem,
+}
+
+impl Failure {
+    /// A request that HTTP itself calls by another status than its code:
+    /// no such path, a body too large.
+    pub fn invalid(status: StatusCode, message: impl Into<String>) -> Failure {
+        Failure { status, problem: Problem::refused(Code::InvalidRequest, message) }
+    }
+
+    /// The HTTP status.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The problem.
+    pub fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
+    /// The problem as it travels.
+    pub fn document(&self) -> ProblemDocument {
+        ProblemDocument {
+            kind: format!("{TYPE_PREFIX}{}", self.problem.code),
+            title: title_of(self.problem.code).to_owned(),
+            status: self.status.as_u16(),
+            problem: self.problem.clone(),
+        }
+    }
+}
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Failure {
+        Failure { status: status_of(problem.code), problem }
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Failure {
+        Problem::from(refusal).into()
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let body = serde_json::to_vec(&self.document())
+            .expect("a problem is made of strings and numbers, which JSON can hold");
+        let kind = HeaderValue::from_static(PROBLEM_JSON);
+        let mut response =
+            (self.status, [(header::CONTENT_TYPE, kind)], Bytes::from(body)).into_response();
+        let headers = response.headers_mut();
+        // Generic HTTP clients repeat on this header, in a session or not:
+        // only what had no effect invites them to.
+        if self.problem.retryable
+            && self.problem.outcome == Effectiveness::None
+            && matches!(self.problem.code, Code::Unavailable | Code::Overloaded)
+        {
+            headers.insert(header::RETRY_AFTER, RETRY_AFTER_SECONDS);
+        }
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response
+    }
+}
+
+/// A problem as a response.
+pub fn respond(problem: Problem) -> Response {
+    Failure::from(problem).into_response()
+}
+
+/// Problems of every call.
+const ALWAYS: &[Code] = &[
+    Code::InvalidRequest,
+    Code::NotLeader,
+    Code::WrongCluster,
+    Code::Overloaded,
+    Code::Internal,
+    Code::Unavailable,
+    Code::Timeout,
+];
+
+/// Problems of a question.
+pub struct ReadProblems;
+
+impl utoipa::IntoResponses for ReadProblems {
+    fn responses() -> BTreeMap<String, RefOr<Described>> {
+        use Code::{Compacted, Fenced, JobNotFound, KeyNotFound, LimitExceeded, RunNotFound};
+        describe(&[KeyNotFound, JobNotFound, RunNotFound, LimitExceeded, Fenced, Compacted])
+    }
+}
+
+/// Problems of a change.
+pub struct ChangeProblems;
+
+impl utoipa::IntoResponses for ChangeProblems {
+    fn responses() -> BTreeMap<String, RefOr<Described>> {
+        describe(&[
+            Code::JobNotFound,
+            Code::RunNotFound,
+            Code::LimitExceeded,
+            Code::QuotaExceeded,
+            Code::Fenced,
+            Code::Conflict,
+            Code::NotANumber,
+            Code::SessionExpired,
+            Code::Stale,
+            Code::FeatureLevel,
+        ])
+    }
+}
+
+/// Problems of what an operator does to the cluster.
+pub struct AdminProblems;
+
+impl utoipa::IntoResponses for AdminProblems {
+    fn responses() -> BTreeMap<String, RefOr<Described>> {
+        describe(&[Code::Conflict, Code::NodeNotFound, Code::QuorumWouldBeLost])
+    }
+}
+
+/// Describes the statuses of these codes and of those that any call can get.
+fn describe(codes: &[Code]) -> BTreeMap<String, RefOr<Described>> {
+    let mut by_status: BTreeMap<u16, Vec<String>> = BTreeMap::new();
+    for code in CODES.into_iter().filter(|code| ALWAYS.contains(code) || codes.contains(code)) {
+        let meaning = format!("`{code}`: {}", title_of(code));
+        by_status.entry(status_of(code).as_u16()).or_default().push(meaning);
+    }
+    by_status
+        .into_iter()
+        .map(|(status, meanings)| (status.to_string(), problem_response(&meanings.join("; "))))
+        .collect()
+}
+
+fn problem_response(description: &str) -> RefOr<Described> {
+    let schema = Ref::from_schema_name("ProblemDocument");
+    let content = ContentBuilder::new().schema(Some(schema)).build();
+    ResponseBuilder::new().description(description).content(PROBLEM_JSON, content).build().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use holdfast_api::LeaderHint;
+
+    use super::*;
+
+    /// Fails to compile when a code is added, so that it is added to [`CODES`].
+    fn ordinal(code: Code) -> usize {
+        match code {
+            Code::NotLeader => 0,
+            Code::Unavailable => 1,
+            Code::Timeout => 2,
+            Code::InvalidRequest => 3,
+            Code::LimitExceeded => 4,
+            Code::QuotaExceeded => 5,
+            Code::Overloaded => 6,
+            Code::KeyNotFound => 7,
+            Code::JobNotFound => 8,
+            Code::RunNotFound => 9,
+            Code::Fenced => 10,
+            Code::Conflict => 11,
+            Code::NotANumber => 12,
+            Code::SessionExpired => 13,
+            Code::Stale => 14,
+            Code::Compacted => 15,
+            Code::NodeNotFound => 16,
+            Code::QuorumWouldBeLost => 17,
+            Code::WrongCluster => 18,
+            Code::FeatureLevel => 19,
+            Code::Internal => 20,
+        }
+    }
+
+    #[test]
+    fn every_code_is_listed_once_and_has_an_error_status_and_a_title_of_its_own() {
+        let ordinals: Vec<usize> = CODES.into_iter().map(ordinal).collect();
+        assert_eq!(ordinals, (0..CODES.len()).collect::<Vec<_>>());
+        for code in CODES {
+            let status = status_of(code);
+            assert!(status.is_client_error() || status.is_server_error(), "{code}: {status}");
+        }
+        let titles: BTreeSet<&str> = CODES.into_iter().map(title_of).collect();
+        assert_eq!(titles.len(), CODES.len());
+    }
+
+    #[test]
+    fn a_problem_reads_as_rfc_9457_says_with_our_members_beside() {
+        let leader = LeaderHint { node: 2, address: "127.0.0.1:21002".to_owned() };
+        let document = Failure::from(Problem::not_leader(Some(leader))).document();
+        assert_eq!(
+            serde_json::to_value(&document).unwrap(),
+            serde_json::json!({
+                "type": "urn:holdfast:problem:not_leader",
+                "title": "Another node leads",
+                "status": 421,
+                "code": "not_leader",
+                "detail": "the leader is node 2 at 127.0.0.1:21002",
+                "retryable": true,
+                "outcome": "none",
+                "leader": {"node": 2, "address": "127.0.0.1:21002"},
+            })
+        );
+    }
+
+    #[test]
+    fn a_refusal_keeps_the_state_machines_own_words() {
+        let refusal = Refusal::JobNotFound { job: "train".parse().unwrap() };
+        let document = serde_json::to_value(Failure::from(refusal).document()).unwrap();
+        assert_eq!(document["status"], 404);
+        assert_eq!(document["code"], "job_not_found");
+        assert_eq!(document["refusal"], serde_json::json!({"job_not_found": {"job": "train"}}));
+    }
+
+    #[test]
+    fn only_what_had_no_effect_invites_generic_clients_to_retry() {
+        let retry_after = |problem| respond(problem).headers().contains_key(header::RETRY_AFTER);
+        assert!(retry_after(Problem::not_leader(None)));
+        assert!(retry_after(Problem::retryable(Code::Overloaded, "")));
+        assert!(!retry_after(Problem::unknown(Code::Unavailable, "")));
+        assert!(!retry_after(Problem::refused(Code::Fenced, "")));
+    }
+
+    #[test]
+    fn a_problem_is_sent_as_problem_json() {
+        let response = respond(Problem::refused(Code::KeyNotFound, "no key"));
+        assert_eq!(response.status(), StatusCode::NOT_FOUND);
+        assert_eq!(response.headers()[header::CONTENT_TYPE], PROBLEM_JSON);
+    }
+
+    #[test]
+    fn codes_that_share_a_status_are_described_together() {
+        let described = describe(&[Code::KeyNotFound, Code::JobNotFound]);
+        let RefOr::T(response) = &described["404"] else { panic!("described in place") };
+        assert!(response.description.contains("key_not_found"));
+        assert!(response.description.contains("job_not_found"));
+        assert!(described.contains_key("503") && !described.contains_key("507"));
+    }
+}

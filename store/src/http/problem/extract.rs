@@ -1,0 +1,181 @@
+//! What a handler takes from a request; what cannot be read is a problem.
+
+use axum::Json;
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{FromRequest, FromRequestParts, Query, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
+use holdfast_api::SessionRef;
+use holdfast_api::routes::{ACK_HEADER, SEQUENCE_HEADER, SESSION_HEADER};
+use serde::de::DeserializeOwned;
+
+use super::Failure;
+
+/// Longest body of a request, in bytes. A command of 16 MiB fits if it is
+/// text; bytes that have to be escaped take up to four times their room here
+/// and travel better over the stream.
+pub const BODY_BYTES_MAX: usize = 24 * 1024 * 1024;
+
+/// A JSON body.
+pub struct Body<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
+        match Json::from_request(request, state).await {
+            Ok(Json(body)) => Ok(Body(body)),
+            Err(rejection) => Err(unreadable(&rejection)),
+        }
+    }
+}
+
+fn unreadable(rejection: &JsonRejection) -> Failure {
+    match rejection {
+        JsonRejection::MissingJsonContentType(_) => Failure::invalid(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "the body must be JSON: send the header `content-type: application/json` (curl: `--json`)",
+        ),
+        JsonRejection::BytesRejection(bytes) if bytes.status() == StatusCode::PAYLOAD_TOO_LARGE => {
+            too_large()
+        }
+        JsonRejection::BytesRejection(bytes) => Failure::invalid(bytes.status(), bytes.body_text()),
+        _ => Failure::invalid(StatusCode::BAD_REQUEST, rejection.body_text()),
+    }
+}
+
+/// The body is longer than is read.
+pub fn too_large() -> Failure {
+    Failure::invalid(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        format!("the body is longer than {BODY_BYTES_MAX} bytes; send fewer keys at a time"),
+    )
+}
+
+/// The parameters behind the `?`.
+pub struct Params<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Failure> {
+        Query::try_from_uri(&parts.uri).map(|Query(params)| Params(params)).map_err(bad_query)
+    }
+}
+
+/// The parameters behind the `?` cannot be read.
+pub fn bad_query(rejection: QueryRejection) -> Failure {
+    Failure::invalid(StatusCode::BAD_REQUEST, rejection.body_text())
+}
+
+/// The place of a change in its client's session, from the headers: what makes
+/// it retryable.
+pub struct InSession(pub Option<SessionRef>);
+
+impl<S: Send + Sync> FromRequestParts<S> for InSession {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Failure> {
+        session_ref(&parts.headers)
+            .map(InSession)
+            .map_err(|why| Failure::invalid(StatusCode::BAD_REQUEST, why))
+    }
+}
+
+/// The session headers, for the description of the API.
+#[derive(utoipa::IntoParams)]
+#[into_params(parameter_in = Header)]
+pub struct SessionHeaders {
+    /// The session (`/v1/session/open`): with it and a sequence, a change that
+    /// is sent again has one effect and gets the same answer.
+    #[param(rename = "holdfast-session", required = false)]
+    pub session: u64,
+    /// The change's own number in the session, from 1; keep it when you retry.
+    #[param(rename = "holdfast-sequence", required = false)]
+    pub sequence: u64,
+    /// The lowest sequence whose answer is still wanted; left out, this
+    /// change's own, which suits a client that does one thing at a time.
+    #[param(rename = "holdfast-ack", required = false)]
+    pub ack: u64,
+}
+
+/// Reads the session headers: all absent, or a session and a sequence.
+fn session_ref(headers: &HeaderMap) -> Result<Option<SessionRef>, String> {
+    let session = number(headers, SESSION_HEADER)?;
+    let sequence = number(headers, SEQUENCE_HEADER)?;
+    let ack = number(headers, ACK_HEADER)?;
+    let (id, sequence) = match (session, sequence, ack) {
+        (None, None, None) => return Ok(None),
+        (Some(session), Some(sequence), _) => (session, sequence),
+        _ => return Err(format!("`{SESSION_HEADER}` and `{SEQUENCE_HEADER}` go together")),
+    };
+    let ack = ack.unwrap_or(sequence);
+    if sequence == 0 || ack > sequence {
+        return Err(format!(
+            "`{SEQUENCE_HEADER}` starts at 1 and `{ACK_HEADER}` is at most the sequence, not {ack} with {sequence}"
+        ));
+    }
+    Ok(Some(SessionRef { id, sequence, ack }))
+}
+
+fn number(headers: &HeaderMap, name: &str) -> Result<Option<u64>, String> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let number = value.to_str().ok().and_then(|text| text.parse().ok());
+    match number.filter(|_| values.next().is_none()) {
+        Some(number) => Ok(Some(number)),
+        None => Err(format!("the header `{name}` must be one whole number")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    type Header = (&'static str, &'static str);
+
+    fn headers(pairs: &[Header]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    #[test]
+    fn session_headers_are_all_there_or_none() {
+        let cases: [(&[Header], Option<SessionRef>); 3] = [
+            (&[], None),
+            (
+                &[(SESSION_HEADER, "7"), (SEQUENCE_HEADER, "3"), (ACK_HEADER, "2")],
+                Some(SessionRef { id: 7, sequence: 3, ack: 2 }),
+            ),
+            (
+                &[(SESSION_HEADER, "7"), (SEQUENCE_HEADER, "3")],
+                Some(SessionRef { id: 7, sequence: 3, ack: 3 }),
+            ),
+        ];
+        for (given, expected) in cases {
+            assert_eq!(session_ref(&headers(given)).unwrap(), expected, "{given:?}");
+        }
+    }
+
+    #[test]
+    fn malformed_session_headers_are_refused() {
+        let cases: [&[Header]; 8] = [
+            &[(SESSION_HEADER, "7")],
+            &[(SEQUENCE_HEADER, "1")],
+            &[(ACK_HEADER, "1")],
+            &[(SESSION_HEADER, "x"), (SEQUENCE_HEADER, "1")],
+            &[(SESSION_HEADER, "7"), (SEQUENCE_HEADER, "-1")],
+            &[(SESSION_HEADER, "7"), (SEQUENCE_HEADER, "0")],
+            &[(SESSION_HEADER, "7"), (SEQUENCE_HEADER, "1"), (ACK_HEADER, "2")],
+            &[(SESSION_HEADER, "7"), (SESSION_HEADER, "8"), (SEQUENCE_HEADER, "1")],
+        ];
+        for given in cases {
+            assert!(session_ref(&headers(given)).is_err(), "{given:?}");
+        }
+    }
+}

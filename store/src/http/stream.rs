@@ -1,0 +1,423 @@
+//! The multiplexed stream of clients and agents (see [`holdfast_api::stream`]).
+//!
+//! One task reads requests and hands them on, one writes replies, as many in
+//! one frame as are waiting. What a connection may have under way is bounded,
+//! in number and in bytes: past the bound its requests are not read.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use bytes::Bytes;
+use futures::stream::{SplitSink, SplitStream};
+use futures::{SinkExt, StreamExt};
+use holdfast_api::stream::{FRAME_BYTES_MAX, UPGRADE};
+use holdfast_api::{
+    Code, Hello, Problem, Reply, ReplyBody, Request as Asked, RequestBody, Scope, routes,
+};
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio_util::codec::{Framed, LengthDelimitedCodec};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::App;
+use crate::node::{Node, ParkedWait, VERSION};
+
+/// Requests of one connection under way, waits and watches not counted.
+const UNDER_WAY_MAX: usize = 8_192;
+
+/// Waits and watches of one connection.
+const PARKED_MAX: usize = 262_144;
+
+/// Bytes of replies of one connection that wait to be written.
+const WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Replies in one frame.
+const FRAME_REPLIES_MAX: usize = 1_024;
+
+/// Bytes after which a frame takes no more replies.
+const FRAME_BYTES_FULL: usize = 1024 * 1024;
+
+/// Longest time a client may take to read a frame.
+const WRITE_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// A watch without changes reports its progress this often.
+const PROGRESS_EVERY: Duration = Duration::from_secs(10);
+
+/// Batches of one watch that may wait to be written.
+const WATCH_BATCHES_MAX: usize = 64;
+
+type Wire = Framed<TokioIo<Upgraded>, LengthDelimitedCodec>;
+
+/// The route of the stream.
+pub fn router(app: App) -> Router {
+    Router::new().route(routes::STREAM, get(open)).with_state(app)
+}
+
+async fn open(State(app): State<App>, headers: HeaderMap, request: Request) -> Response {
+    let asked = headers.get(header::UPGRADE).and_then(|value| value.to_str().ok());
+    let upgrade = request.extensions().get::<OnUpgrade>().cloned();
+    let (Some(UPGRADE), Some(upgrade)) = (asked, upgrade) else {
+        let problem = Problem::refused(
+            Code::InvalidRequest,
+            format!("this path speaks {UPGRADE} after an HTTP/1.1 upgrade"),
+        );
+        return super::problem::respond(problem);
+    };
+    let node = match app.node() {
+        Ok(node) => node.clone(),
+        Err(problem) => return super::problem::respond(problem),
+    };
+    let serving = {
+        let app = app.clone();
+        async move {
+            match upgrade.await {
+                Ok(io) => serve(app, node, io).await,
+                Err(error) => tracing::debug!(%error, "a client went away"),
+            }
+        }
+    };
+    app.inner.tasks.spawn(serving);
+    let headers = [
+        (header::CONNECTION, HeaderValue::from_static("upgrade")),
+        (header::UPGRADE, HeaderValue::from_static(UPGRADE)),
+    ];
+    (StatusCode::SWITCHING_PROTOCOLS, headers).into_response()
+}
+
+async fn serve(app: App, node: Node, io: Upgraded) {
+    let wire = LengthDelimitedCodec::builder()
+        .little_endian()
+        .length_field_length(4)
+        .max_frame_length(FRAME_BYTES_MAX as usize)
+        .new_framed(TokioIo::new(io));
+    let (mut sink, source) = wire.split();
+    if sink.send(packed(&hello(&node))).await.is_err() {
+        return;
+    }
+    let (out, replies) = mpsc::unbounded_channel();
+    let connection = Connection {
+        replies: Replies { out, waiting_bytes: Arc::default() },
+        app: app.clone(),
+        node,
+        under_way: Arc::new(Semaphore::new(UNDER_WAY_MAX)),
+        parked: Arc::default(),
+        tasks: TaskTracker::new(),
+        closed: app.inner.stop.child_token(),
+    };
+    let closed = connection.closed.clone();
+    let waiting_bytes = connection.replies.waiting_bytes.clone();
+    let reading = connection.read(source);
+    let writing = write(sink, replies, waiting_bytes);
+    // Whichever side ends first ends the other.
+    tokio::select! {
+        () = reading => {}
+        () = writing => {}
+        () = closed.cancelled() => {}
+    }
+    closed.cancel();
+}
+
+fn hello(node: &Node) -> Hello {
+    Hello {
+        cluster_id: node.cluster_id().to_owned(),
+        node: node.id(),
+        version: VERSION.to_owned(),
+        leader: node.view().leader,
+        nodes: node.directory(),
+    }
+}
+
+fn packed<T: serde::Serialize>(value: &T) -> Bytes {
+    Bytes::from(rmp_serde::to_vec_named(value).expect("wire types have no maps with failing keys"))
+}
+
+/// Where a connection's replies go.
+#[derive(Clone)]
+struct Replies {
+    /// Bounded by what may be under way.
+    out: mpsc::UnboundedSender<(Reply, Option<OwnedSemaphorePermit>)>,
+    waiting_bytes: Arc<AtomicUsize>,
+}
+
+impl Replies {
+    fn send(&self, id: u64, body: ReplyBody, place: Option<OwnedSemaphorePermit>) {
+        self.waiting_bytes.fetch_add(weight(&body), Ordering::Relaxed);
+        // A connection that is gone needs no replies.
+        drop(self.out.send((Reply { id, body }, place)));
+    }
+}
+
+struct Connection {
+    replies: Replies,
+    app: App,
+    node: Node,
+    under_way: Arc<Semaphore>,
+    /// Waits and watches by request id; dropping one ends it.
+    parked: Arc<Mutex<HashMap<u64, Parked>>>,
+    tasks: TaskTracker,
+    closed: CancellationToken,
+}
+
+/// A wait or watch of this connection.
+enum Parked {
+    /// Being registered; ended meanwhile or not.
+    Registering,
+    Wait { _parked: ParkedWait },
+    Watch { ended: CancellationToken },
+}
+
+impl Drop for Parked {
+    fn drop(&mut self) {
+        if let Parked::Watch { ended } = self {
+            ended.cancel();
+        }
+    }
+}
+
+/// A parked wait's callback holds on to the place it is parked in: what is
+/// still parked when the connection ends is let go here.
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let parked = std::mem::take(&mut *self.parked.lock());
+        drop(parked);
+    }
+}
+
+impl Connection {
+    async fn read(self, mut source: SplitStream<Wire>) {
+        while let Some(frame) = source.next().await {
+            let requests = frame.map_err(|e| e.to_string()).and_then(|frame| {
+                rmp_serde::from_slice::<Vec<Asked>>(&frame).map_err(|e| e.to_string())
+            });
+            let requests = match requests {
+                Ok(requests) => requests,
+                Err(error) => {
+                    tracing::warn!(%error, "a client's frame cannot be read; its connection is closed");
+                    return;
+                }
+            };
+            for Asked { id, body } in requests {
+                self.take(id, body).await;
+            }
+            while self.replies.waiting_bytes.load(Ordering::Relaxed) > WAITING_BYTES_MAX {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+    }
+
+    async fn take(&self, id: u64, body: RequestBody) {
+        match body {
+            RequestBody::Cancel { request } => {
+                self.parked.lock().remove(&request);
+                return;
+            }
+            RequestBody::Wait { scope, conditions, since } => {
+                return self.wait(id, &scope, conditions, since);
+            }
+            RequestBody::Watch { scope, prefix, from } => {
+                return self.watch(id, &scope, prefix, from);
+            }
+            _ => {}
+        }
+        let Ok(place) = self.under_way.clone().acquire_owned().await else { return };
+        let replies = self.replies.clone();
+        match body {
+            RequestBody::Propose(proposal) => {
+                let app = self.app.clone();
+                let done = Box::new(move |result| {
+                    let body = match result {
+                        Ok(answer) => {
+                            app.metrics().answered(&answer);
+                            ReplyBody::Answer(answer)
+                        }
+                        Err(problem) => ReplyBody::Problem(problem),
+                    };
+                    replies.send(id, body, Some(place));
+                });
+                self.node.submit(proposal, done);
+            }
+            RequestBody::Read { read, stale } => {
+                self.node.submit_read(read, stale, move |result| {
+                    let body = result.map_or_else(ReplyBody::Problem, ReplyBody::Read);
+                    replies.send(id, body, Some(place));
+                });
+            }
+            RequestBody::Status => {
+                let node = self.node.clone();
+                self.spawn(async move {
+                    replies.send(id, ReplyBody::Status(node.status().await), Some(place));
+                });
+            }
+            RequestBody::Admin(admin) => {
+                let node = self.node.clone();
+                self.spawn(async move {
+                    let done = node.admin(admin).await;
+                    let body = done.map_or_else(ReplyBody::Problem, |()| ReplyBody::Done);
+                    replies.send(id, body, Some(place));
+                });
+            }
+            RequestBody::Cancel { .. } | RequestBody::Wait { .. } | RequestBody::Watch { .. } => {}
+        }
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(self.closed.clone().run_until_cancelled_owned(task));
+    }
+
+    /// Takes a place for a wait or watch, unless the connection has too many.
+    fn park(&self, id: u64) -> bool {
+        let mut parked = self.parked.lock();
+        if parked.len() < PARKED_MAX {
+            parked.insert(id, Parked::Registering);
+            return true;
+        }
+        drop(parked);
+        let problem = Problem::retryable(Code::Overloaded, "too many waits on this connection");
+        self.replies.send(id, ReplyBody::Problem(problem), None);
+        false
+    }
+
+    fn wait(
+        &self,
+        id: u64,
+        scope: &Scope,
+        conditions: Vec<holdfast_api::Condition>,
+        since: Option<holdfast_api::Revision>,
+    ) {
+        if !self.park(id) {
+            return;
+        }
+        let (replies, parked) = (self.replies.clone(), self.parked.clone());
+        // May be called while the node holds its locks: it only sends. The
+        // place is given up in a task, since dropping it takes those locks.
+        let (tasks, closed) = (self.tasks.clone(), self.closed.clone());
+        let ended = Box::new(move |result: Result<_, Problem>| {
+            let body = match result {
+                Ok(revision) => ReplyBody::Released { revision },
+                Err(problem) => ReplyBody::Problem(problem),
+            };
+            replies.send(id, body, None);
+            let give_up = async move { drop(parked.lock().remove(&id)) };
+            tasks.spawn(closed.run_until_cancelled_owned(give_up));
+        });
+        let replies = self.replies.clone();
+        let waiting = move |revision| replies.send(id, ReplyBody::Waiting { revision }, None);
+        if let Some(wait) = self.node.wait(scope, conditions, since, waiting, ended) {
+            let mut parked = self.parked.lock();
+            match parked.get_mut(&id) {
+                Some(place) => *place = Parked::Wait { _parked: wait },
+                // It ended meanwhile.
+                None => drop(parked),
+            }
+        }
+    }
+
+    fn watch(
+        &self,
+        id: u64,
+        scope: &Scope,
+        prefix: holdfast_api::Blob,
+        from: Option<holdfast_api::Revision>,
+    ) {
+        if !self.park(id) {
+            return;
+        }
+        let mut watcher = match self.node.watch(scope, prefix, from) {
+            Ok(watcher) => watcher,
+            Err(problem) => {
+                self.parked.lock().remove(&id);
+                return self.replies.send(id, ReplyBody::Problem(problem), None);
+            }
+        };
+        let ended = self.closed.child_token();
+        self.parked.lock().insert(id, Parked::Watch { ended: ended.clone() });
+        let (replies, parked) = (self.replies.clone(), self.parked.clone());
+        let room = Arc::new(Semaphore::new(WATCH_BATCHES_MAX));
+        let task = async move {
+            let problem = loop {
+                match watcher.next(PROGRESS_EVERY).await {
+                    Ok(batches) => {
+                        for batch in batches {
+                            let Ok(place) = room.clone().acquire_owned().await else { return };
+                            replies.send(id, ReplyBody::Changes(batch), Some(place));
+                        }
+                    }
+                    Err(problem) => break problem,
+                }
+            };
+            replies.send(id, ReplyBody::Problem(problem), None);
+            parked.lock().remove(&id);
+        };
+        self.tasks.spawn(ended.run_until_cancelled_owned(task));
+    }
+}
+
+/// Writes replies, as many in a frame as are waiting.
+async fn write(
+    mut sink: SplitSink<Wire, Bytes>,
+    mut replies: mpsc::UnboundedReceiver<(Reply, Option<OwnedSemaphorePermit>)>,
+    waiting_bytes: Arc<AtomicUsize>,
+) {
+    while let Some((first, place)) = replies.recv().await {
+        let mut bytes = weight(&first.body);
+        let (mut frame, mut places) = (vec![first], vec![place]);
+        while frame.len() < FRAME_REPLIES_MAX && bytes < FRAME_BYTES_FULL {
+            let Ok((reply, place)) = replies.try_recv() else { break };
+            bytes += weight(&reply.body);
+            frame.push(reply);
+            places.push(place);
+        }
+        let sent = tokio::time::timeout(WRITE_TIME_MAX, sink.send(packed(&frame))).await;
+        waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        match sent {
+            Ok(Ok(())) => drop(places),
+            Ok(Err(error)) => return tracing::debug!(%error, "a client went away"),
+            Err(_) => {
+                tracing::warn!("a client did not read for {WRITE_TIME_MAX:?}; its connection is closed");
+                return;
+            }
+        }
+    }
+}
+
+/// Roughly the bytes of a reply.
+fn weight(body: &ReplyBody) -> usize {
+    use holdfast_api::{ChangeKind, KvOutcome, Outcome, ReadOutcome};
+    let entry = |e: &holdfast_api::KeyEntry| {
+        64 + e.key.len() + e.value.as_ref().map_or(0, holdfast_api::Blob::len)
+    };
+    64 + match body {
+        ReplyBody::Read(answer) => match &answer.outcome {
+            ReadOutcome::Entry(found) => found.as_ref().map_or(0, entry),
+            ReadOutcome::Entries(found) => found.iter().flatten().map(entry).sum(),
+            ReadOutcome::Page { entries, .. } => entries.iter().map(entry).sum(),
+            _ => 64,
+        },
+        ReplyBody::Answer(answer) => match &answer.outcome {
+            Outcome::Kv(KvOutcome::Compared { value: Some(value), .. })
+            | Outcome::Kv(KvOutcome::Popped { value: Some(value), .. }) => value.len(),
+            _ => 64,
+        },
+        ReplyBody::Changes(batch) => {
+            let change = |change: &holdfast_api::Change| {
+                let value = match &change.kind {
+                    ChangeKind::Put { value, .. } => value.len(),
+                    _ => 0,
+                };
+                64 + change.key.len() + value
+            };
+            batch.changes.iter().map(change).sum()
+        }
+        _ => 256,
+    }
+}

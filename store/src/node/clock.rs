@@ -1,0 +1,72 @@
+//! Log time, as the leader counts it.
+
+use std::time::Duration;
+
+use holdfast_api::LogTime;
+use tokio::time::Instant;
+
+/// Longest step that one look at the clock may add. The proposer looks every
+/// [`TICK`], so that a frozen or starved leader loses time instead of jumping
+/// over everybody's idle limits.
+pub const STEP_MAX: Duration = Duration::from_millis(200);
+
+/// How often the leader looks at its clock.
+pub const TICK: Duration = Duration::from_millis(50);
+
+/// Counts this node's monotonic clock in short, clamped steps, from the time
+/// of the last applied entry on.
+#[derive(Debug)]
+pub struct LogClock {
+    time: LogTime,
+    /// Part of a millisecond not yet counted.
+    rest: Duration,
+    seen: Instant,
+}
+
+impl LogClock {
+    /// A clock that has counted nothing yet.
+    pub fn new(now: Instant) -> Self {
+        LogClock { time: 0, rest: Duration::ZERO, seen: now }
+    }
+
+    /// The time counted so far.
+    pub fn time(&self) -> LogTime {
+        self.time
+    }
+
+    /// Counts what passed since the last look, and never falls behind `applied`,
+    /// the machine's own time.
+    pub fn stamp(&mut self, now: Instant, applied: LogTime) -> LogTime {
+        let passed = now.saturating_duration_since(self.seen).min(STEP_MAX) + self.rest;
+        self.seen = now;
+        let whole = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX);
+        self.rest = passed - Duration::from_millis(whole);
+        self.time = self.time.saturating_add(whole).max(applied);
+        self.time
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_short_steps_and_clamps_long_ones() {
+        let start = Instant::now();
+        let mut clock = LogClock::new(start);
+        let after = |ms| start + Duration::from_millis(ms);
+        assert_eq!(clock.stamp(after(30), 0), 30);
+        assert_eq!(clock.stamp(after(60), 0), 60);
+        assert_eq!(clock.stamp(after(100_060), 0), 60 + 200, "a freeze is one clamped step");
+        assert_eq!(clock.stamp(after(100_061), 0), 261);
+    }
+
+    #[test]
+    fn never_falls_behind_what_is_applied() {
+        let start = Instant::now();
+        let mut clock = LogClock::new(start);
+        assert_eq!(clock.stamp(start, 5_000), 5_000);
+        assert_eq!(clock.stamp(start + Duration::from_micros(1_500), 5_000), 5_001);
+        assert_eq!(clock.stamp(start + Duration::from_micros(2_000), 5_000), 5_002);
+    }
+}

@@ -1,0 +1,57 @@
+//! What applying an entry wakes: waits and watches.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use holdfast_api::{Problem, Revision};
+use holdfast_machine::Effect;
+use parking_lot::Mutex;
+
+use super::waits::Waits;
+use super::watches::Watches;
+use crate::storage::EffectSink;
+
+/// Performs the machine's effects on this node.
+#[derive(Default)]
+pub struct Effects {
+    /// Parked waits.
+    pub waits: Mutex<Waits>,
+    /// Registered watches.
+    pub watches: Arc<Watches>,
+    performed: AtomicU64,
+}
+
+impl Effects {
+    /// The last revision whose effects were performed: everybody concerned by
+    /// it, or by one before, was told.
+    pub fn performed(&self) -> Revision {
+        self.performed.load(Ordering::Acquire)
+    }
+
+    /// Ends everything parked here, because this node leads no more.
+    pub fn end_all(&self, problem: &Problem) {
+        self.waits.lock().end_all(problem);
+        self.watches.end_all();
+    }
+}
+
+impl EffectSink for Effects {
+    fn applied(&self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Changed(batch) => {
+                    self.waits.lock().changed(&batch);
+                    self.watches.changed(&batch);
+                    self.performed.store(batch.revision, Ordering::Release);
+                }
+                Effect::RunEnded { run, refusal } => self.waits.lock().run_ended(&run, &refusal),
+            }
+        }
+    }
+
+    /// A whole image has replaced the state: nobody knows what changed. Only
+    /// a follower gets one, and a follower has nothing parked.
+    fn installed(&self) {
+        self.end_all(&Problem::not_leader(None));
+    }
+}

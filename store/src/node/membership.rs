@@ -1,0 +1,187 @@
+//! Nodes added, promoted, removed; leadership handed over. One change at a
+//! time, each refused when the cluster could lose its quorum by it.
+
+use std::time::Duration;
+
+use holdfast_api::{Admin, ClusterCommand, Code, Command, NodeId, Problem};
+
+use super::Node;
+use crate::formation;
+use crate::raft::View;
+
+/// A node that answered within this time counts as healthy.
+const HEALTHY_WITHIN: Duration = Duration::from_secs(2);
+
+/// A learner this close to the end of the log is caught up.
+const CAUGHT_UP_ENTRIES: u64 = 1_000;
+
+/// How long a node that is to be added may take to answer.
+const PROBE_TIME_MAX: Duration = Duration::from_secs(2);
+
+impl Node {
+    /// Does what an operator asked; on the leader alone.
+    pub async fn admin(&self, admin: Admin) -> Result<(), Problem> {
+        self.leads_or_refer()?;
+        let _one_at_a_time = self.inner.membership.try_lock().map_err(|_| {
+            Problem::retryable(Code::Conflict, "another membership change is under way; retry")
+        })?;
+        match admin {
+            Admin::AddNode { node, address } => self.add_node(node, address).await,
+            Admin::PromoteNode { node } => self.promote_node(node).await,
+            Admin::RemoveNode { node } => self.remove_node(node).await,
+            Admin::TransferLeader { to } => self.transfer_leader(to).await,
+        }
+    }
+
+    async fn add_node(&self, node: NodeId, address: String) -> Result<(), Problem> {
+        let view = self.view();
+        let refuse = |why: String| Err(Problem::refused(Code::Conflict, why));
+        if node == 0 {
+            return Err(Problem::refused(Code::InvalidRequest, "node ids start at 1"));
+        }
+        if self.machine().is_retired(node) {
+            return refuse(format!("node id {node} was removed once and is never used again; choose a new id"));
+        }
+        if let Some(known) = view.nodes.get(&node) {
+            return refuse(format!("node {node} is a member already, at {known}"));
+        }
+        if let Some((other, _)) = view.nodes.iter().find(|(_, known)| **known == address) {
+            return refuse(format!("{address} is the address of node {other}"));
+        }
+        let start = format!(
+            "start it first: holdfast-store serve --node-id {node} --data-dir DIR --listen {address} --join {}",
+            view.nodes.values().cloned().collect::<Vec<_>>().join(",")
+        );
+        let found = formation::ask_identity(&address, PROBE_TIME_MAX).await.map_err(|error| {
+            Problem::refused(Code::Conflict, format!("no node answers at {address} ({error}); {start}"))
+        })?;
+        if found.node != node {
+            return refuse(format!("the node at {address} has the id {}, not {node}", found.node));
+        }
+        if found.cluster_id.as_deref() != Some(self.cluster_id()) {
+            return refuse(format!("the node at {address} is not waiting to join this cluster; {start}"));
+        }
+        self.inner.consensus.add_learner(node, address).await
+    }
+
+    async fn promote_node(&self, node: NodeId) -> Result<(), Problem> {
+        let view = self.view();
+        known(&view, node)?;
+        if view.voters.contains(&node) {
+            return Err(Problem::refused(Code::Conflict, format!("node {node} votes already")));
+        }
+        if !healthy(&view, node) {
+            return Err(Problem::retryable(
+                Code::QuorumWouldBeLost,
+                format!("node {node} does not answer; a vote it cannot cast would weaken the quorum"),
+            ));
+        }
+        let behind = view.last_log.saturating_sub(view.matched.get(&node).copied().unwrap_or(0));
+        if behind > CAUGHT_UP_ENTRIES {
+            return Err(Problem::retryable(
+                Code::QuorumWouldBeLost,
+                format!("node {node} is still {behind} entries behind; promote it once it has caught up (`holdfast node list`)"),
+            ));
+        }
+        let mut voters = view.voters.clone();
+        voters.insert(node);
+        keeps_quorum(&view, &voters)?;
+        self.inner.consensus.promote(node).await
+    }
+
+    async fn remove_node(&self, node: NodeId) -> Result<(), Problem> {
+        let view = self.view();
+        known(&view, node)?;
+        let mut voters = view.voters.clone();
+        voters.remove(&node);
+        if voters.is_empty() {
+            return Err(Problem::refused(
+                Code::QuorumWouldBeLost,
+                format!("node {node} is the last voter"),
+            ));
+        }
+        if view.voters.contains(&node) {
+            keeps_quorum(&view, &voters)?;
+        }
+        if node == view.id {
+            // The next leader removes this one: the caller is sent there.
+            self.transfer_leader(None).await?;
+            return Err(self.referral());
+        }
+        let retire = Command::Cluster(ClusterCommand::RetireNode { node });
+        if !self.machine().is_retired(node) {
+            self.propose_own(retire).await?;
+        }
+        self.inner.consensus.remove(node).await
+    }
+
+    /// Hands leadership over; without a target to the most advanced healthy voter.
+    pub async fn transfer_leader(&self, to: Option<NodeId>) -> Result<(), Problem> {
+        let view = self.view();
+        if !view.is_leader() {
+            return Err(self.referral());
+        }
+        let target = match to {
+            Some(to) if to == view.id => return Ok(()),
+            Some(to) => {
+                known(&view, to)?;
+                if !view.voters.contains(&to) {
+                    return Err(Problem::refused(
+                        Code::Conflict,
+                        format!("node {to} is a learner; promote it first: `holdfast node promote {to}`"),
+                    ));
+                }
+                if !healthy(&view, to) {
+                    return Err(Problem::retryable(
+                        Code::Unavailable,
+                        format!("node {to} does not answer"),
+                    ));
+                }
+                to
+            }
+            None => {
+                let others = self.other_voters(&view).into_iter();
+                let healthy = others.filter(|node| healthy(&view, *node));
+                let best = healthy.max_by_key(|node| view.matched.get(node).copied());
+                best.ok_or_else(|| {
+                    Problem::retryable(Code::Unavailable, "no other voter answers")
+                })?
+            }
+        };
+        self.inner.consensus.transfer(target).await
+    }
+}
+
+fn known(view: &View, node: NodeId) -> Result<(), Problem> {
+    if view.nodes.contains_key(&node) {
+        return Ok(());
+    }
+    Err(Problem::refused(
+        Code::NodeNotFound,
+        format!("there is no node {node} (`holdfast node list` shows all)"),
+    ))
+}
+
+/// Whether the leader heard of the node lately.
+fn healthy(view: &View, node: NodeId) -> bool {
+    node == view.id || view.heard.get(&node).is_some_and(|ago| *ago < HEALTHY_WITHIN)
+}
+
+/// Refuses a set of voters of which too few are healthy.
+fn keeps_quorum(
+    view: &View,
+    voters: &std::collections::BTreeSet<NodeId>,
+) -> Result<(), Problem> {
+    let needed = voters.len() / 2 + 1;
+    let healthy = voters.iter().filter(|node| healthy(view, **node)).count();
+    if healthy >= needed {
+        return Ok(());
+    }
+    Err(Problem::retryable(
+        Code::QuorumWouldBeLost,
+        format!(
+            "of the {} voters after this change {needed} are needed and only {healthy} answer; bring the others back first (`holdfast node list`)",
+            voters.len()
+        ),
+    ))
+}

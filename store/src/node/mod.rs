@@ -1,0 +1,437 @@
+//! The node: what its connections ask, answered by consensus and the state
+//! machine.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`clock`] | log time as the leader counts it |
+//! | [`proposer`] | commands packed into log entries |
+//! | [`reader`] | linearizable reads, batched |
+//! | [`waits`], [`watches`] | who is parked here, and what wakes them |
+//! | [`effects`] | applying wakes them |
+//! | [`membership`] | nodes added, promoted, removed; leadership handed over |
+//! | [`status`] | the cluster as operators see it |
+//! | [`succession`] | a dead leader is noticed by its closed connections |
+//! | [`upkeep`] | what the leader looks after on its own |
+//! | [`witness`] | how far other nodes' logs were seen to reach |
+
+pub mod clock;
+pub mod effects;
+pub mod membership;
+pub mod proposer;
+pub mod reader;
+pub mod status;
+pub mod succession;
+pub mod upkeep;
+pub mod waits;
+pub mod watches;
+pub mod witness;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use holdfast_api::{
+    Answer, Blob, Code, Condition, LeaderHint, NodeId, Outcome, Problem, Proposal, Read,
+    ReadAnswer, ReadOutcome, Revision, Scope, WatchBatch,
+};
+use holdfast_machine::Machine;
+use parking_lot::{MappedRwLockReadGuard, RwLockReadGuard};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::raft::{Consensus, View};
+use crate::storage::SharedState;
+use effects::Effects;
+use proposer::{Done, Proposer};
+use reader::Reader;
+use waits::{Registered, WaitId};
+use watches::Registration;
+
+/// This build's version.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Changes given to a watch at a time.
+const WATCH_CHANGES_MAX: usize = 1_024;
+
+/// A node at work. Cheap to clone.
+#[derive(Clone)]
+pub struct Node {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    id: NodeId,
+    cluster_id: String,
+    consensus: Consensus,
+    state: SharedState,
+    effects: Arc<Effects>,
+    proposer: Proposer,
+    reader: Reader,
+    /// One membership change at a time.
+    membership: tokio::sync::Mutex<()>,
+    draining: AtomicBool,
+    tasks: TaskTracker,
+}
+
+/// What a node is made of.
+pub struct Parts {
+    /// Its id.
+    pub id: NodeId,
+    /// Its cluster.
+    pub cluster_id: String,
+    /// Its part in consensus.
+    pub consensus: Consensus,
+    /// The applied state.
+    pub state: SharedState,
+    /// What applying wakes.
+    pub effects: Arc<Effects>,
+}
+
+/// A parked wait; dropping it forgets the wait.
+pub struct ParkedWait {
+    id: WaitId,
+    effects: Arc<Effects>,
+}
+
+impl Drop for ParkedWait {
+    fn drop(&mut self) {
+        self.effects.waits.lock().cancel(self.id);
+    }
+}
+
+impl Node {
+    /// Starts the node's own tasks; they end when `stop` is cancelled.
+    pub fn start(parts: Parts, tasks: TaskTracker, stop: CancellationToken) -> Node {
+        let Parts { id, cluster_id, consensus, state, effects } = parts;
+        let (proposer, proposing) = Proposer::new(id, consensus.clone(), state.clone());
+        let (reader, reading) = Reader::new(consensus.clone());
+        for task in [futures::future::Either::Left(proposing), futures::future::Either::Right(reading)] {
+            tasks.spawn(stop.clone().run_until_cancelled_owned(task));
+        }
+        let inner = Inner {
+            id,
+            cluster_id,
+            consensus,
+            state,
+            effects,
+            proposer,
+            reader,
+            membership: tokio::sync::Mutex::default(),
+            draining: AtomicBool::new(false),
+            tasks: tasks.clone(),
+        };
+        let node = Node { inner: Arc::new(inner) };
+        tasks.spawn(stop.run_until_cancelled_owned(node.clone().watch_leadership()));
+        node
+    }
+
+    /// This node's id.
+    pub fn id(&self) -> NodeId {
+        self.inner.id
+    }
+
+    /// The cluster's id.
+    pub fn cluster_id(&self) -> &str {
+        &self.inner.cluster_id
+    }
+
+    /// Its part in consensus.
+    pub fn consensus(&self) -> &Consensus {
+        &self.inner.consensus
+    }
+
+    /// The applied state, however old; let go of it soon.
+    pub fn machine(&self) -> MappedRwLockReadGuard<'_, Machine> {
+        RwLockReadGuard::map(self.inner.state.read(), |state| &state.machine)
+    }
+
+    /// What is parked here.
+    pub fn effects(&self) -> &Effects {
+        &self.inner.effects
+    }
+
+    /// What it knows of the cluster.
+    pub fn view(&self) -> View {
+        self.inner.consensus.view()
+    }
+
+    /// From now on not ready: it is about to stop.
+    pub fn drain(&self) {
+        self.inner.draining.store(true, Ordering::Release);
+    }
+
+    /// Whether it is about to stop.
+    pub fn is_draining(&self) -> bool {
+        self.inner.draining.load(Ordering::Acquire)
+    }
+
+    /// Commits a command; `done` hears what became of it. Never blocks.
+    pub fn submit(&self, proposal: Proposal, done: Done) {
+        if let Err(problem) = self.leads_or_refer().and_then(|()| self.fits(&proposal)) {
+            return done(Err(problem));
+        }
+        self.inner.proposer.submit(proposal, done);
+    }
+
+    /// Commits a command. A refusal of the state machine is an answer here.
+    pub async fn propose(&self, proposal: Proposal) -> Result<Answer, Problem> {
+        let (done, answer) = oneshot::channel();
+        self.submit(proposal, Box::new(|result| drop(done.send(result))));
+        answer.await.unwrap_or_else(|_| {
+            Err(Problem::unknown(Code::Unavailable, "this node is stopping; retry elsewhere"))
+        })
+    }
+
+    /// A command that the log should not even carry.
+    fn fits(&self, proposal: &Proposal) -> Result<(), Problem> {
+        let size = proposer::weight(proposal) as u64;
+        let limit = self.machine().limits().command_bytes_max;
+        if size <= limit.saturating_add(proposer::WEIGHT_SLACK) {
+            return Ok(());
+        }
+        let what = "command_bytes_max".to_owned();
+        Err(holdfast_api::Refusal::LimitExceeded { what, size, limit }.into())
+    }
+
+    /// Answers a read; `done` hears the answer. Never blocks.
+    pub fn submit_read(
+        &self,
+        read: Read,
+        stale: bool,
+        done: impl FnOnce(Result<ReadAnswer, Problem>) + Send + 'static,
+    ) {
+        if stale {
+            return done(Ok(self.machine().read(&read)));
+        }
+        if let Err(problem) = self.leads_or_refer() {
+            return done(Err(problem));
+        }
+        let state = self.inner.state.clone();
+        self.inner.reader.submit(Box::new(move |ready| {
+            done(ready.map(|()| state.read().machine.read(&read)));
+        }));
+    }
+
+    /// Answers a read.
+    pub async fn read(&self, read: Read, stale: bool) -> Result<ReadAnswer, Problem> {
+        let (done, answer) = oneshot::channel();
+        self.submit_read(read, stale, |result| drop(done.send(result)));
+        let answer = answer.await.unwrap_or_else(|_| {
+            Err(Problem::retryable(Code::Unavailable, "this node is stopping; retry elsewhere"))
+        })?;
+        match answer.outcome {
+            ReadOutcome::Refused(refusal) => Err(refusal.into()),
+            _ => Ok(answer),
+        }
+    }
+
+    /// Returns once the applied state may be read as the newest.
+    pub async fn linearize(&self) -> Result<(), Problem> {
+        self.leads_or_refer()?;
+        let (done, ready) = oneshot::channel();
+        self.inner.reader.submit(Box::new(|result| drop(done.send(result))));
+        ready.await.unwrap_or_else(|_| Err(Problem::not_leader(None)))
+    }
+
+    /// Waits for conditions. `ended` hears once how it ended; `waiting` is
+    /// called first, with the revision of the registration, if something is
+    /// missing. Dropping what is returned forgets the wait.
+    pub fn wait(
+        &self,
+        scope: &Scope,
+        conditions: Vec<Condition>,
+        since: Option<Revision>,
+        waiting: impl FnOnce(Revision),
+        ended: waits::Ended,
+    ) -> Option<ParkedWait> {
+        if let Err(problem) = self.leads_or_refer() {
+            ended(Err(problem));
+            return None;
+        }
+        // The machine must not move between the look at it and the parking.
+        let machine = self.machine();
+        let run = match machine.resolve(scope) {
+            Ok(run) => run,
+            Err(refusal) => {
+                ended(Err(refusal.into()));
+                return None;
+            }
+        };
+        let revision = machine.revision();
+        let registered =
+            self.inner.effects.waits.lock().register(&machine, run, conditions, since, ended);
+        drop(machine);
+        match registered {
+            Registered::Parked(id) => {
+                waiting(revision);
+                // A leadership lost meanwhile ends what is parked; one lost
+                // before the parking has to be noticed here.
+                if !self.inner.consensus.leads() {
+                    self.inner.effects.waits.lock().end_all(&self.referral());
+                }
+                Some(ParkedWait { id, effects: self.inner.effects.clone() })
+            }
+            // What this node has applied may be old news if it leads no more.
+            Registered::Met(ended) => {
+                self.inner.reader.submit(Box::new(move |ready| ended(ready.map(|()| revision))));
+                None
+            }
+        }
+    }
+
+    /// Watches the changes of a prefix from a revision on.
+    pub fn watch(
+        &self,
+        scope: &Scope,
+        prefix: Blob,
+        from: Option<Revision>,
+    ) -> Result<Watcher, Problem> {
+        self.leads_or_refer()?;
+        let machine = self.machine();
+        let run = machine.resolve(scope).map_err(Problem::from)?;
+        let next = from.unwrap_or_else(|| machine.revision() + 1).max(1);
+        let registration = self.inner.effects.watches.register(run.clone(), prefix.clone());
+        drop(machine);
+        Ok(Watcher {
+            node: self.clone(),
+            run,
+            prefix,
+            next,
+            // What lies before the registration was not rung for.
+            behind: true,
+            registration,
+        })
+    }
+
+    /// An error that leads to the leader, unless this node leads.
+    pub fn leads_or_refer(&self) -> Result<(), Problem> {
+        if self.inner.consensus.leads() { Ok(()) } else { Err(self.referral()) }
+    }
+
+    /// Where to go instead.
+    pub fn referral(&self) -> Problem {
+        let view = self.view();
+        Problem::not_leader(view.leader.filter(|leader| leader.node != view.id))
+    }
+
+    /// All nodes and where they are.
+    pub fn directory(&self) -> Vec<LeaderHint> {
+        let nodes = self.view().nodes.into_iter();
+        nodes.map(|(node, address)| LeaderHint { node, address }).collect()
+    }
+
+    /// Ends what is parked here whenever this node stops leading.
+    async fn watch_leadership(self) {
+        let consensus = self.inner.consensus.clone();
+        let mut led = false;
+        let mut term = 0;
+        consensus
+            .watch(|view| {
+                if led && (!view.is_leader() || view.term != term) {
+                    self.inner.effects.end_all(&self.referral());
+                }
+                if view.is_leader() != led || (led && view.term != term) {
+                    match &view.leader {
+                        _ if view.is_leader() => tracing::info!(term = view.term, "this node leads"),
+                        Some(leader) => tracing::info!(
+                            term = view.term, leader = leader.node, "this node follows"
+                        ),
+                        None => tracing::info!(term = view.term, "this node leads no more"),
+                    }
+                }
+                (led, term) = (view.is_leader(), view.term);
+            })
+            .await;
+    }
+
+    /// The voters that are not this node.
+    fn other_voters(&self, view: &View) -> BTreeSet<NodeId> {
+        view.voters.iter().copied().filter(|node| *node != view.id).collect()
+    }
+
+    /// Proposes a command of the node's own.
+    async fn propose_own(&self, command: holdfast_api::Command) -> Result<(), Problem> {
+        match self.propose(Proposal { session: None, command }).await?.outcome {
+            Outcome::Refused(refusal) => Err(refusal.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// One watch: reads the history at its own pace.
+pub struct Watcher {
+    node: Node,
+    run: holdfast_machine::RunKey,
+    prefix: Blob,
+    next: Revision,
+    behind: bool,
+    registration: Registration,
+}
+
+impl Watcher {
+    /// The next revisions with changes, whole and in order; waits for them.
+    /// Without changes for `quiet`, an empty batch that reports progress.
+    pub async fn next(&mut self, quiet: std::time::Duration) -> Result<Vec<WatchBatch>, Problem> {
+        loop {
+            if self.registration.bell.is_ended() || !self.node.inner.consensus.leads() {
+                return Err(self.node.referral());
+            }
+            // Nothing lies between `next` and the first ring, or it had rung.
+            match self.registration.bell.take() {
+                Some(first) if !self.behind => self.next = self.next.max(first),
+                Some(_) => {}
+                None if !self.behind => {
+                    if tokio::time::timeout(quiet, self.registration.bell.heard()).await.is_err()
+                        && let Some(progress) = self.progress()
+                    {
+                        return Ok(vec![progress]);
+                    }
+                    continue;
+                }
+                None => {}
+            }
+            let batches = self.read_history()?;
+            if !batches.is_empty() {
+                return Ok(batches);
+            }
+        }
+    }
+
+    fn read_history(&mut self) -> Result<Vec<WatchBatch>, Problem> {
+        let machine = self.node.machine();
+        let batches = machine
+            .history(&self.run, self.prefix.as_bytes(), self.next, WATCH_CHANGES_MAX)
+            .map_err(|compacted| {
+                Problem::refused(
+                    Code::Compacted,
+                    format!(
+                        "changes before revision {} are no longer kept; read the keys again and watch from there",
+                        compacted.oldest
+                    ),
+                )
+            })?;
+        match batches.last() {
+            Some(last) => {
+                self.next = last.revision + 1;
+                self.behind = true;
+            }
+            None => {
+                self.next = self.next.max(machine.revision() + 1);
+                self.behind = false;
+            }
+        }
+        Ok(batches)
+    }
+
+    /// All revisions up to this one were delivered.
+    fn progress(&mut self) -> Option<WatchBatch> {
+        // In this order: whatever was performed had rung before.
+        let revision = self.node.inner.effects.performed();
+        if self.registration.bell.peek() || revision < self.next {
+            return None;
+        }
+        self.next = revision + 1;
+        Some(WatchBatch { revision, changes: Vec::new() })
+    }
+}

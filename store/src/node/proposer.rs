@@ -1,0 +1,246 @@
+//! The one proposer: packs what is waiting into log entries.
+//!
+//! Connections hand it commands with a callback each. It stamps the time,
+//! proposes, and keeps a few entries under way, so that the next batch forms
+//! while the disk works on the last.
+
+use std::collections::VecDeque;
+
+use futures::StreamExt;
+use futures::stream::FuturesOrdered;
+use holdfast_api::{
+    Answer, ClusterCommand, Code, Command, Compare, Entry, KvOp, LogTime, NodeId, Problem, Proposal,
+    TransactionOp,
+};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::clock::{LogClock, TICK};
+use crate::raft::Consensus;
+use crate::storage::SharedState;
+
+/// Most commands waiting to be proposed; more are refused as `overloaded`.
+pub const QUEUE_MAX: usize = 32_768;
+
+/// Most commands in one entry.
+const ENTRY_COMMANDS_MAX: usize = 1_024;
+
+/// Bytes of keys and values after which an entry takes no more commands.
+const ENTRY_BYTES_MAX: usize = 1024 * 1024;
+
+/// Entries under way at once.
+const PIPELINE_MAX: usize = 8;
+
+/// While anything can expire, log time moves at least this often.
+const TIME_MOVES_EVERY_MS: LogTime = 2_000;
+
+/// Most expiries proposed at once.
+const EXPIRIES_MAX: usize = 256;
+
+/// Called once with the command's answer.
+pub type Done = Box<dyn FnOnce(Result<Answer, Problem>) + Send>;
+
+/// A command and who wants to know.
+pub struct Ticket {
+    /// The command in its session.
+    pub proposal: Proposal,
+    /// Called once.
+    pub done: Done,
+}
+
+/// Hands commands to the proposer. Cheap to clone.
+#[derive(Clone)]
+pub struct Proposer {
+    queue: mpsc::Sender<Ticket>,
+}
+
+impl Proposer {
+    /// A proposer and the task that does its work until all handles are gone.
+    pub fn new(
+        id: NodeId,
+        consensus: Consensus,
+        state: SharedState,
+    ) -> (Proposer, impl Future<Output = ()> + Send) {
+        let (queue, tickets) = mpsc::channel(QUEUE_MAX);
+        let task = Task {
+            id,
+            consensus,
+            state,
+            tickets,
+            clock: LogClock::new(Instant::now()),
+            started_term: None,
+        };
+        (Proposer { queue }, task.run())
+    }
+
+    /// Queues a command; `done` hears what became of it. Never blocks.
+    pub fn submit(&self, proposal: Proposal, done: Done) {
+        let (ticket, problem) = match self.queue.try_send(Ticket { proposal, done }) {
+            Ok(()) => return,
+            Err(mpsc::error::TrySendError::Full(ticket)) => {
+                (ticket, Problem::retryable(Code::Overloaded, "too many commands are waiting"))
+            }
+            Err(mpsc::error::TrySendError::Closed(ticket)) => {
+                (ticket, Problem::retryable(Code::Unavailable, "this node is stopping"))
+            }
+        };
+        (ticket.done)(Err(problem));
+    }
+}
+
+struct Task {
+    id: NodeId,
+    consensus: Consensus,
+    state: SharedState,
+    tickets: mpsc::Receiver<Ticket>,
+    clock: LogClock,
+    /// The term in which this node has announced itself as leader.
+    started_term: Option<u64>,
+}
+
+impl Task {
+    async fn run(mut self) {
+        let mut under_way = FuturesOrdered::new();
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let has_room = under_way.len() < PIPELINE_MAX;
+            tokio::select! {
+                biased;
+                Some(()) = under_way.next(), if !under_way.is_empty() => {}
+                ticket = self.tickets.recv(), if has_room => {
+                    let Some(ticket) = ticket else { break };
+                    let (commands, dones) = self.pack(ticket);
+                    under_way.push_back(self.propose(commands, dones));
+                }
+                _ = ticks.tick() => {
+                    self.stamp();
+                    let own = self.own_commands();
+                    if has_room && !own.is_empty() {
+                        under_way.push_back(self.propose(own, VecDeque::new()));
+                    }
+                }
+            }
+        }
+        while under_way.next().await.is_some() {}
+    }
+
+    fn stamp(&mut self) -> LogTime {
+        let applied = self.state.read().machine.time();
+        self.clock.stamp(Instant::now(), applied)
+    }
+
+    /// Takes what is waiting behind the first ticket, up to the bounds.
+    fn pack(&mut self, first: Ticket) -> (Vec<Proposal>, VecDeque<Done>) {
+        let mut bytes = weight(&first.proposal);
+        let mut commands = vec![first.proposal];
+        let mut dones = VecDeque::from([first.done]);
+        while commands.len() < ENTRY_COMMANDS_MAX && bytes < ENTRY_BYTES_MAX {
+            let Ok(ticket) = self.tickets.try_recv() else { break };
+            bytes += weight(&ticket.proposal);
+            commands.push(ticket.proposal);
+            dones.push_back(ticket.done);
+        }
+        (commands, dones)
+    }
+
+    /// What the leader has to say on its own: its start, expiries, the time.
+    fn own_commands(&mut self) -> Vec<Proposal> {
+        let view = self.consensus.view();
+        if !view.is_leader() {
+            return Vec::new();
+        }
+        let own = |command| Proposal { session: None, command };
+        if self.started_term != Some(view.term) {
+            return Vec::from([own(Command::Cluster(ClusterCommand::Tick))]);
+        }
+        let state = self.state.read();
+        let machine = &state.machine;
+        let mut commands: Vec<Proposal> = machine.due(EXPIRIES_MAX).into_iter().map(own).collect();
+        let behind = self.clock.time().saturating_sub(machine.time()) >= TIME_MOVES_EVERY_MS;
+        if commands.is_empty() && behind && machine.has_pending_deadlines() {
+            commands.push(own(Command::Cluster(ClusterCommand::Tick)));
+        }
+        commands
+    }
+
+    /// Proposes one entry; the future tells everybody what became of it.
+    fn propose(
+        &mut self,
+        mut commands: Vec<Proposal>,
+        dones: VecDeque<Done>,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let time = self.stamp();
+        let view = self.consensus.view();
+        // The first entry of a leader says so, whatever else it carries:
+        // idle times count anew from here (a failover expires nothing).
+        let announces = view.is_leader() && self.started_term != Some(view.term);
+        if announces {
+            self.started_term = Some(view.term);
+            let command = Command::Cluster(ClusterCommand::LeaderStarted { node: self.id });
+            commands.insert(0, Proposal { session: None, command });
+        }
+        let consensus = self.consensus.clone();
+        async move {
+            let result = consensus.propose(Entry { time, commands }).await;
+            tell(dones, result, usize::from(announces));
+        }
+    }
+}
+
+/// Hands the answers to those who wait; `own` answers at the front are the
+/// proposer's.
+fn tell(dones: VecDeque<Done>, result: Result<Vec<Answer>, Problem>, own: usize) {
+    match result {
+        Ok(answers) => {
+            for (done, answer) in dones.into_iter().zip(answers.into_iter().skip(own)) {
+                done(Ok(answer));
+            }
+        }
+        Err(problem) => dones.into_iter().for_each(|done| done(Err(problem.clone()))),
+    }
+}
+
+/// What [`weight`] counts beyond keys and values, at most, for commands that
+/// the state machine still accepts.
+pub const WEIGHT_SLACK: u64 = 4 * 1024 * 1024;
+
+/// Roughly the bytes of a command: what bounds an entry.
+pub fn weight(proposal: &Proposal) -> usize {
+    let Command::Kv { op, .. } = &proposal.command else { return 64 };
+    64 + match op {
+        KvOp::Put { key, value }
+        | KvOp::Append { key, value }
+        | KvOp::QueuePush { key, value }
+        | KvOp::CompareRevisionAndSet { key, value, .. } => key.len() + value.len(),
+        KvOp::CompareAndSet { key, expected, desired } => {
+            key.len() + expected.len() + desired.len()
+        }
+        KvOp::MultiPut { entries } => {
+            entries.iter().map(|e| e.key.len() + e.value.len() + 16).sum()
+        }
+        KvOp::Add { key, .. } | KvOp::Delete { key } | KvOp::QueuePop { key } => key.len(),
+        KvOp::Transaction { compare, then, or_else } => {
+            compare.iter().map(compare_weight).sum::<usize>()
+                + then.iter().chain(or_else).map(step_weight).sum::<usize>()
+        }
+    }
+}
+
+fn compare_weight(compare: &Compare) -> usize {
+    16 + match compare {
+        Compare::Value { key, value } => key.len() + value.len(),
+        Compare::Revision { key, .. } | Compare::Exists { key, .. } => key.len(),
+    }
+}
+
+fn step_weight(step: &TransactionOp) -> usize {
+    16 + match step {
+        TransactionOp::Put { key, value } | TransactionOp::Append { key, value } => {
+            key.len() + value.len()
+        }
+        TransactionOp::Get { key }
+        | TransactionOp::Add { key, .. }
+        | TransactionOp::Delete { key } => key.len(),
+    }
+}

@@ -1,0 +1,58 @@
+//! Linearizable reads: one ReadIndex round for all that wait.
+
+use std::time::Duration;
+
+use holdfast_api::{Code, Problem};
+use tokio::sync::mpsc;
+
+use crate::raft::Consensus;
+
+/// Most reads waiting for a round; more are refused as `overloaded`.
+pub const QUEUE_MAX: usize = 32_768;
+
+/// Longest time for a round; a leader without a quorum gives up then.
+const ROUND_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// Called once: the applied state may be read now, or why not.
+pub type Ready = Box<dyn FnOnce(Result<(), Problem>) + Send>;
+
+/// Hands reads to the reader. Cheap to clone.
+#[derive(Clone)]
+pub struct Reader {
+    queue: mpsc::Sender<Ready>,
+}
+
+impl Reader {
+    /// A reader and the task that does its work until all handles are gone.
+    pub fn new(consensus: Consensus) -> (Reader, impl Future<Output = ()> + Send) {
+        let (queue, waiting) = mpsc::channel(QUEUE_MAX);
+        (Reader { queue }, run(consensus, waiting))
+    }
+
+    /// Queues a read. Never blocks.
+    pub fn submit(&self, ready: Ready) {
+        let (ready, problem) = match self.queue.try_send(ready) {
+            Ok(()) => return,
+            Err(mpsc::error::TrySendError::Full(ready)) => {
+                (ready, Problem::retryable(Code::Overloaded, "too many reads are waiting"))
+            }
+            Err(mpsc::error::TrySendError::Closed(ready)) => {
+                (ready, Problem::retryable(Code::Unavailable, "this node is stopping"))
+            }
+        };
+        ready(Err(problem));
+    }
+}
+
+async fn run(consensus: Consensus, mut waiting: mpsc::Receiver<Ready>) {
+    let mut batch = Vec::new();
+    while waiting.recv_many(&mut batch, QUEUE_MAX).await > 0 {
+        let round = tokio::time::timeout(ROUND_TIME_MAX, consensus.linearize()).await;
+        let result = round.unwrap_or_else(|_| {
+            Err(Problem::retryable(Code::Unavailable, "no quorum confirmed this leader; retry"))
+        });
+        for ready in batch.drain(..) {
+            ready(result.clone());
+        }
+    }
+}

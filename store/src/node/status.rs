@@ -1,0 +1,88 @@
+//! The cluster as operators see it.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use holdfast_api::{NodeRole, NodeStatus, Status};
+use holdfast_machine::FEATURE_LEVEL;
+use http::{HeaderMap, Method};
+
+use super::{Node, VERSION};
+use crate::dial;
+
+/// Path of a node's own line of the status, for other nodes.
+pub const OWN_STATUS: &str = "/raft/v1/status";
+
+/// How long another node may take to give its line.
+const ASK_TIME_MAX: Duration = Duration::from_millis(500);
+
+impl Node {
+    /// This node's own line.
+    pub fn own_status(&self) -> NodeStatus {
+        let view = self.view();
+        NodeStatus {
+            id: view.id,
+            address: view.nodes.get(&view.id).cloned().unwrap_or_default(),
+            role: view.role,
+            voter: view.voters.contains(&view.id),
+            last_log: Some(view.last_log),
+            applied: Some(view.applied),
+            snapshot: view.snapshot,
+            version: Some(VERSION.to_owned()),
+            feature_level: Some(FEATURE_LEVEL),
+        }
+    }
+
+    /// The whole document; asks every node for its own line.
+    pub async fn status(&self) -> Status {
+        let view = self.view();
+        let lines = view.nodes.iter().map(|(id, address)| async {
+            if *id == view.id {
+                return self.own_status();
+            }
+            let voter = view.voters.contains(id);
+            match ask_status(address).await.filter(|status| status.id == *id) {
+                Some(status) => NodeStatus { address: address.clone(), voter, ..status },
+                None => NodeStatus {
+                    id: *id,
+                    address: address.clone(),
+                    role: NodeRole::Unreachable,
+                    voter,
+                    last_log: None,
+                    applied: None,
+                    snapshot: None,
+                    version: None,
+                    feature_level: None,
+                },
+            }
+        });
+        let nodes = join_all(lines).await;
+        let machine = self.machine();
+        Status {
+            cluster_id: self.cluster_id().to_owned(),
+            leader: view.leader.as_ref().map(|leader| leader.node),
+            term: view.term,
+            revision: machine.revision(),
+            feature_level: machine.feature_level(),
+            answered_by: view.id,
+            nodes,
+            limits: machine.limits().clone(),
+        }
+    }
+}
+
+async fn ask_status(address: &str) -> Option<NodeStatus> {
+    let asked = dial::request(
+        address,
+        Method::GET,
+        OWN_STATUS,
+        HeaderMap::new(),
+        bytes::Bytes::new(),
+        ASK_TIME_MAX,
+    );
+    let (status, _, body) = asked.await.ok()?;
+    if !status.is_success() {
+        return None;
+    }
+    serde_json::from_slice(&body).ok()
+}

@@ -1,0 +1,47 @@
+//! What the leader looks after on its own: the cluster's id in the replicated
+//! state, and the feature level that all nodes obey.
+
+use std::time::Duration;
+
+use holdfast_api::{ClusterCommand, Code, Command};
+
+use super::Node;
+
+/// How often the leader looks.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+impl Node {
+    /// Looks after the cluster while this node leads.
+    pub async fn look_after(self) {
+        loop {
+            if self.consensus().leads()
+                && let Err(problem) = self.look().await
+                && !problem.is_retryable()
+            {
+                tracing::warn!(%problem, "the leader's upkeep was refused");
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    async fn look(&self) -> Result<(), holdfast_api::Problem> {
+        if self.machine().cluster_id().is_none() {
+            let cluster_id = self.cluster_id().to_owned();
+            match self.propose_own(Command::Cluster(ClusterCommand::Found { cluster_id })).await {
+                Err(problem) if problem.code() == Code::Conflict => {}
+                other => other?,
+            }
+        }
+        let current = self.machine().feature_level();
+        let nodes = self.status().await.nodes;
+        // A node that does not answer may be an old one: the level waits for it.
+        let levels: Option<Vec<u32>> = nodes.iter().map(|node| node.feature_level).collect();
+        match levels.and_then(|levels| levels.into_iter().min()) {
+            Some(level) if level > current => {
+                tracing::info!(level, "all nodes support a newer feature level; raising it");
+                self.propose_own(Command::Cluster(ClusterCommand::SetFeatureLevel { level })).await
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Waits, parked on the leader outside the state machine.
+//!
+//! The registry is a plain data structure under a lock: registering looks at
+//! the machine, applying wakes, a lost leadership ends all. A wait holds no
+//! sequence and no log entry, so that its client may ask again anywhere.
+
+use std::collections::{BTreeSet, HashMap};
+
+use holdfast_api::{Blob, ChangeKind, Condition, Problem, Refusal, Revision, Until, WatchBatch};
+use holdfast_machine::{Machine, RunKey};
+
+/// How a wait ends: the revision by which all was met, or why it cannot be.
+pub type Ended = Box<dyn FnOnce(Result<Revision, Problem>) + Send>;
+
+/// Identifies a parked wait.
+pub type WaitId = u64;
+
+/// What became of a registration.
+pub enum Registered {
+    /// All conditions are met already; `ended` is handed back uncalled.
+    Met(Ended),
+    /// Parked; `ended` will be called once.
+    Parked(WaitId),
+}
+
+struct Wait {
+    run: RunKey,
+    /// Changes up to this revision were seen when it was registered.
+    since: Revision,
+    missing: Vec<Condition>,
+    ended: Ended,
+}
+
+/// All parked waits of a node.
+#[derive(Default)]
+pub struct Waits {
+    next: WaitId,
+    waits: HashMap<WaitId, Wait>,
+    /// Who waits for a key. Ids grow, so their order is the order of arrival.
+    by_key: HashMap<RunKey, HashMap<Blob, BTreeSet<WaitId>>>,
+}
+
+impl Waits {
+    /// Parks a wait unless it is met. `machine` must not move meanwhile: call
+    /// it under the machine's read lock.
+    pub fn register(
+        &mut self,
+        machine: &Machine,
+        run: RunKey,
+        conditions: Vec<Condition>,
+        since: Option<Revision>,
+        ended: Ended,
+    ) -> Registered {
+        let missing: Vec<Condition> =
+            conditions.into_iter().filter(|c| !machine.met(&run, c, since)).collect();
+        if missing.is_empty() {
+            return Registered::Met(ended);
+        }
+        if let Some(refusal) = machine.fenced(&run) {
+            ended(Err(refusal.into()));
+            return Registered::Parked(0);
+        }
+        self.next += 1;
+        let id = self.next;
+        let keys = self.by_key.entry(run.clone()).or_default();
+        for condition in &missing {
+            keys.entry(condition.key.clone()).or_default().insert(id);
+        }
+        self.waits.insert(id, Wait { run, since: machine.revision(), missing, ended });
+        Registered::Parked(id)
+    }
+
+    /// Forgets a wait: its client is gone or no longer interested.
+    pub fn cancel(&mut self, id: WaitId) {
+        if let Some(wait) = self.waits.remove(&id) {
+            for condition in &wait.missing {
+                self.forget(&wait.run, &condition.key, id);
+            }
+        }
+    }
+
+    /// Wakes who waited for these changes.
+    pub fn changed(&mut self, batch: &WatchBatch) {
+        if self.waits.is_empty() {
+            return;
+        }
+        for change in &batch.changes {
+            let run = RunKey { job: change.job.clone(), run: change.run.clone() };
+            let Some(waiting) = self.by_key.get(&run).and_then(|keys| keys.get(&change.key)) else {
+                continue;
+            };
+            let ids: Vec<WaitId> = waiting.iter().copied().collect();
+            for id in ids {
+                let met = self.meet(id, &run, &change.key, &change.kind, batch.revision);
+                // A push is for one consumer: the longest waiting.
+                if met && matches!(change.kind, ChangeKind::Push { .. }) {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Ends all waits in a run that takes no more writes.
+    pub fn run_ended(&mut self, run: &RunKey, refusal: &Refusal) {
+        let Some(keys) = self.by_key.remove(run) else { return };
+        for id in keys.into_values().flatten() {
+            if let Some(wait) = self.waits.remove(&id) {
+                (wait.ended)(Err(refusal.clone().into()));
+            }
+        }
+    }
+
+    /// Ends all waits: this node leads no more.
+    pub fn end_all(&mut self, problem: &Problem) {
+        self.by_key.clear();
+        for (_, wait) in self.waits.drain() {
+            (wait.ended)(Err(problem.clone()));
+        }
+    }
+
+    /// How many are parked.
+    pub fn len(&self) -> usize {
+        self.waits.len()
+    }
+
+    /// Whether none is parked.
+    pub fn is_empty(&self) -> bool {
+        self.waits.is_empty()
+    }
+
+    /// Whether this change met a condition of the wait; ends it with the last one.
+    fn meet(
+        &mut self,
+        id: WaitId,
+        run: &RunKey,
+        key: &Blob,
+        kind: &ChangeKind,
+        revision: Revision,
+    ) -> bool {
+        let Some(wait) = self.waits.get_mut(&id) else { return false };
+        if revision <= wait.since {
+            return false;
+        }
+        let before = wait.missing.len();
+        wait.missing.retain(|c| c.key != *key || !meets(c.until, kind));
+        let met = wait.missing.len() < before;
+        if met && !wait.missing.iter().any(|c| c.key == *key) {
+            self.forget(run, key, id);
+        }
+        if self.waits.get(&id).is_some_and(|wait| wait.missing.is_empty()) {
+            let wait = self.waits.remove(&id).expect("looked up in the line before");
+            (wait.ended)(Ok(revision));
+        }
+        met
+    }
+
+    fn forget(&mut self, run: &RunKey, key: &Blob, id: WaitId) {
+        let Some(keys) = self.by_key.get_mut(run) else { return };
+        if let Some(waiting) = keys.get_mut(key) {
+            waiting.remove(&id);
+            if waiting.is_empty() {
+                keys.remove(key);
+            }
+        }
+        if keys.is_empty() {
+            self.by_key.remove(run);
+        }
+    }
+}
+
+/// Whether a change makes a condition true.
+fn meets(until: Until, kind: &ChangeKind) -> bool {
+    match (until, kind) {
+        (Until::Exists, ChangeKind::Put { .. } | ChangeKind::Push { .. }) => true,
+        (Until::AtLeast(least), ChangeKind::Put { value, .. }) => {
+            holdfast_machine::parse_number(value.as_bytes()).is_some_and(|n| n >= least)
+        }
+        _ => false,
+    }
+}

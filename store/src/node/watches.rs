@@ -1,0 +1,159 @@
+//! Watches: notified readers of the machine's history.
+//!
+//! A watcher reads the history at its own pace and sleeps when it has seen
+//! all. A change only tells the watchers of its key from which revision on
+//! there is something to read; nothing is queued for a slow one. It falls
+//! behind, and when the history no longer reaches back to it, it is told so.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use holdfast_api::{Blob, Revision, WatchBatch};
+use holdfast_machine::RunKey;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// What wakes one watcher.
+#[derive(Debug, Default)]
+pub struct Bell {
+    /// The first revision with something to read; 0 = none.
+    first: AtomicU64,
+    ended: std::sync::atomic::AtomicBool,
+    notify: Notify,
+}
+
+impl Bell {
+    fn ring(&self, revision: Revision) {
+        // Revisions only grow, so the first one rung is the lowest.
+        let _ = self.first.compare_exchange(0, revision, Ordering::AcqRel, Ordering::Acquire);
+        self.notify.notify_one();
+    }
+
+    /// The first revision with something to read, if there is any.
+    pub fn take(&self) -> Option<Revision> {
+        match self.first.swap(0, Ordering::AcqRel) {
+            0 => None,
+            revision => Some(revision),
+        }
+    }
+
+    /// Whether there is something to read.
+    pub fn peek(&self) -> bool {
+        self.first.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether this node can serve the watch no longer.
+    pub fn is_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Waits for a ring or the end.
+    pub async fn heard(&self) {
+        self.notify.notified().await;
+    }
+}
+
+#[derive(Default)]
+struct PerRun {
+    by_prefix: HashMap<Blob, BTreeMap<u64, Weak<Bell>>>,
+    /// Lengths of the prefixes in use: a change looks up these and no others.
+    lengths: BTreeMap<usize, usize>,
+}
+
+/// Who watches what. Dropping a [`Registration`] ends it.
+#[derive(Default)]
+pub struct Watches {
+    runs: Mutex<HashMap<RunKey, PerRun>>,
+    count: AtomicU64,
+    next: AtomicU64,
+}
+
+/// A watcher's place in the index.
+pub struct Registration {
+    /// Rings when there is something to read.
+    pub bell: Arc<Bell>,
+    run: RunKey,
+    prefix: Blob,
+    id: u64,
+    watches: Arc<Watches>,
+}
+
+impl Watches {
+    /// Enters a watcher.
+    pub fn register(self: &Arc<Self>, run: RunKey, prefix: Blob) -> Registration {
+        let bell = Arc::new(Bell::default());
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut runs = self.runs.lock();
+        let per_run = runs.entry(run.clone()).or_default();
+        *per_run.lengths.entry(prefix.len()).or_default() += 1;
+        per_run.by_prefix.entry(prefix.clone()).or_default().insert(id, Arc::downgrade(&bell));
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Registration { bell, run, prefix, id, watches: self.clone() }
+    }
+
+    /// Rings for everybody who watches one of these changes. Costs nothing
+    /// for watchers of other keys.
+    pub fn changed(&self, batch: &WatchBatch) {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let runs = self.runs.lock();
+        for change in &batch.changes {
+            let run = RunKey { job: change.job.clone(), run: change.run.clone() };
+            let Some(per_run) = runs.get(&run) else { continue };
+            for length in per_run.lengths.keys().take_while(|l| **l <= change.key.len()) {
+                let prefix = &change.key.as_bytes()[..*length];
+                for bell in per_run.by_prefix.get(prefix).into_iter().flat_map(BTreeMap::values) {
+                    if let Some(bell) = bell.upgrade() {
+                        bell.ring(batch.revision);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends all watches: this node leads no more.
+    pub fn end_all(&self) {
+        let runs = self.runs.lock();
+        for bell in runs.values().flat_map(|run| run.by_prefix.values().flat_map(BTreeMap::values)) {
+            if let Some(bell) = bell.upgrade() {
+                bell.ended.store(true, Ordering::Release);
+                bell.notify.notify_one();
+            }
+        }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let mut runs = self.watches.runs.lock();
+        let Some(per_run) = runs.get_mut(&self.run) else { return };
+        if let Some(bells) = per_run.by_prefix.get_mut(&self.prefix) {
+            bells.remove(&self.id);
+            if bells.is_empty() {
+                per_run.by_prefix.remove(&self.prefix);
+            }
+        }
+        if let Some(count) = per_run.lengths.get_mut(&self.prefix.len()) {
+            *count -= 1;
+            if *count == 0 {
+                per_run.lengths.remove(&self.prefix.len());
+            }
+        }
+        if per_run.by_prefix.is_empty() {
+            runs.remove(&self.run);
+        }
+        self.watches.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}

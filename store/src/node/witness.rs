@@ -1,0 +1,117 @@
+//! How far other nodes' logs were seen to reach, kept on disk.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_api::NodeId;
+use holdfast_machine::FEATURE_LEVEL;
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use super::VERSION;
+use crate::raft::Consensus;
+use crate::raft::peer::{self, PeerError, PeerHello, Witness, Witnesses};
+use crate::raft::tcp::Introduction;
+use crate::storage::WitnessStore;
+
+/// How often what the leader saw is written down.
+const WRITE_EVERY: Duration = Duration::from_secs(1);
+
+/// This node's words to others, and what it remembers of them.
+pub struct Witnessing {
+    cluster_id: String,
+    node: NodeId,
+    boot: u64,
+    log_at_boot: u64,
+    store: WitnessStore,
+    seen: Mutex<Witnesses>,
+    /// The process each node runs as, as it introduced itself last.
+    boots: Mutex<BTreeMap<NodeId, u64>>,
+    fatal: Arc<dyn Fn(String) + Send + Sync>,
+}
+
+impl Witnessing {
+    /// With what was written down before. `fatal` is called when this node
+    /// must not go on.
+    pub fn new(
+        cluster_id: String,
+        node: NodeId,
+        boot: u64,
+        log_at_boot: u64,
+        store: WitnessStore,
+        fatal: Arc<dyn Fn(String) + Send + Sync>,
+    ) -> Result<Arc<Witnessing>, crate::storage::StorageError> {
+        let seen = store
+            .load()?
+            .into_iter()
+            .map(|(node, boot, index)| (node, Witness { boot, index }))
+            .collect();
+        let (seen, boots) = (Mutex::new(seen), Mutex::default());
+        Ok(Arc::new(Witnessing { cluster_id, node, boot, log_at_boot, store, seen, boots, fatal }))
+    }
+
+    /// What this node saw of another.
+    pub fn of(&self, node: NodeId) -> Option<Witness> {
+        self.seen.lock().get(&node).copied()
+    }
+
+    /// Notes what the leader's replication shows, until `stop`.
+    pub async fn run(self: Arc<Self>, consensus: Consensus, stop: CancellationToken) {
+        while stop.run_until_cancelled(tokio::time::sleep(WRITE_EVERY)).await.is_some() {
+            self.note(&consensus);
+        }
+        self.note(&consensus);
+    }
+
+    /// Notes how far each follower's log is committed and durable.
+    fn note(&self, consensus: &Consensus) {
+        // The view before the boots: a process seen later did at least this.
+        let view = consensus.view();
+        let boots = self.boots.lock().clone();
+        for (node, matched) in view.matched {
+            let index = matched.min(view.committed);
+            let Some(boot) = boots.get(&node).copied().filter(|_| index > 0) else { continue };
+            let witness = Witness { boot, index };
+            if self.seen.lock().insert(node, witness) != Some(witness)
+                && let Err(error) = self.store.save(node, boot, index)
+            {
+                tracing::warn!(%error, node, "cannot note how far a node's log reaches");
+            }
+        }
+    }
+
+    fn stop_if_ours(&self, error: &PeerError) {
+        if matches!(error, PeerError::RolledBack { node, .. } if *node == self.node) {
+            (self.fatal)(error.to_string());
+        }
+    }
+}
+
+impl Introduction for Witnessing {
+    fn hello(&self, to: NodeId) -> PeerHello {
+        PeerHello {
+            cluster_id: self.cluster_id.clone(),
+            node: self.node,
+            to,
+            version: VERSION.to_owned(),
+            feature_level: FEATURE_LEVEL,
+            boot: self.boot,
+            log_at_boot: self.log_at_boot,
+            witness: self.of(to),
+        }
+    }
+
+    fn judge(&self, theirs: &PeerHello) -> Result<(), PeerError> {
+        let verdict = peer::check(&self.hello(theirs.node), theirs);
+        match &verdict {
+            Ok(()) => drop(self.boots.lock().insert(theirs.node, theirs.boot)),
+            Err(error) => self.stop_if_ours(error),
+        }
+        verdict
+    }
+
+    fn refused(&self, error: &PeerError) {
+        self.stop_if_ours(error);
+    }
+}

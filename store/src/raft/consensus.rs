@@ -1,0 +1,343 @@
+//! The consensus library behind our own words.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_api::{Answer, Code, Entry, LeaderHint, NodeId, NodeRole, Problem};
+use openraft::Instant as _;
+use openraft::async_runtime::WatchReceiver;
+use openraft::errors::{ClientWriteError, ForwardToLeader, LinearizableReadError, RaftError};
+use openraft::metrics::WaitError;
+use openraft::raft::TransferLeaderRequest;
+use openraft::{ChangeMembers, Config, Raft, ReadPolicy, ServerState, SnapshotPolicy};
+
+use super::network::Network;
+use super::transport::Transport;
+use super::types::{Answers, LogEntry, NodeAddress, TypeConfig};
+use crate::storage::{LogStore, SnapshotStore, StateMachine};
+
+/// Timings and sizes of consensus.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConsensusOptions {
+    /// How often the leader speaks.
+    pub heartbeat: Duration,
+    /// Shortest silence after which a node stands for election.
+    pub election_min: Duration,
+    /// Longest such silence; also how long voters stay loyal to a leader.
+    pub election_max: Duration,
+    /// Entries after which a snapshot is made.
+    pub snapshot_entries: u64,
+    /// Entries behind the snapshot that are kept for followers that lag.
+    pub entries_kept: u64,
+}
+
+impl Default for ConsensusOptions {
+    fn default() -> Self {
+        ConsensusOptions {
+            heartbeat: Duration::from_millis(50),
+            election_min: Duration::from_millis(200),
+            election_max: Duration::from_millis(400),
+            snapshot_entries: 50_000,
+            entries_kept: 10_000,
+        }
+    }
+}
+
+impl ConsensusOptions {
+    fn config(&self, cluster_id: &str) -> Result<Config, String> {
+        let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        if self.heartbeat * 2 > self.election_min || self.election_min >= self.election_max {
+            return Err(format!(
+                "heartbeat {:?} and election {:?} to {:?} do not fit: the shortest election time must be at least two heartbeats, and below the longest",
+                self.heartbeat, self.election_min, self.election_max
+            ));
+        }
+        Config {
+            cluster_name: cluster_id.to_owned(),
+            heartbeat_interval: ms(self.heartbeat),
+            election_timeout_min: ms(self.election_min),
+            election_timeout_max: ms(self.election_max),
+            max_payload_entries: 256,
+            snapshot_policy: SnapshotPolicy::LogsSinceLast(self.snapshot_entries),
+            max_in_snapshot_log_to_keep: self.entries_kept,
+            enable_pre_vote: Some(true),
+            // A leader that lost its quorum falls silent, so that its followers may elect.
+            quorum_loss_probe_interval: Some(ms(self.election_max) * 2 + 200),
+            backoff: "50ms 100ms 200ms ...1s".to_owned(),
+            ..Config::default()
+        }
+        .validate()
+        .map_err(|error| error.to_string())
+    }
+}
+
+/// What this node knows of the cluster at one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct View {
+    /// This node.
+    pub id: NodeId,
+    /// Its term.
+    pub term: u64,
+    /// The leader, if it knows one.
+    pub leader: Option<LeaderHint>,
+    /// Its own role.
+    pub role: NodeRole,
+    /// Index of its last entry.
+    pub last_log: u64,
+    /// Index of the last entry it applied.
+    pub applied: u64,
+    /// Index up to which it knows entries to be committed.
+    pub committed: u64,
+    /// Index up to which its snapshot reaches.
+    pub snapshot: Option<u64>,
+    /// All nodes and their addresses.
+    pub nodes: BTreeMap<NodeId, String>,
+    /// Those that vote (in either half of a change).
+    pub voters: BTreeSet<NodeId>,
+    /// On the leader: how far each node's log is known to match.
+    pub matched: BTreeMap<NodeId, u64>,
+    /// On the leader: how long ago each other node last answered a heartbeat.
+    pub heard: BTreeMap<NodeId, Duration>,
+    /// On the leader: how long ago a quorum last answered.
+    pub quorum_seen: Option<Duration>,
+    /// Why consensus has stopped, if it has.
+    pub failed: Option<String>,
+}
+
+impl View {
+    /// Whether this node leads.
+    pub fn is_leader(&self) -> bool {
+        self.role == NodeRole::Leader
+    }
+}
+
+/// This node's part in the cluster's consensus. Cheap to clone.
+#[derive(Clone)]
+pub struct Consensus {
+    pub(super) raft: Raft<TypeConfig, StateMachine>,
+    pub(super) snapshots: SnapshotStore,
+    election_max: Duration,
+}
+
+impl Consensus {
+    /// Starts with what is stored.
+    pub async fn start(
+        id: NodeId,
+        cluster_id: &str,
+        options: &ConsensusOptions,
+        transport: Arc<dyn Transport>,
+        log: LogStore,
+        state: StateMachine,
+        snapshots: SnapshotStore,
+    ) -> Result<Consensus, String> {
+        let config = Arc::new(options.config(cluster_id)?);
+        let network = Network { id, transport };
+        let raft = Raft::new(id, config, network, log, state).await.map_err(|e| e.to_string())?;
+        Ok(Consensus { raft, snapshots, election_max: options.election_max })
+    }
+
+    /// Whether the cluster was founded, as far as this node's log tells.
+    pub async fn is_founded(&self) -> Result<bool, String> {
+        self.raft.is_initialized().await.map_err(|e| e.to_string())
+    }
+
+    /// Founds the cluster with these voters: on one node, once.
+    pub async fn found(&self, nodes: &BTreeMap<NodeId, String>) -> Result<(), String> {
+        let nodes: BTreeMap<u64, NodeAddress> = nodes
+            .iter()
+            .map(|(id, address)| (*id, NodeAddress { address: address.clone() }))
+            .collect();
+        self.raft.initialize(nodes).await.map_err(|e| e.to_string())
+    }
+
+    /// What this node knows at this moment.
+    pub fn view(&self) -> View {
+        let receiver = self.raft.metrics();
+        let metrics = receiver.borrow_watched();
+        let membership = metrics.membership_config.membership();
+        let nodes: BTreeMap<NodeId, String> =
+            membership.nodes().map(|(id, node)| (*id, node.address.clone())).collect();
+        let leader = metrics.current_leader.and_then(|node| {
+            let address = nodes.get(&node)?.clone();
+            Some(LeaderHint { node, address })
+        });
+        let voters: BTreeSet<NodeId> = membership.voter_ids().collect();
+        let role = match metrics.state {
+            ServerState::Leader => NodeRole::Leader,
+            ServerState::Candidate => NodeRole::Candidate,
+            ServerState::Learner => NodeRole::Learner,
+            _ => NodeRole::Follower,
+        };
+        let index = |id: &Option<super::types::LogId>| id.as_ref().map_or(0, |id| id.index);
+        let matched = metrics.replication.iter().flatten();
+        let heard = metrics.heartbeat.iter().flatten();
+        View {
+            id: metrics.id,
+            term: metrics.current_term,
+            leader,
+            role,
+            last_log: metrics.last_log_index.unwrap_or(0),
+            applied: index(&metrics.last_applied),
+            committed: index(&metrics.local_committed),
+            snapshot: metrics.snapshot.as_ref().map(|id| id.index),
+            nodes,
+            voters,
+            matched: matched.map(|(id, matched)| (*id, index(matched))).collect(),
+            heard: heard.filter_map(|(id, at)| Some((*id, at.as_ref()?.elapsed()))).collect(),
+            quorum_seen: metrics.last_quorum_acked.map(|at| at.elapsed()),
+            failed: metrics.running_state.as_ref().err().map(ToString::to_string),
+        }
+    }
+
+    /// Whether this node leads; cheaper than a whole view.
+    pub fn leads(&self) -> bool {
+        self.raft.metrics().borrow_watched().state == ServerState::Leader
+    }
+
+    /// Calls back at every change of the view, until consensus has stopped.
+    pub async fn watch(&self, mut changed: impl FnMut(View)) {
+        let mut receiver = self.raft.metrics();
+        loop {
+            changed(self.view());
+            if receiver.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Commits and applies one entry; answers one for each of its commands.
+    pub async fn propose(&self, entry: Entry) -> Result<Vec<Answer>, Problem> {
+        match self.raft.client_write(LogEntry::new(entry)).await {
+            Ok(response) => {
+                let Answers(answers) = response.data;
+                Ok(answers)
+            }
+            Err(error) => Err(self.write_problem(error)),
+        }
+    }
+
+    /// Returns once a read of the applied state is linearizable.
+    pub async fn linearize(&self) -> Result<(), Problem> {
+        match self.raft.ensure_linearizable(ReadPolicy::ReadIndex).await {
+            Ok(_) => Ok(()),
+            Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
+                Err(not_leader(forward))
+            }
+            Err(RaftError::APIError(error)) => {
+                Err(Problem::retryable(Code::Unavailable, format!("no quorum at present: {error}")))
+            }
+            Err(RaftError::Fatal(fatal)) => Err(stopped(&fatal.to_string())),
+        }
+    }
+
+    fn write_problem(&self, error: RaftError<TypeConfig, ClientWriteError<TypeConfig>>) -> Problem {
+        match error {
+            RaftError::APIError(ClientWriteError::ForwardToLeader(forward)) => not_leader(forward),
+            RaftError::APIError(ClientWriteError::LogEntryDiscarded(forward)) => Problem {
+                leader: not_leader(forward).leader,
+                ..Problem::unknown(
+                    Code::Unavailable,
+                    "the leader changed while the command was under way; retry in the same session",
+                )
+            },
+            RaftError::APIError(error) => Problem::refused(Code::Conflict, error.to_string()),
+            RaftError::Fatal(fatal) => Problem {
+                outcome: holdfast_api::Effectiveness::Unknown,
+                ..stopped(&fatal.to_string())
+            },
+        }
+    }
+
+    /// Adds a node without a vote.
+    pub async fn add_learner(&self, node: NodeId, address: String) -> Result<(), Problem> {
+        let added = self.raft.add_learner(node, NodeAddress { address }, false).await;
+        added.map(drop).map_err(|error| self.write_problem(error))
+    }
+
+    /// Gives a learner a vote.
+    pub async fn promote(&self, node: NodeId) -> Result<(), Problem> {
+        self.change(ChangeMembers::AddVoterIds(BTreeSet::from([node])), true).await
+    }
+
+    /// Takes a node's vote and forgets the node.
+    pub async fn remove(&self, node: NodeId) -> Result<(), Problem> {
+        if self.view().voters.contains(&node) {
+            self.change(ChangeMembers::RemoveVoters(BTreeSet::from([node])), false).await?;
+        }
+        if self.view().nodes.contains_key(&node) {
+            self.change(ChangeMembers::RemoveNodes(BTreeSet::from([node])), false).await?;
+        }
+        Ok(())
+    }
+
+    async fn change(
+        &self,
+        change: ChangeMembers<u64, NodeAddress>,
+        retain: bool,
+    ) -> Result<(), Problem> {
+        let changed = self.raft.change_membership(change, retain).await;
+        changed.map(drop).map_err(|error| self.write_problem(error))
+    }
+
+    /// Hands leadership to a node and waits until somebody else leads.
+    pub async fn transfer(&self, to: NodeId) -> Result<(), Problem> {
+        let me = self.view().id;
+        self.raft.trigger().transfer_leader(to).await.map_err(|e| stopped(&e.to_string()))?;
+        let limit = Some(self.election_max * 4);
+        let wait = self.raft.wait(limit);
+        let changed = wait.metrics(
+            |m| m.current_leader.is_some_and(|leader| leader != me),
+            "another node leads",
+        );
+        match changed.await {
+            Ok(_) => Ok(()),
+            Err(WaitError::Timeout(..)) => Err(Problem::retryable(
+                Code::Unavailable,
+                format!("node {to} did not take over in time; see `holdfast leader show`"),
+            )),
+            Err(error) => Err(stopped(&error.to_string())),
+        }
+    }
+
+    /// The leader `dead` is known to be gone: its process no longer listens.
+    /// Stands for election without waiting for its silence to grow long.
+    ///
+    /// Safe at any time: it is an ordinary election, and reads never rely on
+    /// a leader's time.
+    pub async fn succeed(&self, dead: NodeId) {
+        let request = {
+            let receiver = self.raft.metrics();
+            let metrics = receiver.borrow_watched();
+            if metrics.current_leader != Some(dead) {
+                return;
+            }
+            // Nothing beyond what this node holds is asked of it: the voters judge its log.
+            TransferLeaderRequest::new(metrics.vote, metrics.id, None)
+        };
+        if let Err(error) = self.raft.handle_transfer_leader(request).await {
+            tracing::warn!(%error, "cannot stand for election");
+        }
+    }
+
+    /// Makes a snapshot now.
+    pub async fn snapshot(&self) -> Result<(), String> {
+        self.raft.trigger().snapshot().await.map_err(|e| e.to_string())
+    }
+
+    /// Stops.
+    pub async fn stop(&self) {
+        if let Err(error) = self.raft.shutdown().await {
+            tracing::warn!(%error, "consensus did not stop cleanly");
+        }
+    }
+}
+
+fn not_leader(forward: ForwardToLeader<TypeConfig>) -> Problem {
+    let hint = forward.leader_id.zip(forward.leader_node);
+    Problem::not_leader(hint.map(|(node, at)| LeaderHint { node, address: at.address }))
+}
+
+fn stopped(why: &str) -> Problem {
+    Problem::retryable(Code::Unavailable, format!("this node has stopped working: {why}"))
+}

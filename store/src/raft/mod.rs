@@ -1,0 +1,27 @@
+//! Consensus: everything that knows the consensus library, together with
+//! [`crate::storage`].
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`types`] | the types we give to the library |
+//! | [`record`] | our own forms of what is stored and sent |
+//! | [`runtime`] | Tokio, with randomness that a simulation can seed |
+//! | [`wire`] | what nodes say to each other |
+//! | [`transport`] | the seam to the network |
+//! | [`network`] | the library's network on that seam |
+//! | [`peer`] | how nodes introduce themselves, and lost disks are found |
+//! | [`tcp`], [`server`] | both ends of the TCP transport |
+//! | [`consensus`] | the library behind our own words |
+
+pub mod consensus;
+pub mod network;
+pub mod peer;
+pub mod record;
+pub mod runtime;
+pub mod server;
+pub mod tcp;
+pub mod transport;
+pub mod types;
+pub mod wire;
+
+pub use consensus::{Consensus, ConsensusOptions, View};

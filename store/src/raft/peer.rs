@@ -1,0 +1,160 @@
+//! Who talks to whom: what two nodes tell each other when they connect, and
+//! what they conclude from it.
+//!
+//! A node whose log was lost or rolled back has forgotten entries that others
+//! counted as durable on it. If it came back under its old id, acknowledged
+//! writes could be lost. So every node remembers how far it saw the others'
+//! logs reach ([`Witness`]), and compares when they come back.
+
+use std::collections::BTreeMap;
+
+use holdfast_api::NodeId;
+use serde::{Deserialize, Serialize};
+
+/// Header of a connection between nodes: a [`PeerHello`] as JSON, both ways.
+pub const PEER_HEADER: &str = "holdfast-peer";
+
+/// What a node says of itself when it connects, and when it is connected to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerHello {
+    /// Its cluster.
+    pub cluster_id: String,
+    /// Its id.
+    pub node: NodeId,
+    /// Whom it means to talk to.
+    pub to: NodeId,
+    /// Its version.
+    pub version: String,
+    /// The newest feature level it supports.
+    pub feature_level: u32,
+    /// Random, drawn when its process started.
+    pub boot: u64,
+    /// Where its log ended when its process started.
+    pub log_at_boot: u64,
+    /// How far it saw the log of the other reach.
+    pub witness: Option<Witness>,
+}
+
+/// How far a node's log was seen to reach: committed, and durable there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Witness {
+    /// The process that was seen; within one process a log does not shrink.
+    pub boot: u64,
+    /// The log index.
+    pub index: u64,
+}
+
+/// Why two nodes do not talk.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PeerError {
+    /// The other belongs to another cluster.
+    #[error("node {node} belongs to cluster {theirs}, this one is {ours}")]
+    OtherCluster {
+        /// The other.
+        node: NodeId,
+        /// Its cluster.
+        theirs: String,
+        /// Ours.
+        ours: String,
+    },
+    /// The address leads to another node.
+    #[error("meant node {meant}, reached node {reached}: check the addresses")]
+    OtherNode {
+        /// Who was meant.
+        meant: NodeId,
+        /// Who answered.
+        reached: NodeId,
+    },
+    /// The node's log ends before what it once acknowledged.
+    #[error(
+        "the log of node {node} ends at {has}, but it was seen to hold {seen}: its disk was lost or rolled back, and under its old id it could lose acknowledged writes. Remove it (`holdfast node remove {node}`), empty its data folder and start it under a new node id"
+    )]
+    RolledBack {
+        /// The node.
+        node: NodeId,
+        /// Where its log ends.
+        has: u64,
+        /// How far it was seen to reach.
+        seen: u64,
+    },
+}
+
+/// Compares what one says of itself with what the other saw of it.
+fn rolled_back(hello: &PeerHello, seen: Option<Witness>) -> Result<(), PeerError> {
+    match seen {
+        Some(seen) if seen.boot != hello.boot && seen.index > hello.log_at_boot => {
+            let (node, has) = (hello.node, hello.log_at_boot);
+            Err(PeerError::RolledBack { node, has, seen: seen.index })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether `ours` may talk to `theirs`. `RolledBack` may name either of them.
+pub fn check(ours: &PeerHello, theirs: &PeerHello) -> Result<(), PeerError> {
+    if ours.cluster_id != theirs.cluster_id {
+        return Err(PeerError::OtherCluster {
+            node: theirs.node,
+            theirs: theirs.cluster_id.clone(),
+            ours: ours.cluster_id.clone(),
+        });
+    }
+    if theirs.to != ours.node {
+        return Err(PeerError::OtherNode { meant: theirs.to, reached: ours.node });
+    }
+    if ours.to != theirs.node {
+        return Err(PeerError::OtherNode { meant: ours.to, reached: theirs.node });
+    }
+    rolled_back(ours, theirs.witness)?;
+    rolled_back(theirs, ours.witness)
+}
+
+/// What this node saw of the others, by node id.
+pub type Witnesses = BTreeMap<NodeId, Witness>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello(node: NodeId, to: NodeId) -> PeerHello {
+        PeerHello {
+            cluster_id: "c".into(),
+            node,
+            to,
+            version: "0".into(),
+            feature_level: 1,
+            boot: node * 100,
+            log_at_boot: 50,
+            witness: None,
+        }
+    }
+
+    #[test]
+    fn nodes_of_one_cluster_talk() {
+        assert_eq!(check(&hello(1, 2), &hello(2, 1)), Ok(()));
+    }
+
+    #[test]
+    fn strangers_do_not() {
+        let stranger = PeerHello { cluster_id: "d".into(), ..hello(2, 1) };
+        assert!(matches!(check(&hello(1, 2), &stranger), Err(PeerError::OtherCluster { .. })));
+        assert!(matches!(check(&hello(1, 2), &hello(3, 1)), Err(PeerError::OtherNode { .. })));
+        assert!(matches!(check(&hello(1, 2), &hello(2, 3)), Err(PeerError::OtherNode { .. })));
+    }
+
+    #[test]
+    fn a_log_shorter_than_it_was_seen_is_found_by_either_side() {
+        let seen = Some(Witness { boot: 7, index: 51 });
+        let back = PeerError::RolledBack { node: 2, has: 50, seen: 51 };
+        let witness = PeerHello { witness: seen, ..hello(1, 2) };
+        assert_eq!(check(&witness, &hello(2, 1)), Err(back.clone()));
+        assert_eq!(check(&hello(2, 1), &witness), Err(back));
+    }
+
+    #[test]
+    fn within_one_process_a_log_only_grows() {
+        let seen = Some(Witness { boot: 200, index: 51 });
+        assert_eq!(check(&PeerHello { witness: seen, ..hello(1, 2) }, &hello(2, 1)), Ok(()));
+    }
+}

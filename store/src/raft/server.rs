@@ -1,0 +1,157 @@
+//! The answering side of the connections between nodes.
+
+use bytes::Bytes;
+use futures::{SinkExt, StreamExt};
+use holdfast_api::NodeId;
+use openraft::raft::{AppendEntriesRequest, TransferLeaderRequest};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::consensus::Consensus;
+use super::record::{LogIdRecord, RecordError, VoteRecord, decode, encode};
+use super::tcp::{Wire, framed};
+use super::types::{LogId, TypeConfig, Vote};
+use super::wire::{Append, Appended, Ask, Channel, SnapshotOffer, SnapshotTaken, Told};
+
+/// Why a connection from another node ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// It broke.
+    #[error("the connection broke: {0}")]
+    Io(#[from] std::io::Error),
+    /// What came is not a message.
+    #[error("a message cannot be read: {0}")]
+    Record(#[from] RecordError),
+}
+
+impl Consensus {
+    /// Serves one connection of another node until it ends.
+    pub async fn serve_channel<T>(&self, channel: Channel, io: T) -> Result<(), ServerError>
+    where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let wire = framed(io);
+        match channel {
+            Channel::Append => self.serve_appends(wire).await,
+            Channel::Snapshot => self.serve_snapshot(wire).await,
+            Channel::Heartbeat | Channel::Control => self.serve_asks(wire).await,
+        }
+    }
+
+    async fn serve_asks<T>(&self, mut wire: Wire<T>) -> Result<(), ServerError>
+    where
+        T: AsyncRead + AsyncWrite + Unpin,
+    {
+        while let Some(frame) = wire.next().await {
+            let told = self.answer(decode::<Ask>(&frame?)?).await?;
+            wire.send(Bytes::from(encode(&told))).await?;
+        }
+        Ok(())
+    }
+
+    /// Pipelined appends: the next is taken while the last is being flushed.
+    async fn serve_appends<T>(&self, wire: Wire<T>) -> Result<(), ServerError>
+    where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (mut sink, source) = wire.split();
+        // An unreadable request ends the requests; what came before it is answered.
+        let requests = source.map(|frame| {
+            let append = decode::<Append>(&frame.ok()?);
+            let request = append.and_then(AppendEntriesRequest::try_from);
+            request.inspect_err(|error| tracing::warn!(%error, "an append cannot be read")).ok()
+        });
+        let requests = requests.take_while(|request| std::future::ready(request.is_some()));
+        let requests = requests.filter_map(std::future::ready);
+        let results = self.raft.stream_append(requests.fuse());
+        let mut results = std::pin::pin!(results);
+        while let Some(result) = results.next().await {
+            let appended = match result {
+                Ok(result) => Appended::from(result),
+                Err(fatal) => Appended::Failed(fatal.to_string()),
+            };
+            let last = !matches!(appended, Appended::Matched(_));
+            sink.send(Bytes::from(encode(&appended))).await?;
+            if last {
+                break;
+            }
+        }
+        sink.close().await?;
+        Ok(())
+    }
+
+    async fn serve_snapshot<T>(&self, mut wire: Wire<T>) -> Result<(), ServerError>
+    where
+        T: AsyncRead + AsyncWrite + Unpin,
+    {
+        let Some(frame) = wire.next().await else { return Ok(()) };
+        let offer: SnapshotOffer = decode(&frame?)?;
+        let taken = match self.take_snapshot(&mut wire, offer).await {
+            Ok(vote) => SnapshotTaken::Vote(vote),
+            Err(why) => {
+                tracing::warn!(%why, "a snapshot from the leader was not taken");
+                SnapshotTaken::Failed(why)
+            }
+        };
+        wire.send(Bytes::from(encode(&taken))).await?;
+        Ok(())
+    }
+
+    async fn take_snapshot<T>(
+        &self,
+        wire: &mut Wire<T>,
+        offer: SnapshotOffer,
+    ) -> Result<VoteRecord, String>
+    where
+        T: AsyncRead + AsyncWrite + Unpin,
+    {
+        let vote = Vote::try_from(offer.vote).map_err(|e| e.to_string())?;
+        let mut receiver = self.snapshots.receive(offer.meta).map_err(|e| e.to_string())?;
+        loop {
+            let chunk = wire.next().await.ok_or("the leader broke off")?;
+            let chunk = chunk.map_err(|e| e.to_string())?;
+            if chunk.is_empty() {
+                break;
+            }
+            receiver = receiver.write(chunk.freeze()).await.map_err(|e| e.to_string())?;
+        }
+        let snapshot = receiver.finish().await.map_err(|e| e.to_string())?;
+        let installed = self.raft.install_full_snapshot(vote, snapshot).await;
+        installed.map(|response| (&response.vote).into()).map_err(|e| e.to_string())
+    }
+
+    /// Answers one question of another node.
+    pub async fn answer(&self, ask: Ask) -> Result<Told, RecordError> {
+        let failed = |error: String| Told::Failed(error);
+        Ok(match ask {
+            Ask::Append(append) => {
+                let request = AppendEntriesRequest::try_from(append)?;
+                let response = self.raft.append_entries(request).await;
+                response.map_or_else(|e| failed(e.to_string()), |r| Told::Append(r.into()))
+            }
+            Ask::Vote(ballot) => {
+                let response = self.raft.vote(ballot.try_into()?).await;
+                response.map_or_else(|e| failed(e.to_string()), Told::from)
+            }
+            Ask::PreVote(ballot) => {
+                let response = self.raft.pre_vote(ballot.try_into()?).await;
+                response.map_or_else(|e| failed(e.to_string()), Told::from)
+            }
+            Ask::Transfer { from, to, last } => {
+                let request = transfer(from, to, last)?;
+                match self.raft.handle_transfer_leader(request).await {
+                    Ok(result) => Told::Transfer { accepted: result.is_ok() },
+                    Err(error) => failed(error.to_string()),
+                }
+            }
+        })
+    }
+}
+
+fn transfer(
+    from: VoteRecord,
+    to: NodeId,
+    last: Option<LogIdRecord>,
+) -> Result<TransferLeaderRequest<TypeConfig>, RecordError> {
+    let last = last.map(LogId::try_from).transpose()?;
+    Ok(TransferLeaderRequest::new(Vote::try_from(from)?, to, last))
+}

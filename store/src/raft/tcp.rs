@@ -1,0 +1,362 @@
+//! The [`Transport`] on TCP: framed connections, one pool for each node and
+//! channel, opened by an HTTP upgrade on the node's one port.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::stream::{self, BoxStream};
+use futures::{SinkExt, StreamExt};
+use holdfast_api::NodeId;
+use http::{HeaderMap, HeaderValue};
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use tokio::io::AsyncReadExt;
+use tokio_util::codec::{Framed, LengthDelimitedCodec};
+
+use super::peer::{PEER_HEADER, PeerError, PeerHello};
+use super::record::{VoteRecord, decode, encode};
+use super::transport::{Target, Transport, TransportError};
+use super::wire::{Append, Appended, Ask, Channel, SnapshotOffer, SnapshotTaken, Told};
+use crate::dial::{self, DialError};
+use crate::storage::SnapshotFile;
+
+/// Value of the `Upgrade` header between nodes.
+pub const UPGRADE: &str = "holdfast-raft/1";
+
+/// Path of a channel; its name follows.
+pub const PATH: &str = "/raft/v1/channel/";
+
+/// Longest frame between nodes: entries are read from the log in batches far
+/// below it.
+pub const FRAME_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// Bytes of one chunk of a snapshot.
+const CHUNK_BYTES: usize = 256 * 1024;
+
+/// Longest time for a connection to open.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Longest silence while answers to appends are due: a slow disk may take
+/// seconds, a dead connection takes for ever.
+const APPEND_SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// Unused connections kept for each node and channel.
+const IDLE_MAX: usize = 2;
+
+/// A connection between nodes.
+pub type Wire<T> = Framed<T, LengthDelimitedCodec>;
+
+/// Frames on a raw connection.
+pub fn framed<T: tokio::io::AsyncRead + tokio::io::AsyncWrite>(io: T) -> Wire<T> {
+    LengthDelimitedCodec::builder()
+        .little_endian()
+        .length_field_length(4)
+        .max_frame_length(FRAME_BYTES_MAX)
+        .new_framed(io)
+}
+
+/// What this node says of itself, and what it makes of others' words.
+pub trait Introduction: Send + Sync + 'static {
+    /// This node's words to another.
+    fn hello(&self, to: NodeId) -> PeerHello;
+    /// Judges the other's words; acts on it if this node must not go on.
+    fn judge(&self, theirs: &PeerHello) -> Result<(), PeerError>;
+    /// The other refused, and why; acts on it if this node must not go on.
+    fn refused(&self, error: &PeerError);
+}
+
+type Connection = Wire<TokioIo<Upgraded>>;
+
+/// The transport.
+pub struct TcpTransport {
+    introduction: Arc<dyn Introduction>,
+    idle: Mutex<HashMap<(Target, Channel), Vec<Connection>>>,
+}
+
+impl TcpTransport {
+    /// A transport that introduces itself so.
+    pub fn new(introduction: Arc<dyn Introduction>) -> Arc<TcpTransport> {
+        Arc::new(TcpTransport { introduction, idle: Mutex::default() })
+    }
+
+    async fn connection(
+        &self,
+        target: &Target,
+        channel: Channel,
+    ) -> Result<Connection, TransportError> {
+        let idle = self.idle.lock().get_mut(&(target.clone(), channel)).and_then(Vec::pop);
+        match idle {
+            Some(connection) => Ok(connection),
+            None => self.open(target, channel).await,
+        }
+    }
+
+    async fn open(
+        &self,
+        target: &Target,
+        channel: Channel,
+    ) -> Result<Connection, TransportError> {
+        let unreachable = |why: String| TransportError::Unreachable {
+            node: target.node,
+            address: target.address.clone(),
+            why,
+        };
+        let hello = self.introduction.hello(target.node);
+        let hello = serde_json::to_string(&hello).map_err(|e| unreachable(e.to_string()))?;
+        let hello = HeaderValue::from_str(&hello).map_err(|e| unreachable(e.to_string()))?;
+        let headers = HeaderMap::from_iter([(http::HeaderName::from_static(PEER_HEADER), hello)]);
+        let path = format!("{PATH}{}", channel.as_str());
+        let opened = dial::upgrade(&target.address, &path, UPGRADE, headers, CONNECT_TIME_MAX);
+        let (headers, io) = opened.await.map_err(|error| {
+            if let DialError::Refused { body, .. } = &error
+                && let Ok(refusal) = serde_json::from_str::<PeerError>(body)
+            {
+                self.introduction.refused(&refusal);
+                return unreachable(refusal.to_string());
+            }
+            unreachable(error.to_string())
+        })?;
+        let theirs = headers.get(PEER_HEADER).and_then(|value| value.to_str().ok());
+        let theirs = theirs.and_then(|json| serde_json::from_str::<PeerHello>(json).ok());
+        let theirs = theirs.ok_or_else(|| unreachable("it did not introduce itself".into()))?;
+        self.introduction.judge(&theirs).map_err(|error| unreachable(error.to_string()))?;
+        Ok(framed(io))
+    }
+
+    fn keep(&self, target: Target, channel: Channel, connection: Connection) {
+        let mut idle = self.idle.lock();
+        let kept = idle.entry((target, channel)).or_default();
+        if kept.len() < IDLE_MAX {
+            kept.push(connection);
+        }
+    }
+
+    /// One exchange; the connection is kept only after a whole one.
+    async fn exchange(
+        &self,
+        target: Target,
+        channel: Channel,
+        ask: &Ask,
+    ) -> Result<Told, TransportError> {
+        let frame = Bytes::from(encode(ask));
+        let mut connection = self.connection(&target, channel).await?;
+        let told = round_trip(&mut connection, target.node, frame.clone()).await;
+        let told = match told {
+            Ok(told) => told,
+            // A kept connection may have died unseen; a new one tells.
+            Err(_) => {
+                connection = self.open(&target, channel).await?;
+                round_trip(&mut connection, target.node, frame).await?
+            }
+        };
+        self.keep(target, channel, connection);
+        Ok(told)
+    }
+}
+
+fn broken(node: NodeId, why: impl std::fmt::Display) -> TransportError {
+    TransportError::Broken { node, why: why.to_string() }
+}
+
+async fn round_trip(
+    connection: &mut Connection,
+    node: NodeId,
+    frame: Bytes,
+) -> Result<Told, TransportError> {
+    connection.send(frame).await.map_err(|e| broken(node, e))?;
+    let frame = connection.next().await.ok_or_else(|| broken(node, "it closed"))?;
+    decode(&frame.map_err(|e| broken(node, e))?).map_err(|e| broken(node, e))
+}
+
+/// A transport that its own streams hold on to.
+#[derive(Clone)]
+pub struct Tcp(pub Arc<TcpTransport>);
+
+impl Transport for Tcp {
+    fn ask(
+        &self,
+        target: Target,
+        channel: Channel,
+        ask: Ask,
+        limit: Duration,
+    ) -> BoxFuture<'static, Result<Told, TransportError>> {
+        let this = self.0.clone();
+        Box::pin(async move {
+            let node = target.node;
+            tokio::time::timeout(limit, this.exchange(target, channel, &ask))
+                .await
+                .unwrap_or(Err(TransportError::Timeout { node, after: limit }))
+        })
+    }
+
+    fn append(
+        &self,
+        target: Target,
+        requests: BoxStream<'static, Append>,
+    ) -> BoxFuture<'static, Result<BoxStream<'static, Result<Appended, TransportError>>, TransportError>>
+    {
+        let this = self.0.clone();
+        Box::pin(async move {
+            let connection = this.open_or_kept(&target).await?;
+            Ok(pipeline(target.node, connection, requests, move |connection| {
+                this.keep(target.clone(), Channel::Append, connection);
+            }))
+        })
+    }
+
+    fn snapshot(
+        &self,
+        target: Target,
+        offer: SnapshotOffer,
+        file: SnapshotFile,
+        limit: Duration,
+    ) -> BoxFuture<'static, Result<VoteRecord, TransportError>> {
+        let this = self.0.clone();
+        Box::pin(async move {
+            let node = target.node;
+            let transfer = async {
+                let mut connection = this.open(&target, Channel::Snapshot).await?;
+                send_snapshot(&mut connection, node, &offer, file).await
+            };
+            tokio::time::timeout(limit, transfer)
+                .await
+                .unwrap_or(Err(TransportError::Timeout { node, after: limit }))
+        })
+    }
+}
+
+impl TcpTransport {
+    async fn open_or_kept(&self, target: &Target) -> Result<Connection, TransportError> {
+        self.connection(target, Channel::Append).await
+    }
+}
+
+/// Sends requests as they come and yields answers as they come, in order.
+/// A connection that ends with nothing owed goes to `keep`.
+fn pipeline(
+    node: NodeId,
+    connection: Connection,
+    requests: BoxStream<'static, Append>,
+    keep: impl FnOnce(Connection) + Send + 'static,
+) -> BoxStream<'static, Result<Appended, TransportError>> {
+    let owed = Arc::new(AtomicUsize::new(0));
+    let ended = Arc::new(AtomicBool::new(false));
+    let (sink, source) = connection.split();
+
+    let sending = {
+        let (owed, ended) = (owed.clone(), ended.clone());
+        async move {
+            let (mut sink, mut requests) = (sink, requests);
+            while let Some(append) = requests.next().await {
+                owed.fetch_add(1, Ordering::AcqRel);
+                sink.send(Bytes::from(encode(&append))).await.map_err(|e| broken(node, e))?;
+            }
+            ended.store(true, Ordering::Release);
+            Ok(sink)
+        }
+    };
+    let state = Pipeline { sending: Some(Box::pin(sending)), sink: None, source, keep: Some(keep) };
+    Box::pin(stream::unfold(Some(state), move |state| {
+        let (owed, ended) = (owed.clone(), ended.clone());
+        async move {
+            let mut state = state?;
+            loop {
+                let nothing_owed = owed.load(Ordering::Acquire) == 0;
+                if nothing_owed && ended.load(Ordering::Acquire) {
+                    state.give_back();
+                    return None;
+                }
+                let silence = tokio::time::sleep(APPEND_SILENCE_MAX);
+                let event = match &mut state.sending {
+                    Some(sending) => tokio::select! {
+                        biased;
+                        sent = sending => Event::Sent(sent),
+                        frame = state.source.next() => Event::Frame(frame),
+                        () = silence, if !nothing_owed => Event::Silence,
+                    },
+                    None => tokio::select! {
+                        frame = state.source.next() => Event::Frame(frame),
+                        () = silence => Event::Silence,
+                    },
+                };
+                let failed = match event {
+                    Event::Sent(Ok(sink)) => {
+                        (state.sending, state.sink) = (None, Some(sink));
+                        continue;
+                    }
+                    Event::Sent(Err(error)) => error,
+                    Event::Frame(Some(Ok(frame))) => match decode::<Appended>(&frame) {
+                        Ok(Appended::Failed(why)) => broken(node, why),
+                        Ok(appended) => {
+                            owed.fetch_sub(1, Ordering::AcqRel);
+                            return Some((Ok(appended), Some(state)));
+                        }
+                        Err(error) => broken(node, error),
+                    },
+                    Event::Frame(Some(Err(error))) => broken(node, error),
+                    Event::Frame(None) => broken(node, "it closed"),
+                    Event::Silence => TransportError::Timeout { node, after: APPEND_SILENCE_MAX },
+                };
+                return Some((Err(failed), None));
+            }
+        }
+    }))
+}
+
+type Sink = futures::stream::SplitSink<Connection, Bytes>;
+type Source = futures::stream::SplitStream<Connection>;
+
+struct Pipeline<K> {
+    sending: Option<BoxFuture<'static, Result<Sink, TransportError>>>,
+    sink: Option<Sink>,
+    source: Source,
+    keep: Option<K>,
+}
+
+enum Event {
+    Sent(Result<Sink, TransportError>),
+    Frame(Option<Result<bytes::BytesMut, std::io::Error>>),
+    Silence,
+}
+
+impl<K: FnOnce(Connection)> Pipeline<K> {
+    fn give_back(self) {
+        if let (Some(sink), Some(keep)) = (self.sink, self.keep)
+            && let Ok(connection) = sink.reunite(self.source)
+        {
+            keep(connection);
+        }
+    }
+}
+
+async fn send_snapshot(
+    connection: &mut Connection,
+    node: NodeId,
+    offer: &SnapshotOffer,
+    file: SnapshotFile,
+) -> Result<VoteRecord, TransportError> {
+    connection.send(Bytes::from(encode(offer))).await.map_err(|e| broken(node, e))?;
+    let mut reader = file.reader().await.map_err(|e| broken(node, e))?;
+    let mut chunk = Vec::with_capacity(CHUNK_BYTES);
+    loop {
+        chunk.clear();
+        let read = (&mut reader).take(CHUNK_BYTES as u64).read_to_end(&mut chunk).await;
+        read.map_err(|e| broken(node, e))?;
+        let last = chunk.is_empty();
+        connection.send(Bytes::copy_from_slice(&chunk)).await.map_err(|e| broken(node, e))?;
+        if last {
+            break;
+        }
+    }
+    let frame = connection.next().await.ok_or_else(|| broken(node, "it closed"))?;
+    let frame = frame.map_err(|e| broken(node, e))?;
+    match decode(&frame).map_err(|e| broken(node, e))? {
+        SnapshotTaken::Vote(vote) => Ok(vote),
+        SnapshotTaken::Failed(why) => Err(broken(node, why)),
+    }
+}

@@ -1,0 +1,119 @@
+//! The types Holdfast gives to the consensus library.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use holdfast_api::{Answer, Entry};
+use holdfast_machine::{decode_entry, encode_entry};
+use parking_lot::Mutex;
+
+use super::runtime::NodeRuntime;
+
+openraft::declare_raft_types!(
+    /// The consensus library's view of Holdfast. One configuration serves
+    /// production and simulation: only the runtime's randomness differs, see
+    /// [`NodeRuntime`].
+    pub TypeConfig:
+        D = LogEntry,
+        R = Answers,
+        NodeId = u64,
+        Node = NodeAddress,
+        Term = u64,
+        LeaderId = openraft::impls::leader_id_adv::LeaderId<Self::Term, Self::NodeId>,
+        AsyncRuntime = NodeRuntime,
+);
+
+/// Who led when an entry was made: term and node.
+pub type LeaderId = openraft::alias::LeaderIdOf<TypeConfig>;
+/// The place of an entry in the log.
+pub type LogId = openraft::alias::LogIdOf<TypeConfig>;
+/// A vote, or a leader's claim.
+pub type Vote = openraft::alias::VoteOf<TypeConfig>;
+/// A log entry as the consensus library sees it.
+pub type RaftEntry = openraft::alias::EntryOf<TypeConfig>;
+/// What such an entry carries.
+pub type RaftPayload = openraft::EntryPayload<LogEntry, u64, NodeAddress>;
+/// Voters (one or two sets of them) and all nodes with their addresses.
+pub type Membership = openraft::Membership<u64, NodeAddress>;
+/// A membership and the entry that made it.
+pub type StoredMembership = openraft::alias::StoredMembershipOf<TypeConfig>;
+/// What a snapshot covers.
+pub type SnapshotMeta = openraft::alias::SnapshotMetaOf<TypeConfig>;
+
+/// Where a node listens.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodeAddress {
+    /// `host:port`, as other nodes reach it.
+    pub address: String,
+}
+
+impl fmt::Display for NodeAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.address)
+    }
+}
+
+/// The application's part of a log entry. Cloning is cheap.
+///
+/// The encoded bytes are the truth: they are what is stored, sent and
+/// checksummed. The decoded form rides along on the node that made the entry,
+/// so that it need not decode its own work, and is given up when it is applied
+/// so that the log in memory holds each entry once.
+#[derive(Clone)]
+pub struct LogEntry(Arc<Inner>);
+
+struct Inner {
+    encoded: Bytes,
+    decoded: Mutex<Option<Entry>>,
+}
+
+impl LogEntry {
+    /// An entry made on this node.
+    pub fn new(entry: Entry) -> LogEntry {
+        let encoded = Bytes::from(encode_entry(&entry));
+        LogEntry(Arc::new(Inner { encoded, decoded: Mutex::new(Some(entry)) }))
+    }
+
+    /// An entry that came from the disk or from another node. The bytes are
+    /// looked at when the entry is applied, not before: an entry that this
+    /// node cannot read must not keep it from storing what others committed.
+    pub fn from_encoded(encoded: Bytes) -> LogEntry {
+        LogEntry(Arc::new(Inner { encoded, decoded: Mutex::new(None) }))
+    }
+
+    /// The bytes that are stored and sent.
+    pub fn encoded(&self) -> &Bytes {
+        &self.0.encoded
+    }
+
+    /// The entry, to be applied. Cheap the first time on the node that made
+    /// the entry, a strict decode otherwise.
+    pub fn take(&self) -> Result<Entry, holdfast_machine::DecodeError> {
+        let decoded = self.0.decoded.lock().take();
+        decoded.map_or_else(|| decode_entry(&self.0.encoded), Ok)
+    }
+}
+
+impl PartialEq for LogEntry {
+    fn eq(&self, other: &LogEntry) -> bool {
+        self.0.encoded == other.0.encoded
+    }
+}
+
+impl fmt::Debug for LogEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "entry({} bytes)", self.0.encoded.len())
+    }
+}
+
+impl fmt::Display for LogEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// The answers to an entry's commands, in their order; none for the entries
+/// that the consensus library makes for itself.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Answers(pub Vec<Answer>);

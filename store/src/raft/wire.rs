@@ -1,0 +1,284 @@
+//! What nodes say to each other: our own structs around the records of
+//! [`super::record`], and their conversions to the consensus library's types.
+
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, StreamAppendError, StreamAppendResult,
+    TransferLeaderRequest, VoteRequest, VoteResponse,
+};
+use serde::{Deserialize, Serialize};
+
+use super::record::{LogIdRecord, LogRecord, RecordError, SnapshotMetaRecord, VoteRecord};
+use super::types::{LogId, RaftEntry, TypeConfig, Vote};
+
+/// Which of a follower's connections a message uses. Each has its own, so
+/// that a heartbeat never waits behind entries or a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Channel {
+    /// Entries, pipelined.
+    Append,
+    /// Heartbeats.
+    Heartbeat,
+    /// Votes and leadership transfer.
+    Control,
+    /// Snapshots.
+    Snapshot,
+}
+
+impl Channel {
+    /// Its name in a path.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Channel::Append => "append",
+            Channel::Heartbeat => "heartbeat",
+            Channel::Control => "control",
+            Channel::Snapshot => "snapshot",
+        }
+    }
+
+    /// The channel of that name.
+    pub fn from_name(name: &str) -> Option<Channel> {
+        [Channel::Append, Channel::Heartbeat, Channel::Control, Channel::Snapshot]
+            .into_iter()
+            .find(|channel| channel.as_str() == name)
+    }
+}
+
+/// Entries, or a heartbeat without any.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Append {
+    /// The leader's claim.
+    pub vote: VoteRecord,
+    /// The entry before these.
+    pub prev: Option<LogIdRecord>,
+    /// The leader's commit.
+    pub commit: Option<LogIdRecord>,
+    /// The entries.
+    pub entries: Vec<LogRecord>,
+}
+
+/// A candidate's question.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Ballot {
+    /// The vote asked for.
+    pub vote: VoteRecord,
+    /// The end of the candidate's log.
+    pub last: Option<LogIdRecord>,
+    /// Whether the leader itself asked for this election.
+    pub transfer: bool,
+}
+
+/// A request with one answer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ask {
+    /// Append, answered alone: heartbeats.
+    Append(Append),
+    /// A vote.
+    Vote(Ballot),
+    /// Would you vote?
+    PreVote(Ballot),
+    /// The leader hands over.
+    Transfer {
+        /// Its claim.
+        from: VoteRecord,
+        /// Who is to lead.
+        to: u64,
+        /// What the successor must hold.
+        last: Option<LogIdRecord>,
+    },
+}
+
+/// The answer to an [`Ask`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Told {
+    /// To an append.
+    Append(Appended),
+    /// To a vote and a pre-vote.
+    Vote {
+        /// The voter's vote.
+        vote: VoteRecord,
+        /// Whether it was granted.
+        granted: bool,
+        /// The end of the voter's log.
+        last: Option<LogIdRecord>,
+    },
+    /// To a transfer.
+    Transfer {
+        /// Whether it was accepted.
+        accepted: bool,
+    },
+    /// The node has stopped working, and why.
+    Failed(String),
+}
+
+/// What became of an append.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Appended {
+    /// Flushed up to here.
+    Matched(Option<LogIdRecord>),
+    /// All of it flushed.
+    All,
+    /// The entry before is not there.
+    Conflict(Option<LogIdRecord>),
+    /// A newer leader is known.
+    HigherVote(VoteRecord),
+    /// The node has stopped working, and why.
+    Failed(String),
+}
+
+/// The first frame of a snapshot transfer; the body follows in chunks, an
+/// empty one ends it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SnapshotOffer {
+    /// The leader's claim.
+    pub vote: VoteRecord,
+    /// What the snapshot covers.
+    pub meta: SnapshotMetaRecord,
+}
+
+/// The answer to a snapshot.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SnapshotTaken {
+    /// Installed, or refused for a newer leader's sake: the follower's vote.
+    Vote(VoteRecord),
+    /// It could not be taken, and why.
+    Failed(String),
+}
+
+fn log_id(record: Option<LogIdRecord>) -> Result<Option<LogId>, RecordError> {
+    record.map(LogId::try_from).transpose()
+}
+
+impl From<&AppendEntriesRequest<TypeConfig>> for Append {
+    fn from(request: &AppendEntriesRequest<TypeConfig>) -> Self {
+        Append {
+            vote: (&request.vote).into(),
+            prev: request.prev_log_id.as_ref().map(Into::into),
+            commit: request.leader_commit.as_ref().map(Into::into),
+            entries: request.entries.iter().map(Into::into).collect(),
+        }
+    }
+}
+
+impl TryFrom<Append> for AppendEntriesRequest<TypeConfig> {
+    type Error = RecordError;
+
+    fn try_from(append: Append) -> Result<Self, RecordError> {
+        let entries: Result<Vec<RaftEntry>, _> =
+            append.entries.into_iter().map(LogRecord::into_entry).collect();
+        Ok(AppendEntriesRequest {
+            vote: append.vote.try_into()?,
+            prev_log_id: log_id(append.prev)?,
+            leader_commit: log_id(append.commit)?,
+            entries: entries?,
+        })
+    }
+}
+
+impl From<&VoteRequest<TypeConfig>> for Ballot {
+    fn from(request: &VoteRequest<TypeConfig>) -> Self {
+        Ballot {
+            vote: (&request.vote).into(),
+            last: request.last_log_id.as_ref().map(Into::into),
+            transfer: request.leadership_transfer,
+        }
+    }
+}
+
+impl TryFrom<Ballot> for VoteRequest<TypeConfig> {
+    type Error = RecordError;
+
+    fn try_from(ballot: Ballot) -> Result<Self, RecordError> {
+        let mut request = VoteRequest::new(ballot.vote.try_into()?, log_id(ballot.last)?);
+        request.leadership_transfer = ballot.transfer;
+        Ok(request)
+    }
+}
+
+impl From<VoteResponse<TypeConfig>> for Told {
+    fn from(response: VoteResponse<TypeConfig>) -> Self {
+        Told::Vote {
+            vote: (&response.vote).into(),
+            granted: response.vote_granted,
+            last: response.last_log_id.as_ref().map(Into::into),
+        }
+    }
+}
+
+impl From<&TransferLeaderRequest<TypeConfig>> for Ask {
+    fn from(request: &TransferLeaderRequest<TypeConfig>) -> Self {
+        Ask::Transfer {
+            from: request.from_leader().into(),
+            to: *request.to_node_id(),
+            last: request.last_log_id().map(Into::into),
+        }
+    }
+}
+
+/// Reads the answer to a vote.
+pub fn vote_response(told: Told) -> Result<VoteResponse<TypeConfig>, RecordError> {
+    match told {
+        Told::Vote { vote, granted, last } => {
+            Ok(VoteResponse::new(Vote::try_from(vote)?, log_id(last)?, granted))
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Reads the answer to an append.
+pub fn append_response(told: Told) -> Result<AppendEntriesResponse<TypeConfig>, RecordError> {
+    Ok(match told {
+        Told::Append(Appended::All) => AppendEntriesResponse::Success,
+        Told::Append(Appended::Matched(id)) => AppendEntriesResponse::PartialSuccess(log_id(id)?),
+        Told::Append(Appended::Conflict(_)) => AppendEntriesResponse::Conflict,
+        Told::Append(Appended::HigherVote(vote)) => {
+            AppendEntriesResponse::HigherVote(vote.try_into()?)
+        }
+        other => return Err(unexpected(&other)),
+    })
+}
+
+/// Reads one answer of an append stream.
+pub fn stream_result(appended: Appended) -> Result<StreamAppendResult<TypeConfig>, RecordError> {
+    let missing = || RecordError::Impossible("an answer without its log id".to_owned());
+    Ok(match appended {
+        Appended::Matched(id) => Ok(log_id(id)?),
+        Appended::Conflict(Some(id)) => Err(StreamAppendError::Conflict(id.try_into()?)),
+        Appended::HigherVote(vote) => Err(StreamAppendError::HigherVote(vote.try_into()?)),
+        Appended::All | Appended::Conflict(None) => return Err(missing()),
+        Appended::Failed(why) => return Err(RecordError::Impossible(why)),
+    })
+}
+
+impl From<AppendEntriesResponse<TypeConfig>> for Appended {
+    fn from(response: AppendEntriesResponse<TypeConfig>) -> Self {
+        match response {
+            AppendEntriesResponse::Success => Appended::All,
+            AppendEntriesResponse::PartialSuccess(id) => {
+                Appended::Matched(id.as_ref().map(Into::into))
+            }
+            AppendEntriesResponse::Conflict => Appended::Conflict(None),
+            AppendEntriesResponse::HigherVote(vote) => Appended::HigherVote((&vote).into()),
+        }
+    }
+}
+
+impl From<StreamAppendResult<TypeConfig>> for Appended {
+    fn from(result: StreamAppendResult<TypeConfig>) -> Self {
+        match result {
+            Ok(id) => Appended::Matched(id.as_ref().map(Into::into)),
+            Err(StreamAppendError::Conflict(id)) => Appended::Conflict(Some((&id).into())),
+            Err(StreamAppendError::HigherVote(vote)) => Appended::HigherVote((&vote).into()),
+        }
+    }
+}
+
+fn unexpected(told: &Told) -> RecordError {
+    match told {
+        Told::Failed(why) => RecordError::Impossible(format!("the node has stopped: {why}")),
+        other => RecordError::Impossible(format!("an answer to another question: {other:?}")),
+    }
+}

@@ -1,0 +1,382 @@
+//! One node, from its empty folder to its clean end.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::ServeOptions;
+use crate::formation::{self, FormationError, Place, Plan};
+use crate::http::metrics::Metrics;
+use crate::http::{self, App, HandedOver, Running};
+use crate::node::effects::Effects;
+use crate::node::witness::Witnessing;
+use crate::node::{Node, Parts, VERSION};
+use crate::raft::Consensus;
+use crate::raft::tcp::{Tcp, TcpTransport};
+use crate::storage::stats::WriteStats;
+use crate::storage::{LogStore, Opened, Options, Storage, StorageError};
+
+/// Longest time for the node's own tasks to end when it stops.
+const TASKS_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Why a node did not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Its folder.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// Its place in a cluster.
+    #[error(transparent)]
+    Formation(#[from] FormationError),
+    /// Its address.
+    #[error("cannot listen on {address}: {why}{}", hint(why))]
+    Listen {
+        /// Which.
+        address: String,
+        /// Why.
+        why: std::io::Error,
+    },
+    /// An empty folder and nothing said about a cluster.
+    #[error(
+        "{0} is empty: say which cluster this node is to found (--initial-cluster 1=HOST:PORT,…) or to join (--join HOST:PORT)"
+    )]
+    NoPlan(std::path::PathBuf),
+    /// It must not, or cannot, go on.
+    #[error("{0}")]
+    Fatal(String),
+    /// The operating system.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+}
+
+fn hint(why: &std::io::Error) -> &'static str {
+    match why.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            " (another process listens there; choose another --listen, or stop it)"
+        }
+        std::io::ErrorKind::AddrNotAvailable => " (this host has no such address)",
+        std::io::ErrorKind::PermissionDenied => " (ports below 1024 need a privilege)",
+        _ => "",
+    }
+}
+
+/// Runs one node until it is told to stop, or cannot go on.
+pub async fn run(options: ServeOptions) -> Result<(), ServeError> {
+    let mut signals = Signals::new()?;
+    raise_file_limit();
+    let (dir, node_id) = (options.data_dir.clone(), options.node_id);
+    tracing::info!(node = node_id, version = VERSION, data_dir = %dir.display(), "starting");
+    let metrics = Arc::new(Metrics::new());
+    let stats = {
+        let metrics = metrics.clone();
+        WriteStats::observed(move |written| {
+            if written.synced {
+                metrics.observe_fsync(written.took);
+            }
+        })
+    };
+    let storage_options = Options { stats, ..Options::default() };
+    let opened = blocking(move || Storage::open(&dir, node_id, storage_options)).await?;
+    if matches!((&opened, &options.plan), (Opened::Empty(_), None)) {
+        return Err(ServeError::NoPlan(options.data_dir));
+    }
+    let listener = TcpListener::bind(&options.listen)
+        .await
+        .map_err(|why| ServeError::Listen { address: options.listen.clone(), why })?;
+
+    let (tasks, stop, accepting) =
+        (TaskTracker::new(), CancellationToken::new(), CancellationToken::new());
+    let initial = match &options.plan {
+        Some(Plan::Found { initial }) => initial.clone(),
+        Some(Plan::Join { .. }) | None => BTreeMap::new(),
+    };
+    let app = App::new(node_id, initial, metrics, tasks.clone(), stop.clone());
+    let serving = http::accept::serve(
+        listener,
+        http::router(app.clone()),
+        tasks.clone(),
+        accepting.clone(),
+        options.shutdown_grace,
+    );
+    tasks.spawn(serving);
+    tracing::info!(listen = %options.listen, "listening");
+
+    let mut started = tokio::select! {
+        started = start(&options, opened, &app, &tasks, &stop) => started?,
+        () = signals.received() => {
+            tracing::info!("told to stop before it found its place");
+            accepting.cancel();
+            stop.cancel();
+            return Ok(());
+        }
+    };
+    let ended = watch_over(&mut started, &mut signals).await;
+    stop_node(started, ended.is_ok(), &options, &mut signals, (tasks, stop, accepting)).await;
+    ended
+}
+
+/// What stops a node.
+struct Started {
+    node: Node,
+    storage: Storage,
+    fatal: mpsc::Receiver<String>,
+}
+
+/// Work on the disk, off the threads that serve.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StorageError> + Send + 'static,
+) -> Result<T, ServeError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    Ok(done.map_err(|error| ServeError::Fatal(error.to_string()))??)
+}
+
+/// Finds the node's place and starts it there.
+async fn start(
+    options: &ServeOptions,
+    opened: Opened,
+    app: &App,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) -> Result<Started, ServeError> {
+    let mut written = None;
+    let (storage, founder) = match opened {
+        Opened::Existing(storage) => (storage, false),
+        Opened::Empty(empty) => {
+            let plan = options.plan.as_ref().expect("checked before listening");
+            let place = find_place(options.node_id, plan, app, &mut written).await?;
+            let (cluster_id, founder) = match place {
+                Place::Founder { cluster_id } => (cluster_id, true),
+                Place::Member { cluster_id } => (cluster_id, false),
+            };
+            (blocking(move || empty.create(cluster_id)).await?, founder)
+        }
+    };
+    let identity = storage.identity().clone();
+    tracing::info!(cluster = %identity.cluster_id, "this node's cluster");
+
+    let (fatal, fatal_received) = mpsc::channel(1);
+    let effects = Arc::new(Effects::default());
+    let state = storage.state_machine(effects.clone()).await?;
+    let shared = state.state();
+    let witnessing = Witnessing::new(
+        identity.cluster_id.clone(),
+        identity.node_id,
+        rand::random(),
+        storage.log().last_index().unwrap_or(0),
+        storage.witnesses(),
+        Arc::new(move |why| drop(fatal.try_send(why))),
+    )?;
+    let transport = Tcp(TcpTransport::new(witnessing.clone()));
+    let consensus = Consensus::start(
+        identity.node_id,
+        &identity.cluster_id,
+        &options.consensus,
+        Arc::new(transport),
+        storage.log(),
+        state,
+        storage.snapshots(),
+    )
+    .await
+    .map_err(ServeError::Fatal)?;
+    let parts = Parts {
+        id: identity.node_id,
+        cluster_id: identity.cluster_id.clone(),
+        consensus: consensus.clone(),
+        state: shared,
+        effects,
+    };
+    let node = Node::start(parts, tasks.clone(), stop.clone());
+    app.run(Running { node: node.clone(), introduction: witnessing.clone() });
+    if let Some(written) = written {
+        // A founder that is gone asks again.
+        drop(written.send(()));
+    }
+    tasks.spawn(witnessing.run(consensus.clone(), stop.clone()));
+    tasks.spawn(stop.clone().run_until_cancelled_owned(node.clone().look_after()));
+    found_if_due(options, &consensus, &identity.cluster_id, founder).await?;
+    Ok(Started { node, storage, fatal: fatal_received })
+}
+
+async fn find_place(
+    node: u64,
+    plan: &Plan,
+    app: &App,
+    written: &mut Option<oneshot::Sender<()>>,
+) -> Result<Place, FormationError> {
+    let handed = app.handed_over();
+    let handed = async {
+        match handed.await {
+            Ok(HandedOver { cluster_id, written: tell }) => {
+                *written = Some(tell);
+                cluster_id
+            }
+            Err(_) => std::future::pending().await,
+        }
+    };
+    formation::find_place(node, plan, handed).await
+}
+
+/// Makes the cluster's first entry, if that is this node's part and was not
+/// done before.
+async fn found_if_due(
+    options: &ServeOptions,
+    consensus: &Consensus,
+    cluster_id: &str,
+    founder: bool,
+) -> Result<(), ServeError> {
+    let Some(Plan::Found { initial }) = &options.plan else { return Ok(()) };
+    let lowest = initial.keys().next() == Some(&options.node_id);
+    if !lowest || consensus.is_founded().await.map_err(ServeError::Fatal)? {
+        return Ok(());
+    }
+    // A founding that broke off between the id and the first entry goes on
+    // here, unless the others have a history that this disk has lost.
+    while !founder {
+        let others = formation::ask_others(options.node_id, initial).await;
+        if let Some((id, _)) = others.iter().find(|(_, other)| !other.members.is_empty()) {
+            let ask = initial[id].clone();
+            let (node, cluster_id) = (options.node_id, cluster_id.to_owned());
+            return Err(FormationError::DiskLost { node, cluster_id, ask }.into());
+        }
+        match formation::hand_over(options.node_id, initial, cluster_id).await {
+            Ok(()) => break,
+            Err(why) => tracing::info!("the founding of the cluster waits: {why}"),
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    tracing::info!(cluster = cluster_id, nodes = %formation::written(initial), "founding the cluster");
+    consensus.found(initial).await.map_err(ServeError::Fatal)
+}
+
+/// Returns when the node is told to stop, or why it cannot go on.
+async fn watch_over(started: &mut Started, signals: &mut Signals) -> Result<(), ServeError> {
+    let Started { node, storage, fatal } = started;
+    let log = storage.log();
+    let why = tokio::select! {
+        () = signals.received() => return Ok(()),
+        Some(why) = fatal.recv() => why,
+        why = log_failed(&log) => why,
+        why = consensus_failed(node.consensus()) => {
+            // The log knows better than consensus what went wrong with it.
+            let failure = log.failure().borrow().as_ref().map(ToString::to_string);
+            failure.unwrap_or(why)
+        }
+        why = mark_formed(node.consensus(), storage) => why,
+    };
+    tracing::error!("this node stops: {why}");
+    Err(ServeError::Fatal(why))
+}
+
+async fn consensus_failed(consensus: &Consensus) -> String {
+    let (say, mut said) = mpsc::channel(1);
+    let watching = consensus.watch(move |view| {
+        if let Some(why) = view.failed {
+            drop(say.try_send(why));
+        }
+    });
+    tokio::select! {
+        () = watching => "consensus has stopped".to_owned(),
+        Some(why) = said.recv() => why,
+    }
+}
+
+async fn log_failed(log: &LogStore) -> String {
+    let mut failure = log.failure();
+    match failure.wait_for(Option::is_some).await {
+        Ok(failure) => failure.as_ref().map(ToString::to_string).unwrap_or_default(),
+        Err(_) => std::future::pending().await,
+    }
+}
+
+/// Notes on the disk that this node has taken part in its cluster: an empty
+/// log is a lost one from then on. Returns only if that fails.
+async fn mark_formed(consensus: &Consensus, storage: &mut Storage) -> String {
+    let (say, mut said) = mpsc::channel(1);
+    let watching = consensus.watch(move |view| {
+        if !view.nodes.is_empty() {
+            drop(say.try_send(()));
+        }
+    });
+    tokio::select! {
+        () = watching => {}
+        _ = said.recv() => {}
+    }
+    match storage.mark_formed().await {
+        Ok(()) => std::future::pending().await,
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Hands over, drains, stops. A second signal cuts it short.
+async fn stop_node(
+    started: Started,
+    cleanly: bool,
+    options: &ServeOptions,
+    signals: &mut Signals,
+    (tasks, stop, accepting): (TaskTracker, CancellationToken, CancellationToken),
+) {
+    let Started { node, storage, .. } = started;
+    let stopping = async {
+        node.drain();
+        if cleanly && node.consensus().leads() {
+            match node.transfer_leader(None).await {
+                Ok(()) => tracing::info!("handed leadership over"),
+                Err(problem) => tracing::warn!(%problem, "stopping without handing over"),
+            }
+        }
+        accepting.cancel();
+        node.effects().end_all(&node.referral());
+        // Clients follow the leader now; what is under way here may finish.
+        tokio::time::sleep(Duration::from_millis(50).min(options.shutdown_grace)).await;
+        stop.cancel();
+        tasks.close();
+        if tokio::time::timeout(TASKS_TIME_MAX, tasks.wait()).await.is_err() {
+            tracing::warn!("some connections were cut off");
+        }
+        node.consensus().stop().await;
+        storage.close().await;
+    };
+    tokio::select! {
+        () = stopping => tracing::info!("stopped"),
+        () = signals.received() => tracing::warn!("told to stop again; stopping at once"),
+    }
+}
+
+/// SIGTERM and SIGINT.
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn received(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Thousands of agents hold a connection each: takes what the system allows.
+fn raise_file_limit() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
+    {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
+}

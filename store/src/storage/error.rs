@@ -1,0 +1,227 @@
+//! What can go wrong with what is kept on disk, and what to do about it.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use holdfast_api::NodeId;
+
+/// What an operator does about a damaged file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Advice {
+    /// The node's memory of what it voted for or acknowledged is in doubt.
+    NewNode,
+    /// The file says who the node is, nothing else.
+    RestoreFile,
+}
+
+impl fmt::Display for Advice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Advice::NewNode => {
+                "restore the file if you have its exact bytes; otherwise this node must come back \
+                 as a new one, because a node that forgot what it acknowledged can lose other \
+                 nodes' data: on a healthy node run `holdfast node remove ID`, empty the data \
+                 folder, start it with an id that was never used, and `holdfast node add` it"
+            }
+            Advice::RestoreFile => {
+                "restore the file from a backup of this data folder; without one, remove the node \
+                 (`holdfast node remove ID`), empty the data folder and add it again under an id \
+                 that was never used"
+            }
+        })
+    }
+}
+
+/// Why the data folder cannot be used, or stopped being usable.
+///
+/// All of these end the process: none is retried in silence, because a node
+/// that goes on after a failed write does not know what its disk holds.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum StorageError {
+    /// Bytes are not what was written.
+    #[error("{file} is damaged: {what}; {advice}", file = file.display())]
+    Damaged {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        what: String,
+        /// What to do.
+        advice: Advice,
+    },
+    /// The disk is full.
+    #[error(
+        "no space left for {file} (while {doing}): free space on its file system and start the \
+         node again; nothing acknowledged is lost", file = file.display()
+    )]
+    Full {
+        /// The file or folder.
+        file: PathBuf,
+        /// What was being done.
+        doing: &'static str,
+    },
+    /// The operating system refused.
+    #[error("{file}: {source} (while {doing})", file = file.display())]
+    Io {
+        /// The file or folder.
+        file: PathBuf,
+        /// What was being done.
+        doing: &'static str,
+        /// Why not.
+        source: Arc<io::Error>,
+    },
+    /// Another process has the folder open.
+    #[error(
+        "another holdfast-store is using {dir}: stop it first, or give this node a --data-dir of \
+         its own", dir = dir.display()
+    )]
+    InUse {
+        /// The data folder.
+        dir: PathBuf,
+    },
+    /// The folder holds something else.
+    #[error(
+        "{dir} holds {found:?}, which is not Holdfast's, and no identity.json: choose an empty \
+         folder as --data-dir", dir = dir.display()
+    )]
+    NotOurs {
+        /// The data folder.
+        dir: PathBuf,
+        /// One of the files in it.
+        found: String,
+    },
+    /// The folder belongs to another node.
+    #[error(
+        "{dir} belongs to node {found}, this node is {wanted}: start it with --node-id {found}, \
+         or give node {wanted} a --data-dir of its own", dir = dir.display()
+    )]
+    OtherNode {
+        /// The data folder.
+        dir: PathBuf,
+        /// Whose it is.
+        found: NodeId,
+        /// Who asks.
+        wanted: NodeId,
+    },
+    /// The folder belongs to a node of another cluster.
+    #[error(
+        "{dir} belongs to cluster {found}, not to cluster {wanted}: check --data-dir and \
+         --initial-cluster; a node never changes its cluster", dir = dir.display()
+    )]
+    OtherCluster {
+        /// The data folder.
+        dir: PathBuf,
+        /// Whose it is.
+        found: String,
+        /// Who asks.
+        wanted: String,
+    },
+    /// There is an identity and no log.
+    #[error(
+        "{dir} says it is node {node}, but its log folder is missing: {advice}",
+        dir = dir.display(), advice = Advice::NewNode
+    )]
+    LogMissing {
+        /// The data folder.
+        dir: PathBuf,
+        /// Whose it is.
+        node: NodeId,
+    },
+    /// There is a log with entries or a vote in it, and no identity.
+    #[error(
+        "{dir} holds a node's log, but its identity.json is missing: {advice}",
+        dir = dir.display(), advice = Advice::RestoreFile
+    )]
+    IdentityMissing {
+        /// The data folder.
+        dir: PathBuf,
+    },
+    /// The two copies of the identity differ: the folder was put together from
+    /// parts of two.
+    #[error(
+        "identity.json in {dir} says {file}, the log says {log}: the folder is put together from \
+         two; {advice}", dir = dir.display(), advice = Advice::RestoreFile
+    )]
+    IdentityMismatch {
+        /// The data folder.
+        dir: PathBuf,
+        /// The identity in the file.
+        file: String,
+        /// The identity in the log.
+        log: String,
+    },
+    /// Written by a later version.
+    #[error(
+        "{file} has format {found}, this version of holdfast-store reads up to {known}: start the \
+         version that wrote it, or a later one", file = file.display()
+    )]
+    UnknownFormat {
+        /// The file.
+        file: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The highest that this version reads.
+        known: u32,
+    },
+    /// The writer stopped before it could answer.
+    #[error("the log writer has stopped")]
+    Stopped,
+}
+
+impl StorageError {
+    /// Damage after which the node's memory cannot be trusted.
+    pub fn damaged(file: impl Into<PathBuf>, what: impl Into<String>) -> StorageError {
+        StorageError::Damaged { file: file.into(), what: what.into(), advice: Advice::NewNode }
+    }
+
+    /// What an operating system error means; to be used as
+    /// `map_err(StorageError::io(path, "reading it"))`.
+    pub fn io(
+        file: impl Into<PathBuf>,
+        doing: &'static str,
+    ) -> impl FnOnce(io::Error) -> StorageError {
+        let file = file.into();
+        move |error| match unwrapped(error) {
+            Ok(inner) => inner,
+            Err(error) if is_full(&error) => StorageError::Full { file, doing },
+            Err(error) => StorageError::Io { file, doing, source: Arc::new(error) },
+        }
+    }
+
+    /// The file or folder it is about, if it is about one.
+    pub fn file(&self) -> Option<&Path> {
+        use StorageError as E;
+        match self {
+            E::Damaged { file, .. }
+            | E::Full { file, .. }
+            | E::Io { file, .. }
+            | E::UnknownFormat { file, .. } => Some(file),
+            E::InUse { dir }
+            | E::NotOurs { dir, .. }
+            | E::OtherNode { dir, .. }
+            | E::OtherCluster { dir, .. }
+            | E::LogMissing { dir, .. }
+            | E::IdentityMissing { dir }
+            | E::IdentityMismatch { dir, .. } => Some(dir),
+            E::Stopped => None,
+        }
+    }
+}
+
+/// The typed error that travelled inside an [`io::Error`], if one did.
+fn unwrapped(error: io::Error) -> Result<StorageError, io::Error> {
+    error.downcast::<StorageError>()
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// The consensus library wants [`io::Error`]; the typed one travels inside.
+impl From<StorageError> for io::Error {
+    fn from(error: StorageError) -> io::Error {
+        io::Error::other(error)
+    }
+}

@@ -1,0 +1,195 @@
+//! A disk for simulations: what is not synced is lost in a crash, and syncs
+//! can be made to lie.
+//!
+//! It holds the log and the snapshots of one node. A simulated node opens it
+//! through the same two traits as a real one opens RocksDB and a folder; the
+//! simulation keeps a handle to crash it.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::backend::{Batch, LogBackend, LogImage, Operation};
+use super::error::StorageError;
+use super::snapshot::{SnapshotBackend, SnapshotDraft, SnapshotImage};
+
+/// A node's disk. Cloning gives another handle to the same one.
+#[derive(Clone, Default)]
+pub struct MemoryDisk(Arc<Mutex<Disk>>);
+
+#[derive(Default)]
+struct Disk {
+    durable: LogImage,
+    /// Written and not synced, in order.
+    pending: Vec<Operation>,
+    snapshots: BTreeMap<String, Arc<Vec<u8>>>,
+    /// Syncs do nothing.
+    lies: bool,
+    /// Counts openings: a process that was killed cannot write any more.
+    epoch: u64,
+}
+
+impl MemoryDisk {
+    /// An empty disk.
+    pub fn new() -> MemoryDisk {
+        MemoryDisk::default()
+    }
+
+    /// Makes syncs do nothing from now on: what a disk does that acknowledges
+    /// what it only holds in a volatile cache.
+    pub fn lie_about_syncs(&self) {
+        self.0.lock().lies = true;
+    }
+
+    /// Power goes: what was not synced is lost, and whoever had the disk open
+    /// cannot write to it any more.
+    pub fn crash(&self) {
+        let mut disk = self.0.lock();
+        disk.pending.clear();
+        disk.epoch += 1;
+    }
+
+    /// The log on it.
+    pub fn log(&self) -> Box<dyn LogBackend> {
+        Box::new(MemoryLog { disk: self.clone(), epoch: self.0.lock().epoch })
+    }
+
+    /// The snapshots on it.
+    pub fn snapshots(&self) -> Box<dyn SnapshotBackend> {
+        Box::new(MemorySnapshots { disk: self.clone(), epoch: self.0.lock().epoch })
+    }
+}
+
+impl LogImage {
+    /// What the image is after an operation.
+    pub fn apply(&mut self, operation: Operation) {
+        match operation {
+            Operation::Append(entry) => self.entries.push(entry),
+            Operation::Truncate { from } => self.entries.retain(|entry| entry.index < from),
+            Operation::Purge { upto } => {
+                self.entries.retain(|entry| entry.index > upto.index);
+                self.purged = Some(upto);
+            }
+            Operation::Vote(vote) => self.vote = Some(vote),
+            Operation::Committed(committed) => self.committed = Some(committed),
+            Operation::Witness { node, witness } => {
+                self.witnesses.insert(node, witness);
+            }
+            Operation::Identity(identity) => self.identity = Some(identity),
+        }
+    }
+}
+
+struct MemoryLog {
+    disk: MemoryDisk,
+    epoch: u64,
+}
+
+impl LogBackend for MemoryLog {
+    fn load(&mut self) -> Result<LogImage, StorageError> {
+        let disk = self.disk.0.lock();
+        let mut image = disk.durable.clone();
+        disk.pending.iter().for_each(|operation| image.apply(operation.clone()));
+        image.check().map_err(|what| StorageError::damaged("log", what))?;
+        Ok(image)
+    }
+
+    fn write(&mut self, batch: Batch) -> Result<(), StorageError> {
+        let mut disk = self.disk.0.lock();
+        if disk.epoch != self.epoch {
+            return Err(StorageError::Stopped);
+        }
+        disk.pending.extend(batch.operations);
+        if batch.sync && !disk.lies {
+            let Disk { durable, pending, .. } = &mut *disk;
+            pending.drain(..).for_each(|operation| durable.apply(operation));
+        }
+        Ok(())
+    }
+}
+
+struct MemorySnapshots {
+    disk: MemoryDisk,
+    epoch: u64,
+}
+
+impl SnapshotBackend for MemorySnapshots {
+    fn create(&self) -> Result<Box<dyn SnapshotDraft>, StorageError> {
+        let (disk, epoch) = (self.disk.clone(), self.epoch);
+        Ok(Box::new(MemoryDraft { disk, epoch, bytes: Vec::new() }))
+    }
+
+    fn list(&self) -> Result<Vec<String>, StorageError> {
+        Ok(self.disk.0.lock().snapshots.keys().cloned().collect())
+    }
+
+    fn open(&self, name: &str) -> Result<Arc<dyn SnapshotImage>, StorageError> {
+        let bytes = self.disk.0.lock().snapshots.get(name).cloned();
+        let missing = || io::Error::from(io::ErrorKind::NotFound);
+        let bytes = bytes.ok_or_else(missing).map_err(StorageError::io(name, "opening it"))?;
+        Ok(Arc::new(MemoryImage(bytes)))
+    }
+
+    fn remove(&self, name: &str) -> Result<(), StorageError> {
+        self.disk.0.lock().snapshots.remove(name);
+        Ok(())
+    }
+
+    fn set_aside(&self, name: &str) -> Result<(), StorageError> {
+        self.remove(name)
+    }
+
+    fn place(&self, name: &str) -> PathBuf {
+        PathBuf::from(name)
+    }
+}
+
+struct MemoryDraft {
+    disk: MemoryDisk,
+    epoch: u64,
+    bytes: Vec<u8>,
+}
+
+impl Write for MemoryDraft {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.bytes.write(data)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl SnapshotDraft for MemoryDraft {
+    fn image(&self) -> Arc<dyn SnapshotImage> {
+        Arc::new(MemoryImage(Arc::new(self.bytes.clone())))
+    }
+
+    fn publish(&mut self, name: &str) -> io::Result<()> {
+        let mut disk = self.disk.0.lock();
+        if disk.epoch != self.epoch {
+            return Err(StorageError::Stopped.into());
+        }
+        let bytes = Arc::new(std::mem::take(&mut self.bytes));
+        disk.snapshots.insert(name.to_owned(), bytes);
+        Ok(())
+    }
+}
+
+struct MemoryImage(Arc<Vec<u8>>);
+
+impl SnapshotImage for MemoryImage {
+    fn length(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let from = usize::try_from(offset).unwrap_or(usize::MAX).min(self.0.len());
+        let count = buffer.len().min(self.0.len() - from);
+        buffer[..count].copy_from_slice(&self.0[from..from + count]);
+        Ok(count)
+    }
+}

@@ -1,0 +1,66 @@
+//! Work that would block or starve the async runtime, done elsewhere.
+
+use tokio::sync::oneshot;
+
+use super::error::StorageError;
+
+/// How nice a thread is that encodes a snapshot: everybody else goes first.
+const NICE: i32 = 10;
+
+/// Where blocking work is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Offload {
+    /// On other threads. For production.
+    #[default]
+    Threads,
+    /// At once, in place: deterministic, for simulations.
+    Inline,
+}
+
+impl Offload {
+    /// Runs work that may block.
+    pub async fn run<T, F>(self, work: F) -> Result<T, StorageError>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        match self {
+            Offload::Inline => Ok(work()),
+            Offload::Threads => {
+                tokio::task::spawn_blocking(work).await.map_err(|_| StorageError::Stopped)
+            }
+        }
+    }
+
+    /// Runs long work on a thread of its own with a low priority. Not on the
+    /// runtime's blocking threads: a thread cannot raise its priority again.
+    pub async fn run_slowly<T, F>(self, work: F) -> Result<T, StorageError>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        if self == Offload::Inline {
+            return Ok(work());
+        }
+        let (answer, answered) = oneshot::channel();
+        std::thread::Builder::new()
+            .name("snapshot".into())
+            .spawn(move || {
+                if let Err(error) = rustix::process::nice(NICE) {
+                    tracing::debug!(%error, "the snapshot thread keeps its priority");
+                }
+                // Nobody left to tell: the node is shutting down.
+                drop(answer.send(work()));
+            })
+            .map_err(StorageError::io("snapshots", "starting a thread"))?;
+        answered.await.map_err(|_| StorageError::Stopped)
+    }
+
+    /// Drops something big.
+    pub fn discard<T: Send + 'static>(self, garbage: T) {
+        match self {
+            Offload::Inline => drop(garbage),
+            Offload::Threads => drop(tokio::task::spawn_blocking(move || drop(garbage))),
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! The replicated state machine as the consensus library drives it.
+
+use std::io;
+use std::sync::Arc;
+
+use futures::{Stream, StreamExt};
+use holdfast_machine::{Effect, FEATURE_LEVEL, Machine};
+use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};
+use openraft::{OptionalSend, RaftSnapshotBuilder};
+use parking_lot::RwLock;
+
+use super::error::StorageError;
+use super::offload::Offload;
+use super::snapshot::{Snapshot, SnapshotFile, SnapshotStore};
+use crate::raft::record::SnapshotMetaRecord;
+use crate::raft::types::{
+    Answers, LogId, RaftPayload, SnapshotMeta, StoredMembership, TypeConfig,
+};
+
+/// Entries applied under one lock: readers wait no longer than for these.
+const APPLY_CHUNK: usize = 64;
+
+/// Whoever performs what applying entries asks for.
+pub trait EffectSink: Send + Sync + 'static {
+    /// Effects of entries, in log order. Called outside the lock, before the
+    /// next entries are applied; must not block.
+    fn applied(&self, effects: Vec<Effect>);
+
+    /// The whole state was replaced.
+    fn installed(&self);
+}
+
+/// The state, and how far it got; one image.
+#[derive(Clone, Default)]
+pub struct AppliedState {
+    /// The state.
+    pub machine: Machine,
+    /// The last entry in it.
+    pub last: Option<LogId>,
+    /// The last membership in it.
+    pub membership: StoredMembership,
+}
+
+impl AppliedState {
+    fn meta(&self) -> SnapshotMetaRecord {
+        SnapshotMetaRecord {
+            last: self.last.as_ref().map(Into::into),
+            membership: (&self.membership).into(),
+        }
+    }
+}
+
+/// The state as everybody reads it.
+pub type SharedState = Arc<RwLock<AppliedState>>;
+
+/// Applies committed entries, makes and installs snapshots.
+pub struct StateMachine {
+    state: SharedState,
+    snapshots: SnapshotStore,
+    sink: Arc<dyn EffectSink>,
+}
+
+/// Reads a snapshot's state. Blocks.
+fn decode(file: &SnapshotFile) -> Result<AppliedState, StorageError> {
+    let machine = file.decode(Machine::decode)?;
+    let SnapshotMeta { last_log_id, last_membership } = file.clone().into_snapshot()?.meta;
+    Ok(AppliedState { machine, last: last_log_id, membership: last_membership })
+}
+
+impl StateMachine {
+    /// The state of the newest snapshot. If that is damaged and the log still
+    /// holds everything, the snapshot is set aside and the state begins empty;
+    /// the log fills it again.
+    pub async fn open(
+        snapshots: SnapshotStore,
+        sink: Arc<dyn EffectSink>,
+    ) -> Result<StateMachine, StorageError> {
+        let state = match snapshots.newest() {
+            None => AppliedState::default(),
+            Some(file) => match snapshots.offload().run(move || decode(&file)).await? {
+                Ok(state) => state,
+                Err(error) => {
+                    snapshots.set_newest_aside(error)?;
+                    AppliedState::default()
+                }
+            },
+        };
+        Ok(StateMachine { state: Arc::new(RwLock::new(state)), snapshots, sink })
+    }
+
+    /// The state, to be read by anybody at any time.
+    pub fn state(&self) -> SharedState {
+        Arc::clone(&self.state)
+    }
+
+    /// The snapshots it makes.
+    pub fn snapshots(&self) -> SnapshotStore {
+        self.snapshots.clone()
+    }
+
+    fn offload(&self) -> Offload {
+        self.snapshots.offload()
+    }
+
+    /// Applies some entries under one lock, then answers.
+    fn apply_chunk(
+        &self,
+        chunk: Vec<Result<EntryResponder<TypeConfig>, io::Error>>,
+    ) -> Result<(), io::Error> {
+        let entries = chunk.into_iter().map(|item| item.and_then(Prepared::new));
+        let entries = entries.collect::<Result<Vec<_>, _>>()?;
+        let mut effects = Vec::new();
+        let mut garbage = Vec::new();
+        let mut answers = Vec::with_capacity(entries.len());
+        let unsupported = {
+            let mut state = self.state.write();
+            for Prepared { id, change, responder } in entries {
+                answers.push((state.apply(id, change, &mut effects, &mut garbage), responder));
+            }
+            state.machine.unsupported_level()
+        };
+        if let Some(level) = unsupported {
+            return Err(io::Error::other(format!(
+                "the cluster is at feature level {level}, this version of holdfast-store knows \
+                 {FEATURE_LEVEL}: install the version that the other nodes run"
+            )));
+        }
+        if !effects.is_empty() {
+            self.sink.applied(effects);
+        }
+        for (answers, responder) in answers {
+            if let Some(responder) = responder {
+                responder.send(answers);
+            }
+        }
+        if !garbage.is_empty() {
+            self.offload().discard(garbage);
+        }
+        Ok(())
+    }
+}
+
+/// What an entry changes.
+enum Change {
+    Nothing,
+    Entry(holdfast_api::Entry),
+    Membership(StoredMembership),
+}
+
+/// An entry that was read, so that nothing can fail under the lock.
+struct Prepared {
+    id: LogId,
+    change: Change,
+    responder: Option<ApplyResponder<TypeConfig>>,
+}
+
+impl Prepared {
+    fn new((entry, responder): EntryResponder<TypeConfig>) -> Result<Prepared, io::Error> {
+        let id = entry.log_id;
+        let change = match entry.payload {
+            RaftPayload::Blank => Change::Nothing,
+            RaftPayload::Normal(entry) => Change::Entry(entry.take().map_err(|error| {
+                io::Error::other(format!(
+                    "log entry {} cannot be read: {error}; install the version of holdfast-store \
+                     that the other nodes run",
+                    id.index
+                ))
+            })?),
+            RaftPayload::Membership(membership) => {
+                Change::Membership(StoredMembership::new(Some(id), membership))
+            }
+        };
+        Ok(Prepared { id, change, responder })
+    }
+}
+
+impl AppliedState {
+    fn apply(
+        &mut self,
+        id: LogId,
+        change: Change,
+        effects: &mut Vec<Effect>,
+        garbage: &mut Vec<Box<dyn Send>>,
+    ) -> Answers {
+        self.last = Some(id);
+        match change {
+            Change::Nothing => Answers::default(),
+            Change::Membership(membership) => {
+                self.membership = membership;
+                Answers::default()
+            }
+            Change::Entry(entry) => {
+                let applied = self.machine.apply(&entry);
+                effects.extend(applied.effects);
+                garbage.extend(applied.garbage);
+                Answers(applied.answers)
+            }
+        }
+    }
+}
+
+impl RaftStateMachine<TypeConfig> for StateMachine {
+    type SnapshotData = SnapshotFile;
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), io::Error> {
+        let state = self.state.read();
+        Ok((state.last, state.membership.clone()))
+    }
+
+    async fn apply<S>(&mut self, entries: S) -> Result<(), io::Error>
+    where
+        S: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + OptionalSend,
+    {
+        let mut chunks = entries.ready_chunks(APPLY_CHUNK);
+        while let Some(chunk) = chunks.next().await {
+            self.apply_chunk(chunk)?;
+        }
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        let state = self.state.read().clone();
+        Builder { state: Some(state), snapshots: self.snapshots.clone() }
+    }
+
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMeta,
+        snapshot: SnapshotFile,
+    ) -> Result<(), io::Error> {
+        if *snapshot.meta() != SnapshotMetaRecord::from(meta) {
+            return Err(io::Error::other("the snapshot covers not what its sender says"));
+        }
+        let snapshots = self.snapshots.clone();
+        let install = move || {
+            let state = decode(&snapshot)?;
+            snapshots.publish(&snapshot)?;
+            Ok::<_, StorageError>(state)
+        };
+        let state = self.offload().run(install).await??;
+        let old = std::mem::replace(&mut *self.state.write(), state);
+        self.offload().discard(old);
+        self.sink.installed();
+        Ok(())
+    }
+
+    async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot>, io::Error> {
+        Ok(self.snapshots.newest().map(SnapshotFile::into_snapshot).transpose()?)
+    }
+}
+
+/// Makes a snapshot of the state as it was when the builder was made.
+pub struct Builder {
+    state: Option<AppliedState>,
+    snapshots: SnapshotStore,
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for Builder {
+    type SnapshotData = SnapshotFile;
+
+    async fn build_snapshot(&mut self) -> Result<Snapshot, io::Error> {
+        let state = self.state.take();
+        let state = state.ok_or_else(|| io::Error::other("a builder makes one snapshot"))?;
+        let snapshots = self.snapshots.clone();
+        // The clone is dropped on that thread too.
+        let write = move || snapshots.write(&state.meta(), |out| state.machine.encode(out));
+        Ok(self.snapshots.offload().run_slowly(write).await??.into_snapshot()?)
+    }
+}

@@ -1,0 +1,426 @@
+//! The one writer of the log: drains its queue, makes one backend batch with
+//! one synced write of it, then completes the requests in order.
+//!
+//! All writes go through here, so they reach the disk in the order in which
+//! they were asked for. While one batch is being synced the next one gathers:
+//! the busier the node, the more entries share a sync.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::mem;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use holdfast_api::NodeId;
+use openraft::storage::IOFlushed;
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::{Notify, oneshot, watch};
+use tokio_util::task::TaskTracker;
+
+use super::backend::{Batch, LogBackend, Operation, WitnessRecord};
+use super::error::StorageError;
+use super::stats::{WriteStats, Written};
+use crate::raft::record::LogIdRecord;
+use crate::raft::types::{RaftEntry, TypeConfig};
+
+/// Bytes of entries that may wait for the disk. An append beyond it waits for
+/// room; a single bigger one is still let through.
+pub const QUEUE_BYTES_MAX: usize = 64 << 20;
+/// Bytes of entries in one batch, unless one request alone is bigger.
+pub const BATCH_BYTES_MAX: usize = 8 << 20;
+/// How long a change that nobody waits for may wait for a batch to ride on.
+const LAZY_DELAY: Duration = Duration::from_millis(20);
+
+/// Who runs the writer.
+pub enum Writer {
+    /// A thread of its own: the disk blocks it and nobody else. For production.
+    Thread,
+    /// A task: deterministic in a simulation, where the backend does not block.
+    Task {
+        /// Joins the task.
+        tracker: TaskTracker,
+        /// How long each batch takes, in the simulation's time.
+        latency: Box<dyn FnMut() -> Duration + Send>,
+    },
+}
+
+/// Whom to tell when a request is done.
+pub(super) enum Done {
+    Nobody,
+    Flushed(IOFlushed<TypeConfig>),
+    Reply(oneshot::Sender<Result<(), StorageError>>),
+}
+
+impl Done {
+    fn complete(self, result: Result<(), &StorageError>) {
+        let result = result.map_err(StorageError::clone);
+        match self {
+            Done::Nobody => {}
+            Done::Flushed(callback) => callback.io_completed(result.map_err(io::Error::from)),
+            // Nobody left to tell: the caller gave up waiting.
+            Done::Reply(reply) => drop(reply.send(result)),
+        }
+    }
+}
+
+/// Operations that belong together.
+pub(super) struct Request {
+    pub operations: Vec<Operation>,
+    /// Bytes of the entries in it.
+    pub bytes: usize,
+    /// Whether they must be durable before `done`.
+    pub sync: bool,
+    pub done: Done,
+    /// Entries that were purged: freeing many takes time, so it is done here.
+    pub garbage: Vec<RaftEntry>,
+}
+
+#[derive(Default)]
+struct State {
+    requests: VecDeque<Request>,
+    /// Bytes of the entries in `requests`.
+    bytes: usize,
+    /// Written with the next batch, or after [`LAZY_DELAY`]; newer ones
+    /// replace older ones.
+    committed: Option<LogIdRecord>,
+    witnesses: BTreeMap<NodeId, WitnessRecord>,
+    /// The writer sleeps without a timeout.
+    parked: bool,
+    closed: bool,
+    failed: Option<StorageError>,
+}
+
+impl State {
+    fn has_lazy(&self) -> bool {
+        self.committed.is_some() || !self.witnesses.is_empty()
+    }
+
+    /// The next batch: as many requests as fit, and what rides along once the
+    /// queue is empty (not before, or a commit index could reach the disk
+    /// ahead of the entries that it speaks of).
+    fn take(&mut self) -> Taken {
+        let mut taken = Taken::default();
+        while let Some(request) = self.requests.front() {
+            if !taken.done.is_empty() && taken.bytes + request.bytes > BATCH_BYTES_MAX {
+                return taken;
+            }
+            let request = self.requests.pop_front().expect("it was just looked at");
+            self.bytes -= request.bytes;
+            taken.add(request);
+        }
+        let committed = self.committed.take().map(Operation::Committed);
+        taken.batch.operations.extend(committed);
+        let witnesses = mem::take(&mut self.witnesses);
+        let witness = |(node, witness)| Operation::Witness { node, witness };
+        taken.batch.operations.extend(witnesses.into_iter().map(witness));
+        taken
+    }
+}
+
+/// One batch and whom it concerns.
+#[derive(Default)]
+struct Taken {
+    batch: Batch,
+    bytes: usize,
+    done: Vec<Done>,
+    garbage: Vec<Vec<RaftEntry>>,
+}
+
+impl Taken {
+    fn add(&mut self, request: Request) {
+        self.batch.operations.extend(request.operations);
+        self.batch.sync |= request.sync;
+        self.bytes += request.bytes;
+        self.done.push(request.done);
+        if !request.garbage.is_empty() {
+            self.garbage.push(request.garbage);
+        }
+    }
+}
+
+/// What the log's handles and its writer share.
+pub(super) struct Queue {
+    state: Mutex<State>,
+    /// Wakes a writer thread.
+    ready: Condvar,
+    /// Wakes a writer task.
+    wake: Notify,
+    /// Wakes an append that waits for room.
+    room: Notify,
+    failure: watch::Sender<Option<StorageError>>,
+    ended: watch::Sender<bool>,
+}
+
+impl Queue {
+    fn new() -> Queue {
+        Queue {
+            state: Mutex::default(),
+            ready: Condvar::new(),
+            wake: Notify::new(),
+            room: Notify::new(),
+            failure: watch::Sender::new(None),
+            ended: watch::Sender::new(false),
+        }
+    }
+
+    /// Starts a writer on a backend that was loaded.
+    pub fn start(
+        backend: Box<dyn LogBackend>,
+        writer: Writer,
+        stats: Arc<WriteStats>,
+    ) -> Result<Arc<Queue>, StorageError> {
+        let queue = Arc::new(Queue::new());
+        let worker = Worker { backend, stats, queue: Arc::clone(&queue) };
+        match writer {
+            Writer::Thread => {
+                std::thread::Builder::new()
+                    .name("log-writer".into())
+                    .spawn(move || worker.run())
+                    .map_err(StorageError::io("log", "starting its writer thread"))?;
+            }
+            Writer::Task { tracker, latency } => {
+                tracker.spawn(worker.run_as_task(latency));
+            }
+        }
+        Ok(queue)
+    }
+
+    /// Adds a request; it is completed in any case.
+    pub fn push(&self, request: Request) {
+        let mut state = self.state.lock();
+        let refusal = match &state.failed {
+            Some(error) => Some(error.clone()),
+            None if state.closed => Some(StorageError::Stopped),
+            None => None,
+        };
+        if let Some(error) = refusal {
+            drop(state);
+            return request.done.complete(Err(&error));
+        }
+        state.bytes += request.bytes;
+        state.requests.push_back(request);
+        drop(state);
+        self.notify();
+    }
+
+    /// Adds operations and waits until they are written.
+    pub async fn write(&self, operations: Vec<Operation>, sync: bool) -> Result<(), StorageError> {
+        let (reply, done) = oneshot::channel();
+        let done_reply = Done::Reply(reply);
+        self.push(Request { operations, bytes: 0, sync, done: done_reply, garbage: Vec::new() });
+        done.await.unwrap_or(Err(StorageError::Stopped))
+    }
+
+    /// Notes the commit index; nobody waits for it.
+    pub fn note_committed(&self, committed: LogIdRecord) {
+        self.note(|state| state.committed = Some(committed));
+    }
+
+    /// Notes what another node holds; nobody waits for it.
+    pub fn note_witness(&self, node: NodeId, witness: WitnessRecord) {
+        self.note(|state| {
+            state.witnesses.insert(node, witness);
+        });
+    }
+
+    fn note(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state.lock();
+        change(&mut state);
+        let parked = mem::take(&mut state.parked);
+        drop(state);
+        if parked {
+            self.notify();
+        }
+    }
+
+    /// The first failure, if there was one.
+    pub fn failed(&self) -> Option<StorageError> {
+        self.state.lock().failed.clone()
+    }
+
+    fn notify(&self) {
+        self.ready.notify_one();
+        self.wake.notify_one();
+    }
+
+    /// Waits until the queue has room. A failed writer has room: what is
+    /// pushed to it is refused at once.
+    pub async fn reserve(&self) {
+        loop {
+            let room = self.room.notified();
+            {
+                let state = self.state.lock();
+                if state.bytes < QUEUE_BYTES_MAX || state.failed.is_some() || state.closed {
+                    return;
+                }
+            }
+            room.await;
+        }
+    }
+
+    /// Lets the writer finish what is queued and end.
+    pub fn close(&self) {
+        self.state.lock().closed = true;
+        self.notify();
+    }
+
+    /// Waits until the writer has ended and let go of its backend.
+    pub async fn ended(&self) {
+        let mut ended = self.ended.subscribe();
+        // The sender lives as long as `self`.
+        let _ = ended.wait_for(|ended| *ended).await;
+    }
+
+    /// The first failure; none while all is well.
+    pub fn failure(&self) -> watch::Receiver<Option<StorageError>> {
+        self.failure.subscribe()
+    }
+
+    fn fail(&self, error: StorageError) {
+        let pending = {
+            let mut state = self.state.lock();
+            state.failed.get_or_insert_with(|| error.clone());
+            state.bytes = 0;
+            mem::take(&mut state.requests)
+        };
+        for request in pending {
+            request.done.complete(Err(&error));
+        }
+        self.failure.send_if_modified(|failure| {
+            let first = failure.is_none();
+            failure.get_or_insert(error);
+            first
+        });
+        self.room.notify_waiters();
+    }
+
+    /// The next batch; none when closed and empty.
+    fn next(&self) -> Option<Taken> {
+        let mut state = self.state.lock();
+        let mut patience = Some(Instant::now() + LAZY_DELAY);
+        loop {
+            if !state.requests.is_empty() {
+                return Some(state.take());
+            }
+            if state.closed {
+                return state.has_lazy().then(|| state.take());
+            }
+            match patience {
+                Some(until) => {
+                    if self.ready.wait_until(&mut state, until).timed_out() {
+                        if state.requests.is_empty() && state.has_lazy() {
+                            return Some(state.take());
+                        }
+                        patience = None;
+                    }
+                }
+                None => {
+                    state.parked = true;
+                    self.ready.wait(&mut state);
+                    state.parked = false;
+                    patience = Some(Instant::now() + LAZY_DELAY);
+                }
+            }
+        }
+    }
+
+    /// As [`Queue::next`], for a task. It does not put off what could wait:
+    /// a simulation counts no syscalls.
+    async fn next_as_task(&self) -> Option<Taken> {
+        loop {
+            let wake = self.wake.notified();
+            {
+                let mut state = self.state.lock();
+                if !state.requests.is_empty() || state.has_lazy() {
+                    return Some(state.take());
+                }
+                if state.closed {
+                    return None;
+                }
+                state.parked = true;
+            }
+            wake.await;
+        }
+    }
+}
+
+struct Worker {
+    backend: Box<dyn LogBackend>,
+    stats: Arc<WriteStats>,
+    queue: Arc<Queue>,
+}
+
+impl Worker {
+    fn run(mut self) {
+        while let Some(taken) = self.queue.next() {
+            if !self.commit(taken) {
+                break;
+            }
+        }
+    }
+
+    async fn run_as_task(mut self, mut latency: Box<dyn FnMut() -> Duration + Send>) {
+        while let Some(taken) = self.queue.next_as_task().await {
+            tokio::time::sleep(latency()).await;
+            if !self.commit(taken) {
+                break;
+            }
+        }
+    }
+
+    /// Writes a batch and completes its requests. False if that failed.
+    fn commit(&mut self, taken: Taken) -> bool {
+        let Taken { batch, bytes, done, garbage } = taken;
+        let entries =
+            batch.operations.iter().filter(|o| matches!(o, Operation::Append(_))).count();
+        let synced = batch.sync;
+        let start = Instant::now();
+        let result =
+            if batch.operations.is_empty() { Ok(()) } else { self.backend.write(batch) };
+        if result.is_ok() {
+            self.stats.record(&Written { entries, bytes, synced, took: start.elapsed() });
+        }
+        for done in done {
+            done.complete(result.as_ref().copied());
+        }
+        self.queue.room.notify_waiters();
+        drop(garbage);
+        match result {
+            Ok(()) => true,
+            Err(error) => {
+                self.queue.fail(error);
+                false
+            }
+        }
+    }
+}
+
+impl Drop for Worker {
+    /// Also runs when the backend panics or the task is dropped: nobody may
+    /// wait for a writer that is gone.
+    fn drop(&mut self) {
+        // The backend's files are closed before anybody hears of the end.
+        self.backend = Box::new(Gone);
+        let clean = {
+            let state = self.queue.state.lock();
+            state.closed && state.requests.is_empty() && !std::thread::panicking()
+        };
+        if !clean {
+            self.queue.fail(StorageError::Stopped);
+        }
+        self.queue.ended.send_replace(true);
+    }
+}
+
+/// Stands in for a backend that was closed.
+struct Gone;
+
+impl LogBackend for Gone {
+    fn load(&mut self) -> Result<super::backend::LogImage, StorageError> {
+        Err(StorageError::Stopped)
+    }
+
+    fn write(&mut self, _: Batch) -> Result<(), StorageError> {
+        Err(StorageError::Stopped)
+    }
+}

@@ -1,0 +1,28 @@
+//! openraft's own suite for log stores and state machines.
+
+use holdfast_store::raft::types::TypeConfig;
+use holdfast_store::storage::{LogStore, StateMachine, Storage};
+use openraft::StorageError;
+use openraft::testing::log::{StoreBuilder, Suite};
+use tempfile::TempDir;
+
+use crate::support::{open, sink};
+
+struct Builder;
+
+impl StoreBuilder<TypeConfig, LogStore, StateMachine, (Storage, TempDir)> for Builder {
+    async fn build(
+        &self,
+    ) -> Result<((Storage, TempDir), LogStore, StateMachine), StorageError<TypeConfig>> {
+        let dir = tempfile::tempdir().unwrap();
+        let storage = open(dir.path()).unwrap();
+        let machine = storage.state_machine(sink()).await.unwrap();
+        let log = storage.log();
+        Ok(((storage, dir), log, machine))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_library_s_suite_passes_on_rocksdb() {
+    Suite::test_all(Builder).await.unwrap();
+}

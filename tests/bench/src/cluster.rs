@@ -1,0 +1,208 @@
+//! Three store nodes as children.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use holdfast_api::{NodeId, Scope, Status, routes};
+use holdfast_client::{Client, Keys, Options};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+use crate::arguments::Bench;
+use crate::child::{Child, free_ports};
+
+/// How many nodes a cluster has.
+pub const NODES: u64 = 3;
+
+const READY_TIME_MAX: Duration = Duration::from_secs(120);
+const POLL_EVERY: Duration = Duration::from_millis(2);
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
+const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Three nodes, their folder, and what was put on their command lines.
+#[derive(Debug)]
+pub struct Cluster {
+    program: PathBuf,
+    addresses: Vec<String>,
+    flags: Vec<String>,
+    nodes: Vec<Option<Child>>,
+    folder: tempfile::TempDir,
+}
+
+impl Cluster {
+    /// Starts three nodes with these flags beside the necessary ones, and
+    /// waits until all are ready.
+    pub async fn start(bench: &Bench, flags: &[&str]) -> anyhow::Result<Cluster> {
+        let ports = free_ports(NODES as usize)?;
+        let mut cluster = Cluster {
+            program: bench.binaries.join("holdfast-store"),
+            addresses: ports.iter().map(|port| format!("127.0.0.1:{port}")).collect(),
+            flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+            nodes: (0..NODES).map(|_| None).collect(),
+            folder: bench.folder()?,
+        };
+        for node in 1..=NODES {
+            cluster.start_node(node)?;
+        }
+        for node in 1..=NODES {
+            cluster.wait_ready(node, 0).await?;
+        }
+        Ok(cluster)
+    }
+
+    /// The nodes' ids.
+    pub fn ids(&self) -> impl Iterator<Item = NodeId> + use<> {
+        1..=NODES
+    }
+
+    /// What `--store` takes.
+    pub fn endpoints(&self) -> Vec<String> {
+        self.addresses.clone()
+    }
+
+    /// The folder of everything.
+    pub fn folder(&self) -> &std::path::Path {
+        self.folder.path()
+    }
+
+    /// The folder of one node.
+    pub fn data(&self, node: NodeId) -> PathBuf {
+        self.folder.path().join(format!("node-{node}"))
+    }
+
+    /// A client of this cluster, with a session of its own.
+    pub fn client(&self) -> Client {
+        Client::new(Options::new(self.endpoints()))
+    }
+
+    /// The keys of the default job, through a client of their own.
+    pub fn keys(&self) -> Keys {
+        self.client().keys(Scope::default())
+    }
+
+    /// Starts a node that does not run.
+    pub fn start_node(&mut self, node: NodeId) -> anyhow::Result<()> {
+        let members: Vec<String> =
+            self.ids().zip(&self.addresses).map(|(id, address)| format!("{id}={address}")).collect();
+        let data = self.data(node).display().to_string();
+        let (node_id, members) = (node.to_string(), members.join(","));
+        let address = self.address(node).to_owned();
+        let own = [
+            "serve", "--node-id", &node_id, "--data-dir", &data, "--listen", &address,
+            "--initial-cluster", &members,
+        ];
+        let arguments = own.into_iter().chain(self.flags.iter().map(String::as_str));
+        let child =
+            Child::start(&format!("node-{node}"), &self.program, arguments, self.folder.path())?;
+        self.nodes[node as usize - 1] = Some(child);
+        Ok(())
+    }
+
+    /// The address of a node.
+    pub fn address(&self, node: NodeId) -> &str {
+        &self.addresses[node as usize - 1]
+    }
+
+    /// A running node.
+    pub fn node(&mut self, node: NodeId) -> anyhow::Result<&mut Child> {
+        self.nodes[node as usize - 1].as_mut().with_context(|| format!("node {node} does not run"))
+    }
+
+    /// Kills a node with SIGKILL. Answers when.
+    pub async fn kill(&mut self, node: NodeId) -> anyhow::Result<Instant> {
+        let mut child =
+            self.nodes[node as usize - 1].take().with_context(|| format!("node {node} is dead"))?;
+        let at = Instant::now();
+        child.kill().await?;
+        Ok(at)
+    }
+
+    /// Processor time of all running nodes.
+    pub fn cpu(&self) -> anyhow::Result<Duration> {
+        self.nodes.iter().flatten().map(Child::cpu).sum()
+    }
+
+    /// Waits until a node says that it is ready and has applied this index.
+    pub async fn wait_ready(&mut self, node: NodeId, applied: u64) -> anyhow::Result<()> {
+        let deadline = Instant::now() + READY_TIME_MAX;
+        loop {
+            let ready = self.get(node, routes::READYZ).await.is_ok();
+            if ready && (applied == 0 || self.applied(node).await? >= applied) {
+                return Ok(());
+            }
+            self.node(node)?.check()?;
+            if Instant::now() > deadline {
+                bail!(
+                    "node {node} is not ready after {READY_TIME_MAX:?}; it said:\n{}",
+                    self.node(node)?.said()
+                );
+            }
+            tokio::time::sleep(POLL_EVERY).await;
+        }
+    }
+
+    /// The index that a node has applied.
+    pub async fn applied(&self, node: NodeId) -> anyhow::Result<u64> {
+        let status = self.status(node).await?;
+        let own = status.nodes.iter().find(|status| status.id == node);
+        own.and_then(|status| status.applied).context("the node does not report on itself")
+    }
+
+    /// The status document of a node.
+    pub async fn status(&self, node: NodeId) -> anyhow::Result<Status> {
+        let body = self.get(node, routes::STATUS).await?;
+        serde_json::from_slice(&body).context("reading the status document")
+    }
+
+    /// The leader that a majority of the nodes agrees on.
+    pub async fn leader(&self) -> anyhow::Result<NodeId> {
+        let deadline = Instant::now() + READY_TIME_MAX;
+        while Instant::now() < deadline {
+            let mut said = Vec::new();
+            for node in self.ids() {
+                if let Ok(Status { leader: Some(leader), .. }) = self.status(node).await {
+                    said.push(leader);
+                }
+            }
+            let agreed = |leader: &&NodeId| said.iter().filter(|other| other == leader).count() > 1;
+            if let Some(leader) = said.iter().find(agreed) {
+                return Ok(*leader);
+            }
+            tokio::time::sleep(POLL_EVERY).await;
+        }
+        bail!("the cluster has no leader after {READY_TIME_MAX:?}")
+    }
+
+    /// A GET on a connection of its own; anything but success is an error.
+    async fn get(&self, node: NodeId, path: &str) -> anyhow::Result<bytes::Bytes> {
+        let address = self.address(node);
+        let exchange = async {
+            let stream = TcpStream::connect(address).await?;
+            let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+            let request = http::Request::get(path)
+                .header(http::header::HOST, address)
+                .body(Empty::<bytes::Bytes>::new())?;
+            let answer = async {
+                let answer = sender.send_request(request).await?;
+                let status = answer.status();
+                let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
+                let body = body.map_err(|error| anyhow::anyhow!("{error}"))?.to_bytes();
+                anyhow::Ok((status, body))
+            };
+            tokio::pin!(connection, answer);
+            let (status, body) = tokio::select! {
+                answer = &mut answer => answer?,
+                _ = &mut connection => answer.await?,
+            };
+            ensure!(status.is_success(), "{status}: {}", String::from_utf8_lossy(&body));
+            Ok(body)
+        };
+        tokio::time::timeout(ANSWER_TIME_MAX, exchange)
+            .await
+            .with_context(|| format!("{address} did not answer"))?
+            .with_context(|| format!("GET {path} from {address}"))
+    }
+}

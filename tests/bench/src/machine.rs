@@ -1,0 +1,179 @@
+//! What the figures were taken on, and who else was using it.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+/// Linux counts processor time in these (USER_HZ), on all architectures that
+/// Holdfast is built for.
+const TICKS_PER_SECOND: u32 = 100;
+
+/// One line for each thing that a reader must know about this machine.
+pub fn description(data: &Path) -> anyhow::Result<Vec<(&'static str, String)>> {
+    let cpu = field("/proc/cpuinfo", "model name")?;
+    let memory = field("/proc/meminfo", "MemTotal")?;
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let cores = std::thread::available_parallelism().context("counting the cores")?;
+    let load = std::fs::read_to_string("/proc/loadavg")?;
+    let load = load.split(' ').next().unwrap_or("unknown").to_owned();
+    let (kind, device) = file_system(data)?;
+    let mut disk = format!("{kind} on {device}");
+    if kind == "tmpfs" || kind == "ramfs" {
+        disk.push_str(" — MEMORY, NOT A DISK: a sync costs nothing here, give another --data");
+    }
+    Ok(vec![
+        ("processor", format!("{cpu}, {cores} cores")),
+        ("memory", memory),
+        ("kernel", kernel.trim().to_owned()),
+        ("disk", disk),
+        ("load before the run", load),
+    ])
+}
+
+fn field(path: &str, name: &str) -> anyhow::Result<String> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("reading {path}"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_prefix(':'));
+    Ok(line.unwrap_or("unknown").trim().to_owned())
+}
+
+/// Type and device of the file system that a folder lies on.
+fn file_system(folder: &Path) -> anyhow::Result<(String, String)> {
+    let folder = folder.canonicalize().with_context(|| format!("finding {}", folder.display()))?;
+    let text = std::fs::read_to_string("/proc/self/mounts").context("reading the mounts")?;
+    let mounts = text.lines().filter_map(|line| {
+        let mut words = line.split(' ');
+        let (device, point, kind) = (words.next()?, words.next()?, words.next()?);
+        folder.starts_with(point).then_some((point.len(), kind, device))
+    });
+    // Of two mounts on one point the later one counts.
+    let (_, kind, device) =
+        mounts.max_by_key(|(length, ..)| *length).context("the folder is on no mount")?;
+    Ok((kind.to_owned(), device.to_owned()))
+}
+
+/// The commit that this tree is at, and whether it was changed since.
+pub fn commit() -> String {
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").args(arguments).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    match (git(&["rev-parse", "--short=12", "HEAD"]), git(&["status", "--porcelain"])) {
+        (Some(commit), Some(changes)) if changes.is_empty() => commit,
+        (Some(commit), _) => format!("{commit} with changes"),
+        _ => "unknown (not a git checkout)".to_owned(),
+    }
+}
+
+/// User and kernel time of a process, in all of its threads.
+pub fn cpu_of(pid: i32) -> anyhow::Result<Duration> {
+    let stat = Stat::read(&format!("/proc/{pid}/stat"))?;
+    Ok(ticks(stat.own))
+}
+
+fn ticks(count: u64) -> Duration {
+    Duration::from_secs(count) / TICKS_PER_SECOND
+}
+
+struct Stat {
+    parent: u64,
+    own: u64,
+    of_ended_children: u64,
+}
+
+impl Stat {
+    fn read(path: &str) -> anyhow::Result<Stat> {
+        let text = std::fs::read_to_string(path).with_context(|| format!("reading {path}"))?;
+        // The name stands in parentheses and may hold anything, even spaces.
+        let (_, behind) = text.rsplit_once(") ").with_context(|| format!("{path} is odd"))?;
+        let words: Vec<&str> = behind.split(' ').collect();
+        let number = |place: usize| -> anyhow::Result<u64> {
+            Ok(words.get(place).with_context(|| format!("{path} is short"))?.parse()?)
+        };
+        Ok(Stat {
+            parent: number(1)?,
+            own: number(11)? + number(12)?,
+            of_ended_children: number(13)? + number(14)?,
+        })
+    }
+}
+
+/// Processor time that this program has used itself.
+pub fn cpu_of_this() -> anyhow::Result<Duration> {
+    Ok(ticks(Stat::read("/proc/self/stat")?.own))
+}
+
+/// Who used the processors up to now.
+#[derive(Debug, Clone, Copy)]
+pub struct Usage {
+    at: Instant,
+    busy: Duration,
+    stolen: Duration,
+    ours: Duration,
+}
+
+/// Who used the processors in a span of time, in cores.
+#[derive(Debug, Clone, Copy)]
+pub struct Share {
+    /// Processes that do not belong to the measurement.
+    pub others: f64,
+    /// The host of this virtual machine.
+    pub host: f64,
+    /// How long the span was.
+    pub took: Duration,
+}
+
+impl Usage {
+    /// Reads the counters.
+    pub fn now() -> anyhow::Result<Usage> {
+        let text = std::fs::read_to_string("/proc/stat").context("reading /proc/stat")?;
+        let numbers: Vec<u64> = text
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .split_ascii_whitespace()
+            .skip(1)
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        let number = |place: usize| numbers.get(place).copied().unwrap_or(0);
+        // user, nice, system, idle, iowait, irq, softirq, steal.
+        let busy = number(0) + number(1) + number(2) + number(5) + number(6);
+        Ok(Usage {
+            at: Instant::now(),
+            busy: ticks(busy),
+            stolen: ticks(number(7)),
+            ours: ticks(of_this_and_children()?),
+        })
+    }
+
+    /// What happened since an earlier reading.
+    pub fn since(&self, earlier: &Usage) -> Share {
+        let took = self.at - earlier.at;
+        let cores = |now: Duration, then: Duration| {
+            now.saturating_sub(then).as_secs_f64() / took.as_secs_f64()
+        };
+        let others = cores(self.busy, earlier.busy) - cores(self.ours, earlier.ours);
+        Share { others: others.max(0.0), host: cores(self.stolen, earlier.stolen), took }
+    }
+}
+
+fn of_this_and_children() -> anyhow::Result<u64> {
+    let own = Stat::read("/proc/self/stat")?;
+    let mut sum = own.own + own.of_ended_children;
+    let this = u64::from(std::process::id());
+    for entry in std::fs::read_dir("/proc").context("listing processes")? {
+        let name = entry?.file_name();
+        let Some(pid) = name.to_str().filter(|name| name.bytes().all(|b| b.is_ascii_digit()))
+        else {
+            continue;
+        };
+        // A process may end while it is looked at.
+        if let Ok(stat) = Stat::read(&format!("/proc/{pid}/stat"))
+            && stat.parent == this
+        {
+            sum += stat.own + stat.of_ended_children;
+        }
+    }
+    Ok(sum)
+}

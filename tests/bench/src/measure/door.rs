@@ -1,0 +1,97 @@
+//! Operations per second through the TCPStore door.
+
+use std::time::Duration;
+
+use super::LEVELS;
+use super::throughput::{Costed, costed};
+use crate::agent::Agent;
+use crate::arguments::Bench;
+use crate::cluster::Cluster;
+use crate::load::{self, DoorAdd, DoorCheck, DoorSetGet, Load, closed_loop};
+use crate::peer::torch::Torch;
+use crate::report::{Section, number};
+use crate::samples::median;
+
+#[derive(Clone, Copy)]
+enum Operation {
+    Add,
+    SetGet,
+    Check,
+}
+
+impl Operation {
+    const ALL: [Operation; 3] = [Operation::Add, Operation::SetGet, Operation::Check];
+
+    fn name(self) -> &'static str {
+        match self {
+            Operation::Add => "ADD",
+            Operation::SetGet => "SET + WAIT + GET",
+            Operation::Check => "CHECK",
+        }
+    }
+
+    async fn load(self, address: &str, in_flight: usize, bench: &Bench) -> anyhow::Result<Load> {
+        let wires = load::wires(address, in_flight).await?.into_iter();
+        match self {
+            Operation::Add => closed_loop(wires.map(DoorAdd).collect(), &bench.effort).await,
+            Operation::SetGet => closed_loop(wires.map(DoorSetGet).collect(), &bench.effort).await,
+            Operation::Check => closed_loop(wires.map(DoorCheck).collect(), &bench.effort).await,
+        }
+    }
+}
+
+pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
+    let cluster = Cluster::start(bench, &[]).await?;
+    let agent = Agent::start(bench, &cluster).await?;
+    let torch = Torch::start(bench, cluster.folder()).await?;
+    let plan: Vec<(Operation, usize)> = Operation::ALL
+        .into_iter()
+        .flat_map(|operation| LEVELS.map(|level| (operation, level)))
+        .collect();
+    let mut ours: Vec<Vec<Costed>> = plan.iter().map(|_| Vec::new()).collect();
+    let mut theirs: Vec<Vec<Costed>> = plan.iter().map(|_| Vec::new()).collect();
+    let servers = || anyhow::Ok(cluster.cpu()? + agent.child.cpu()?);
+    for _ in 0..bench.effort.rounds {
+        for (place, (operation, in_flight)) in plan.iter().enumerate() {
+            let load = operation.load(&agent.address, *in_flight, bench);
+            ours[place].push(costed(servers, load).await?);
+            if let Some(torch) = &torch {
+                let load = operation.load(&torch.address, *in_flight, bench);
+                theirs[place].push(costed(|| torch.child.cpu(), load).await?);
+            }
+        }
+    }
+    let columns = [
+        "operation", "connections", "per second", "p50 ms", "p99 ms", "servers' CPU s per 10k",
+        "PyTorch's server per second", "p50 ms", "ratio of p50",
+    ];
+    let mut section = Section::new(title, &columns);
+    for (place, (operation, connections)) in plan.iter().enumerate() {
+        let [_, _, _, per_second, p50, p99, cpu, _] =
+            super::throughput::line("", 0, 0, &ours[place]);
+        let [_, _, _, their_per_second, their_p50, ..] =
+            super::throughput::line("", 0, 0, &theirs[place]);
+        let ratios = ours[place].iter().zip(&theirs[place]).map(|(ours, theirs)| {
+            Duration::as_secs_f64(&ours.p50()) / Duration::as_secs_f64(&theirs.p50())
+        });
+        section.row([
+            operation.name().to_owned(),
+            connections.to_string(),
+            per_second,
+            p50,
+            p99,
+            cpu,
+            their_per_second,
+            their_p50,
+            number(median(ratios)),
+        ]);
+    }
+    section.remark(
+        "The servers are three nodes and the agent. PyTorch's server is one process that keeps its keys in memory, \
+         alone: it syncs nothing, replicates nothing, and loses everything with its process.",
+    );
+    if torch.is_none() {
+        section.remark(Torch::missing(bench));
+    }
+    Ok(section)
+}

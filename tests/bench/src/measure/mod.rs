@@ -1,0 +1,102 @@
+//! The measurements, one module each.
+
+mod barrier;
+mod commit;
+mod door;
+mod failover;
+mod million;
+mod peers;
+mod snapshots;
+mod storm;
+mod throughput;
+mod watchers;
+
+use crate::arguments::Bench;
+use crate::report::Section;
+
+/// Operations under way at once, wherever load is varied.
+const LEVELS: [usize; 4] = [1, 16, 64, 256];
+
+/// Something that can be measured by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Measurement {
+    /// Latency of one client's puts.
+    Commit,
+    /// Puts, gets and adds through the client.
+    Throughput,
+    /// The same through the TCPStore door.
+    Door,
+    /// Leader killed, or frozen, to the first acknowledged write.
+    Failover,
+    /// Many TCPStore connections at once.
+    Storm,
+    /// Memory, restart and snapshots of a big state.
+    Million,
+    /// The cost of watchers that do not care.
+    Watchers,
+    /// Barriers through the TCPStore door.
+    Barrier,
+    /// Other stores.
+    Peers,
+}
+
+/// All of them, in the order of the table.
+pub const ALL: &[Measurement] = &[
+    Measurement::Commit,
+    Measurement::Throughput,
+    Measurement::Door,
+    Measurement::Failover,
+    Measurement::Storm,
+    Measurement::Million,
+    Measurement::Watchers,
+    Measurement::Barrier,
+    Measurement::Peers,
+];
+
+impl Measurement {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Measurement::Commit => "commit",
+            Measurement::Throughput => "throughput",
+            Measurement::Door => "door",
+            Measurement::Failover => "failover",
+            Measurement::Storm => "storm",
+            Measurement::Million => "million",
+            Measurement::Watchers => "watchers",
+            Measurement::Barrier => "barrier",
+            Measurement::Peers => "peers",
+        }
+    }
+
+    /// Its heading.
+    pub fn title(self) -> &'static str {
+        match self {
+            Measurement::Commit => "Commit latency of one client",
+            Measurement::Throughput => "Reads and writes through the client",
+            Measurement::Door => "Reads and writes through the TCPStore door",
+            Measurement::Failover => "Leader lost, to the first acknowledged write",
+            Measurement::Storm => "Many TCPStore connections at once",
+            Measurement::Million => "A big state: memory, restart, snapshots",
+            Measurement::Watchers => "Puts beside unrelated watchers",
+            Measurement::Barrier => "Barriers through the TCPStore door",
+            Measurement::Peers => "Other stores",
+        }
+    }
+
+    /// Takes it.
+    pub async fn run(self, bench: &Bench) -> anyhow::Result<Section> {
+        let title = self.title();
+        match self {
+            Measurement::Commit => Box::pin(commit::run(bench, title)).await,
+            Measurement::Throughput => Box::pin(throughput::run(bench, title)).await,
+            Measurement::Door => Box::pin(door::run(bench, title)).await,
+            Measurement::Failover => Box::pin(failover::run(bench, title)).await,
+            Measurement::Storm => Box::pin(storm::run(bench, title)).await,
+            Measurement::Million => Box::pin(million::run(bench, title)).await,
+            Measurement::Watchers => Box::pin(watchers::run(bench, title)).await,
+            Measurement::Barrier => Box::pin(barrier::run(bench, title)).await,
+            Measurement::Peers => Box::pin(peers::run(bench, title)).await,
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Many TCPStore connections at once.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use tokio::task::JoinSet;
+
+use crate::agent::Agent;
+use crate::arguments::Bench;
+use crate::cluster::Cluster;
+use crate::load::within;
+use crate::peer::torch::Torch;
+use crate::report::{Aim, Section, spread};
+use crate::samples::{Samples, ms};
+use crate::wire::Wire;
+
+const CONNECTIONS: usize = 1_000;
+/// The aim.
+const TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Opens all at once; how long until the last has its answer.
+async fn storm(address: &str) -> anyhow::Result<Duration> {
+    let begun = Instant::now();
+    let mut opening = JoinSet::new();
+    for _ in 0..CONNECTIONS {
+        let address = address.to_owned();
+        opening.spawn(async move { within(Wire::connect(&address)).await });
+    }
+    let mut open = Vec::with_capacity(CONNECTIONS);
+    while let Some(wire) = opening.join_next().await {
+        open.push(wire.context("a connection ended abnormally")??);
+    }
+    Ok(begun.elapsed())
+}
+
+pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
+    let cluster = Cluster::start(bench, &[]).await?;
+    let agent = Agent::start(bench, &cluster).await?;
+    let torch = Torch::start(bench, cluster.folder()).await?;
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..bench.effort.rounds.max(3) {
+        ours.push(storm(&agent.address).await?);
+        if let Some(torch) = &torch {
+            theirs.push(storm(&torch.address).await?);
+        }
+    }
+    let all: Samples = ours.iter().copied().collect();
+    let in_ms = |times: &[Duration]| times.iter().copied().map(ms).collect::<Vec<_>>();
+    let mut section = Section::new(title, &["server", "connections", "all answered after ms"]);
+    let count = CONNECTIONS.to_string();
+    section.row(["holdfast-agent".to_owned(), count.clone(), spread(&in_ms(&ours))]);
+    if torch.is_some() {
+        section.row(["PyTorch's server".to_owned(), count, spread(&in_ms(&theirs))]);
+    } else {
+        section.remark(Torch::missing(bench));
+    }
+    let what = format!("{CONNECTIONS} connections, each with VALIDATE and PING");
+    section.aims.push(Aim::time_at_most(what, all.p50(), TIME_MAX));
+    section.remark(format!("The slowest storm took {:.0} ms.", ms(all.max())));
+    Ok(section)
+}

@@ -1,0 +1,58 @@
+//! The agent as a child process.
+
+use std::path::PathBuf;
+
+use crate::binaries;
+use crate::cluster::Cluster;
+use crate::process::Process;
+
+/// `holdfast-agent serve`, for one job.
+#[derive(Debug)]
+pub struct Agent {
+    /// The child.
+    pub process: Process,
+    address: String,
+}
+
+impl Agent {
+    /// An agent of this cluster, accepting connections.
+    pub async fn start(cluster: &mut Cluster, job: &str) -> Agent {
+        Agent::start_with(cluster, job, &[]).await
+    }
+
+    /// An agent with more flags.
+    pub async fn start_with(cluster: &mut Cluster, job: &str, flags: &[&str]) -> Agent {
+        let address = format!("127.0.0.1:{}", cluster.port());
+        let mut command = binaries::command("holdfast-agent");
+        command.args(["serve", "--store", &cluster.list(), "--job", job]);
+        command.args(["--tcpstore", &address]).args(flags);
+        let log = cluster.keep_log(&format!("agent-{job}"));
+        let mut process = Process::start("the agent", command, &log);
+        process.says(&format!("on {address}")).await;
+        Agent { process, address }
+    }
+
+    /// Where TCPStore clients connect.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The host and the port of that.
+    pub fn host_and_port(&self) -> (&str, &str) {
+        self.address.rsplit_once(':').expect("an address has a port")
+    }
+
+    /// `holdfast-agent run … -- COMMAND`; its output goes into the log that is
+    /// answered too.
+    pub fn run(
+        cluster: &mut Cluster,
+        name: &str,
+        flags: &[&str],
+        command: &[&str],
+    ) -> (Process, PathBuf) {
+        let mut agent = binaries::command("holdfast-agent");
+        agent.args(["run", "--store", &cluster.list()]).args(flags).arg("--").args(command);
+        let log = cluster.keep_log(name);
+        (Process::start("the agent", agent, &log), log)
+    }
+}

@@ -1,0 +1,51 @@
+//! Where the programs under test are: beside the test executable.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The file of a program of this workspace.
+///
+/// # Panics
+///
+/// If it was not built.
+pub fn path(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("a running program has a file");
+    let folder = test.parent().and_then(Path::parent).expect("tests run from TARGET/PROFILE/deps");
+    let path = folder.join(name);
+    assert!(
+        path.is_file(),
+        "{} is missing: run `cargo build --bins` first (`make test` does)",
+        path.display()
+    );
+    path
+}
+
+/// A command for a program of this workspace, free of the settings of whoever
+/// runs the tests.
+pub fn command(name: &str) -> Command {
+    without_settings(path(name))
+}
+
+/// A command whose environment holds none of Holdfast's variables.
+pub fn without_settings(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("HOLDFAST_") {
+            command.env_remove(name);
+        }
+    }
+    command
+        .env("NO_COLOR", "1")
+        .env("RUST_BACKTRACE", "1")
+        .env("RUST_LOG", "info,openraft=warn")
+        // The command line looks for a configuration file there.
+        .env("XDG_CONFIG_HOME", "/nonexistent");
+    command
+}
+
+/// The root of the workspace.
+pub fn workspace() -> PathBuf {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    tests.parent().expect("the tests lie in the workspace").to_owned()
+}

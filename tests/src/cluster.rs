@@ -1,0 +1,437 @@
+//! Store nodes as child processes.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Output};
+use std::time::Duration;
+
+use holdfast_api::{
+    Blob, Name, NodeId, Read, ReadAnswer, ReadOutcome, ReplyBody, RequestBody, Scope, Status,
+    routes,
+};
+use holdfast_client::{Client, Options};
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+use crate::logs::Logs;
+use crate::patience::{PATIENCE, eventually};
+use crate::ports::Ports;
+use crate::process::Process;
+use crate::stream::RawStream;
+use crate::{binaries, http};
+
+/// Bound on one question to a node that may be paused.
+const LOOK_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// Nodes of one cluster, each with a data folder and a port of its own.
+#[derive(Debug)]
+pub struct Cluster {
+    nodes: BTreeMap<NodeId, Node>,
+    flags: Vec<String>,
+    logs: Logs,
+    ports: Ports,
+    folder: TempDir,
+}
+
+/// A node, running or not.
+#[derive(Debug)]
+struct Node {
+    address: String,
+    data_dir: PathBuf,
+    log: PathBuf,
+    /// `--initial-cluster LIST` or `--join LIST`.
+    place: [String; 2],
+    process: Option<Process>,
+    paused: bool,
+}
+
+impl Cluster {
+    /// A running cluster of that many nodes.
+    pub async fn start(nodes: u64) -> Cluster {
+        Cluster::start_with(nodes, &[]).await
+    }
+
+    /// A running cluster whose nodes get these flags.
+    pub async fn start_with(nodes: u64, flags: &[&str]) -> Cluster {
+        let mut cluster = Cluster::plan(nodes, flags);
+        for id in cluster.ids() {
+            cluster.launch(id);
+        }
+        cluster.wait_all_ready().await;
+        cluster
+    }
+
+    /// A cluster that is not running yet.
+    pub fn plan(nodes: u64, flags: &[&str]) -> Cluster {
+        let folder = tempfile::Builder::new().prefix("holdfast-test-").tempdir();
+        let mut cluster = Cluster {
+            nodes: BTreeMap::new(),
+            flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+            logs: Logs::default(),
+            ports: Ports::take(),
+            folder: folder.expect("the folder for temporary files can be written"),
+        };
+        for id in 1..=nodes {
+            cluster.insert(id);
+        }
+        let initial: Vec<String> =
+            cluster.nodes.iter().map(|(id, node)| format!("{id}={}", node.address)).collect();
+        for node in cluster.nodes.values_mut() {
+            node.place = ["--initial-cluster".to_owned(), initial.join(",")];
+        }
+        cluster
+    }
+
+    fn insert(&mut self, id: NodeId) {
+        let node = Node {
+            address: format!("127.0.0.1:{}", self.ports.next()),
+            data_dir: self.folder.path().join(format!("node-{id}")),
+            log: self.folder.path().join(format!("node-{id}.log")),
+            place: [String::new(), String::new()],
+            process: None,
+            paused: false,
+        };
+        self.logs.add(node.log.clone());
+        self.nodes.insert(id, node);
+    }
+
+    /// A new node that wants to join, started and waiting to be added.
+    pub fn join(&mut self) -> NodeId {
+        let id = self.nodes.keys().last().map_or(1, |last| last + 1);
+        let known = self.list();
+        self.insert(id);
+        self.node_mut(id).place = ["--join".to_owned(), known];
+        self.launch(id);
+        id
+    }
+
+    /// Starts a node. It is not waited for.
+    pub fn launch(&mut self, id: NodeId) {
+        let mut command = self.command(id);
+        command.args(&self.flags);
+        self.launch_as(id, command);
+    }
+
+    /// Starts a node by another command than the usual one.
+    pub fn launch_as(&mut self, id: NodeId, command: std::process::Command) {
+        let node = self.node_mut(id);
+        assert!(node.process.is_none(), "node {id} runs already");
+        node.process = Some(Process::start(&format!("node {id}"), command, &node.log));
+        node.paused = false;
+    }
+
+    /// The command that starts a node.
+    pub fn command(&self, id: NodeId) -> std::process::Command {
+        let node = self.node(id);
+        let mut command = binaries::command("holdfast-store");
+        command.arg("serve").args(["--node-id", &id.to_string()]);
+        command.arg("--data-dir").arg(&node.data_dir);
+        command.args(["--listen", &node.address]).args(&node.place);
+        command
+    }
+
+    /// Starts a node and waits until it is ready.
+    pub async fn restart(&mut self, id: NodeId) {
+        self.launch(id);
+        self.wait_ready(id).await;
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self, id: NodeId) {
+        self.process(id).kill();
+        self.node_mut(id).process = None;
+    }
+
+    /// SIGSTOP: it holds its sockets and does nothing.
+    pub fn pause(&mut self, id: NodeId) {
+        self.process(id).signal(Signal::SIGSTOP);
+        self.node_mut(id).paused = true;
+    }
+
+    /// SIGCONT.
+    pub fn resume(&mut self, id: NodeId) {
+        self.process(id).signal(Signal::SIGCONT);
+        self.node_mut(id).paused = false;
+    }
+
+    /// SIGTERM; it must end with exit code 0.
+    pub async fn stop(&mut self, id: NodeId) {
+        let status = self.process(id).stop().await;
+        assert!(status.success(), "node {id} was asked to stop and ended with {status}");
+        self.node_mut(id).process = None;
+    }
+
+    /// Waits until a node ends by itself; answers how, and what it said since
+    /// it was started.
+    pub async fn ended(&mut self, id: NodeId) -> (ExitStatus, String) {
+        let process = self.process(id);
+        let status = process.ended().await;
+        let said = process.said();
+        self.node_mut(id).process = None;
+        (status, said)
+    }
+
+    /// Waits until a node refuses to run: it ends with exit code 1, and its
+    /// last line holds all of these texts.
+    pub async fn refuses(&mut self, id: NodeId, texts: &[&str]) -> String {
+        let (status, said) = self.ended(id).await;
+        assert_eq!(status.code(), Some(1), "node {id} ended with {status}; it said:\n{said}");
+        let last = said.lines().last().unwrap_or_default();
+        for text in texts {
+            assert!(last.contains(text), "{text:?} is missing in node {id}'s last line: {last}");
+        }
+        last.to_owned()
+    }
+
+    /// Deletes what a node keeps.
+    pub fn wipe(&self, id: NodeId) {
+        std::fs::remove_dir_all(self.data_dir(id)).expect("a stopped node's folder can be deleted");
+    }
+
+    /// The child process of a running node.
+    pub fn process(&mut self, id: NodeId) -> &mut Process {
+        let process = self.node_mut(id).process.as_mut();
+        process.unwrap_or_else(|| panic!("node {id} is not running"))
+    }
+
+    /// All nodes.
+    pub fn ids(&self) -> Vec<NodeId> {
+        self.nodes.keys().copied().collect()
+    }
+
+    /// Nodes that run and are not paused.
+    pub fn awake(&self) -> Vec<NodeId> {
+        let awake = |node: &Node| node.process.is_some() && !node.paused;
+        self.nodes.iter().filter(|(_, node)| awake(node)).map(|(id, _)| *id).collect()
+    }
+
+    /// Where a node listens.
+    pub fn address(&self, id: NodeId) -> &str {
+        &self.node(id).address
+    }
+
+    /// What a node keeps.
+    pub fn data_dir(&self, id: NodeId) -> &Path {
+        &self.node(id).data_dir
+    }
+
+    /// Gives a node another folder.
+    pub fn set_data_dir(&mut self, id: NodeId, data_dir: PathBuf) {
+        self.node_mut(id).data_dir = data_dir;
+    }
+
+    /// A folder for whatever the test needs.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Another port for whatever the test needs.
+    pub fn port(&mut self) -> u16 {
+        self.ports.next()
+    }
+
+    /// The value of `--store`.
+    pub fn list(&self) -> String {
+        let addresses: Vec<&str> = self.nodes.values().map(|node| node.address.as_str()).collect();
+        addresses.join(",")
+    }
+
+    /// An ERROR whose line contains `text` is what the test wants.
+    pub fn expect_error(&mut self, text: &str) {
+        self.logs.expect(text);
+    }
+
+    /// The log of a child of the test that is no node of this cluster.
+    pub fn keep_log(&mut self, name: &str) -> PathBuf {
+        let path = self.folder.path().join(format!("{name}.log"));
+        self.logs.add(path.clone());
+        path
+    }
+
+    /// Waits until a node is ready.
+    pub async fn wait_ready(&mut self, id: NodeId) {
+        let address = self.address(id).to_owned();
+        eventually(&format!("node {id} to be ready"), async || {
+            if let Some(status) = self.process(id).end() {
+                panic!("node {id} ended with {status}: {}", self.process(id).said());
+            }
+            let asked = http::get(&address, routes::READYZ);
+            let answer = tokio::time::timeout(LOOK_TIME_MAX, asked).await.ok()?.ok()?;
+            (answer.status == 200).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until every node that is awake is ready.
+    pub async fn wait_all_ready(&mut self) {
+        for id in self.awake() {
+            self.wait_ready(id).await;
+        }
+    }
+
+    /// What a node says of the cluster; none if it does not answer.
+    pub async fn status(&self, id: NodeId) -> Option<Status> {
+        let asked = http::get(self.address(id), routes::STATUS);
+        let answer = tokio::time::timeout(LOOK_TIME_MAX, asked).await.ok()?.ok()?;
+        serde_json::from_slice(&answer.body).ok()
+    }
+
+    /// The leader of the highest term among the nodes that are awake, waiting
+    /// for one.
+    pub async fn leader(&self) -> NodeId {
+        eventually("a leader", async || {
+            let mut best = None;
+            for id in self.awake() {
+                match self.status(id).await {
+                    Some(status) if status.leader == Some(id) => {
+                        best = best.max(Some((status.term, id)));
+                    }
+                    _ => {}
+                }
+            }
+            best.map(|(_, id)| id)
+        })
+        .await
+    }
+
+    /// A node that is awake and does not lead.
+    pub async fn follower(&self) -> NodeId {
+        let leader = self.leader().await;
+        let others = self.awake().into_iter().find(|id| *id != leader);
+        others.expect("a cluster of more than one node")
+    }
+
+    /// Waits until all nodes that are awake hold the same keys of a scope, and
+    /// answers them.
+    pub async fn agreement(&self, scope: &Scope) -> BTreeMap<Blob, Blob> {
+        let what = format!("all nodes to hold the same keys of {scope}");
+        eventually(&what, async || {
+            let mut found: Option<(u64, BTreeMap<Blob, Blob>)> = None;
+            for id in self.awake() {
+                let content = self.content(id, scope).await?;
+                match &found {
+                    Some(other) if *other != content => return None,
+                    _ => found = Some(content),
+                }
+            }
+            found.map(|(_, keys)| keys)
+        })
+        .await
+    }
+
+    /// What one node holds, however old: its revision and the keys of a scope.
+    pub async fn content(&self, id: NodeId, scope: &Scope) -> Option<(u64, BTreeMap<Blob, Blob>)> {
+        let mut stream = RawStream::open(self.address(id)).await.ok()?;
+        let (mut keys, mut after, mut at) = (BTreeMap::new(), None, None);
+        loop {
+            let read = Read::List {
+                scope: scope.clone(),
+                prefix: Blob::from(""),
+                after,
+                limit: 0,
+                keys_only: false,
+            };
+            let answer = stream.ask(RequestBody::Read { read, stale: true }).await.ok()?;
+            let ReplyBody::Read(ReadAnswer { revision, outcome }) = answer else { return None };
+            let ReadOutcome::Page { entries, next } = outcome else { return None };
+            if *at.get_or_insert(revision) != revision {
+                return None;
+            }
+            keys.extend(entries.into_iter().map(|e| (e.key, e.value.unwrap_or_else(|| Blob::from("")))));
+            match next {
+                Some(next) => after = Some(next),
+                None => return Some((revision, keys)),
+            }
+        }
+    }
+
+    /// A number of a node's metrics, summed over its labels; 0 if it is not
+    /// there.
+    pub async fn metric(&self, id: NodeId, name: &str) -> f64 {
+        let asked = http::get(self.address(id), routes::METRICS);
+        let answer = tokio::time::timeout(LOOK_TIME_MAX, asked).await;
+        let Ok(Ok(answer)) = answer else { return 0.0 };
+        let text = answer.text();
+        let of_name = |line: &&str| {
+            line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']))
+        };
+        let value = |line: &str| line.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok());
+        text.lines().filter(of_name).filter_map(value).sum()
+    }
+
+    /// Retries that the nodes running now answered from the session table.
+    pub async fn duplicates_answered(&self) -> f64 {
+        let mut sum = 0.0;
+        for id in self.awake() {
+            sum += self.metric(id, "holdfast_session_duplicates_answered_total").await;
+        }
+        sum
+    }
+
+    /// Runs `holdfast --store LIST ARGUMENTS…` to its end.
+    pub async fn cli(&self, arguments: &[&str]) -> Output {
+        self.cli_at(&self.list(), arguments).await
+    }
+
+    /// Runs `holdfast` against this list of nodes.
+    pub async fn cli_at(&self, store: &str, arguments: &[&str]) -> Output {
+        let mut command = binaries::command("holdfast");
+        command.args(["--store", store]).args(arguments);
+        let mut command = tokio::process::Command::from(command);
+        let output = command.kill_on_drop(true).output();
+        match tokio::time::timeout(PATIENCE, output).await {
+            Ok(output) => output.expect("the command line starts"),
+            Err(_) => panic!("holdfast {arguments:?} did not end within {PATIENCE:?}"),
+        }
+    }
+
+    /// Runs `holdfast`, which must succeed; answers what it printed.
+    pub async fn cli_ok(&self, arguments: &[&str]) -> String {
+        let output = self.cli(arguments).await;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "holdfast {arguments:?}: {}: {said}", output.status);
+        String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+    }
+
+    /// Runs `holdfast`, which must fail with this exit code; answers what it
+    /// said.
+    pub async fn cli_fails(&self, code: i32, arguments: &[&str]) -> String {
+        let output = self.cli(arguments).await;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "holdfast {arguments:?} said: {said}");
+        said
+    }
+
+    /// A client that knows all nodes.
+    pub fn client(&self) -> Client {
+        self.client_of(&self.ids())
+    }
+
+    /// A client that is told of these nodes alone.
+    pub fn client_of(&self, ids: &[NodeId]) -> Client {
+        Client::new(self.client_options(ids))
+    }
+
+    /// The options of such a client.
+    pub fn client_options(&self, ids: &[NodeId]) -> Options {
+        Options::new(ids.iter().map(|id| self.address(*id).to_owned()).collect())
+    }
+
+    fn node(&self, id: NodeId) -> &Node {
+        self.nodes.get(&id).unwrap_or_else(|| panic!("there is no node {id}"))
+    }
+
+    fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        self.nodes.get_mut(&id).unwrap_or_else(|| panic!("there is no node {id}"))
+    }
+}
+
+/// A scope of a job, in its open run.
+pub fn job(name: &str) -> Scope {
+    Scope { job: name_of(name), run: None }
+}
+
+/// A name.
+pub fn name_of(name: &str) -> Name {
+    name.parse().expect("tests use good names")
+}

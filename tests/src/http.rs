@@ -1,0 +1,83 @@
+//! Plain HTTP requests.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+/// Bound on one request.
+const REQUEST_TIME_MAX: Duration = Duration::from_secs(20);
+
+/// An answer.
+#[derive(Debug, Clone)]
+pub struct Response {
+    /// Its status code.
+    pub status: u16,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its whole body.
+    pub body: Bytes,
+}
+
+impl Response {
+    /// The body as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// The body as JSON.
+    ///
+    /// # Panics
+    ///
+    /// If it is something else.
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|error| panic!("not JSON ({error}): {}", self.text()))
+    }
+}
+
+/// GET without headers.
+pub async fn get(address: &str, path: &str) -> Result<Response, String> {
+    send(address, Method::GET, path, &[], "").await
+}
+
+/// One request on a connection of its own.
+pub async fn send(
+    address: &str,
+    method: Method,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: impl Into<Bytes>,
+) -> Result<Response, String> {
+    let mut request = Request::builder().method(method).uri(path).header("host", address);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(Full::new(body.into())).map_err(|e| e.to_string())?;
+    let exchange = async {
+        let stream = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|e| e.to_string())?;
+        let answer = async {
+            let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
+            let (head, body) = response.into_parts();
+            let body = body.collect().await.map_err(|e| e.to_string())?.to_bytes();
+            Ok(Response { status: head.status.as_u16(), headers: head.headers, body })
+        };
+        let mut answer = std::pin::pin!(answer);
+        tokio::select! {
+            answer = &mut answer => answer,
+            // A connection may end together with its answer.
+            _ = connection => answer.await,
+        }
+    };
+    match tokio::time::timeout(REQUEST_TIME_MAX, exchange).await {
+        Ok(answer) => answer,
+        Err(_) => Err(format!("no answer from {address} within {REQUEST_TIME_MAX:?}")),
+    }
+}

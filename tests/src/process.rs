@@ -1,0 +1,112 @@
+//! A child process: started, signalled, ended, measured.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::patience::eventually;
+
+/// A child whose output goes to a log file. Killed when dropped.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+    /// Where in the log this child's own words begin.
+    log_start: u64,
+}
+
+impl Process {
+    /// Starts it; what it writes is appended to `log`.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be started.
+    pub fn start(name: &str, mut command: Command, log: &Path) -> Process {
+        let open = || File::options().create(true).append(true).open(log);
+        let file = open().unwrap_or_else(|error| panic!("{}: {error}", log.display()));
+        let log_start = file.metadata().map(|metadata| metadata.len()).unwrap_or(0);
+        let copy = file.try_clone().expect("an open file can be opened twice");
+        let child = command.stdin(Stdio::null()).stdout(copy).stderr(file).spawn();
+        let child = child.unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
+        Process { name: name.to_owned(), child, log: log.to_owned(), log_start }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.pid()).expect("process ids are small");
+        if let Err(error) = kill(Pid::from_raw(pid), signal) {
+            panic!("{signal} to {}: {error}; it said:\n{}", self.name, self.said());
+        }
+    }
+
+    /// SIGKILL, and it is gone.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("a child can be killed");
+        self.child.wait().expect("a child can be waited for");
+    }
+
+    /// SIGTERM; answers how it ended.
+    pub async fn stop(&mut self) -> ExitStatus {
+        self.signal(Signal::SIGTERM);
+        self.ended().await
+    }
+
+    /// Waits for its end.
+    pub async fn ended(&mut self) -> ExitStatus {
+        let what = format!("the end of {}", self.name);
+        eventually(&what, async || self.child.try_wait().expect("a child can be waited for")).await
+    }
+
+    /// How it ended; none while it runs.
+    pub fn end(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("a child can be waited for")
+    }
+
+    /// What it has written so far.
+    pub fn said(&self) -> String {
+        let bytes = std::fs::read(&self.log).unwrap_or_default();
+        let start = usize::try_from(self.log_start).unwrap_or(0).min(bytes.len());
+        String::from_utf8_lossy(&bytes[start..]).into_owned()
+    }
+
+    /// Waits until it has written a line that contains `text`; answers the
+    /// line.
+    pub async fn says(&mut self, text: &str) -> String {
+        let what = format!("{} to say {text:?}", self.name);
+        eventually(&what, async || {
+            self.said().lines().find(|line| line.contains(text)).map(str::to_owned)
+        })
+        .await
+    }
+
+    /// Memory that it holds, in bytes.
+    pub fn resident_bytes(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.pid());
+        let status = std::fs::read_to_string(&path).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kibibytes = line.and_then(|line| line.trim().strip_suffix("kB"));
+        let kibibytes: u64 = kibibytes
+            .and_then(|number| number.trim().parse().ok())
+            .unwrap_or_else(|| panic!("{path} does not tell how much memory {} holds", self.name));
+        kibibytes * 1024
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            // It may end by itself in this moment.
+            drop(self.child.kill());
+            drop(self.child.wait());
+        }
+    }
+}

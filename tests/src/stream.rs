@@ -1,0 +1,92 @@
+//! A raw client of the multiplexed stream: no retries, no session, and the
+//! freedom to send what a good client would not.
+
+use holdfast_api::{Hello, Reply, ReplyBody, Request, RequestBody, routes};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::patience::patiently;
+
+/// One upgraded connection.
+#[derive(Debug)]
+pub struct RawStream {
+    /// What the node said first.
+    pub hello: Hello,
+    stream: TcpStream,
+    next_id: u64,
+}
+
+impl RawStream {
+    /// Connects, upgrades, and reads the node's first frame.
+    pub async fn open(address: &str) -> Result<RawStream, String> {
+        let mut stream = upgrade(address).await?;
+        let hello = read_frame(&mut stream).await?;
+        let hello = rmp_serde::from_slice(&hello).map_err(|e| e.to_string())?;
+        Ok(RawStream { hello, stream, next_id: 1 })
+    }
+
+    /// Sends bytes as they are.
+    pub async fn send_raw(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.stream.write_all(bytes).await.map_err(|e| e.to_string())
+    }
+
+    /// Asks and waits for the first answer to it.
+    pub async fn ask(&mut self, body: RequestBody) -> Result<ReplyBody, String> {
+        let id = self.next_id;
+        self.next_id += 1;
+        let request = rmp_serde::to_vec_named(&vec![Request { id, body }])
+            .map_err(|error| error.to_string())?;
+        let mut frame = u32::try_from(request.len()).map_err(|e| e.to_string())?.to_le_bytes().to_vec();
+        frame.extend(request);
+        self.send_raw(&frame).await?;
+        loop {
+            let frame = read_frame(&mut self.stream).await?;
+            let replies: Vec<Reply> = rmp_serde::from_slice(&frame).map_err(|e| e.to_string())?;
+            if let Some(reply) = replies.into_iter().find(|reply| reply.id == id) {
+                return Ok(reply.body);
+            }
+        }
+    }
+
+    /// Waits until the node closes the connection; what it still sends is
+    /// thrown away.
+    pub async fn closed(&mut self) {
+        let mut chunk = vec![0; 4096];
+        let ended = async { while matches!(self.stream.read(&mut chunk).await, Ok(1..)) {} };
+        patiently("the node to close a stream", ended).await;
+    }
+}
+
+/// An upgraded connection, its first frame not yet read.
+pub async fn upgrade(address: &str) -> Result<TcpStream, String> {
+    let connecting = async {
+        let mut stream = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
+        let head = format!(
+            "GET {} HTTP/1.1\r\nHost: {address}\r\nConnection: Upgrade\r\nUpgrade: {}\r\n\r\n",
+            routes::STREAM,
+            holdfast_api::stream::UPGRADE,
+        );
+        stream.write_all(head.as_bytes()).await.map_err(|e| e.to_string())?;
+        let head = read_head(&mut stream).await?;
+        if head.starts_with("HTTP/1.1 101") { Ok(stream) } else { Err(head) }
+    };
+    patiently("a node to upgrade a connection", connecting).await
+}
+
+async fn read_head(stream: &mut TcpStream) -> Result<String, String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.map_err(|e| e.to_string())?);
+    }
+    Ok(String::from_utf8_lossy(&head).into_owned())
+}
+
+async fn read_frame(stream: &mut TcpStream) -> Result<Vec<u8>, String> {
+    let reading = async {
+        let length = stream.read_u32_le().await.map_err(|e| e.to_string())?;
+        let mut frame = vec![0; length as usize];
+        stream.read_exact(&mut frame).await.map_err(|e| e.to_string())?;
+        Ok(frame)
+    };
+    patiently("a frame of a node", reading).await
+}

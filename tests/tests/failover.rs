@@ -1,0 +1,286 @@
+//! Nodes die, freeze and come back; clients notice a pause and nothing else.
+
+use holdfast_api::{Blob, Command, KvOp};
+use holdfast_client::{Client, Consistency, Deadline};
+use holdfast_tests::cluster::job;
+use holdfast_tests::failover::{kill_leader, kill_leaders};
+use holdfast_tests::load::COUNTER;
+use holdfast_tests::{Adders, Cluster, eventually, patiently, soon};
+use std::time::Duration;
+
+/// Adders of a load: enough that some are always between commit and answer.
+const ADDERS: usize = 48;
+
+async fn leaders_killed_under_load(nodes: u64, rounds_min: u32) {
+    let mut cluster = Cluster::start(nodes).await;
+    let client = cluster.client();
+    let load = Adders::start(&client, &job("load"), ADDERS);
+    let replayed = client.clone();
+    kill_leaders(&mut cluster, &load, rounds_min, async |_| replayed.statistics().replayed > 0)
+        .await;
+    let tally = load.finish().await;
+    // With a majority alive, no outcome may stay open and no call may fail.
+    assert_eq!((tally.unknown, tally.failed), (0, 0), "{tally:?}");
+    let keys = cluster.agreement(&job("load")).await;
+    assert_eq!(keys[&Blob::from(COUNTER)], Blob::from(tally.last.to_string().as_str()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn adds_are_counted_exactly_while_leaders_of_three_nodes_are_killed() {
+    leaders_killed_under_load(3, 4).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn adds_are_counted_exactly_while_leaders_of_five_nodes_are_killed() {
+    leaders_killed_under_load(5, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn five_nodes_go_on_without_two_of_them() {
+    let mut cluster = Cluster::start(5).await;
+    let client = cluster.client();
+    let load = Adders::start(&client, &job("load"), ADDERS);
+    let first = kill_leader(&mut cluster, &load).await;
+    let second = kill_leader(&mut cluster, &load).await;
+    assert_eq!(cluster.awake().len(), 3);
+    cluster.restart(first).await;
+    cluster.restart(second).await;
+    load.progress(50).await;
+    let tally = load.finish().await;
+    assert_eq!(tally.failed, 0, "{tally:?}");
+    cluster.agreement(&job("load")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_that_dies_or_freezes_disturbs_nobody() {
+    let mut cluster = Cluster::start(3).await;
+    let client = cluster.client();
+    let load = Adders::start(&client, &job("load"), ADDERS);
+    load.progress(50).await;
+    let leader = cluster.leader().await;
+    let follower = cluster.follower().await;
+
+    cluster.kill(follower);
+    load.progress(100).await;
+    cluster.restart(follower).await;
+
+    cluster.pause(follower);
+    load.progress(100).await;
+    cluster.resume(follower);
+    load.progress(100).await;
+
+    cluster.stop(follower).await;
+    load.progress(100).await;
+    cluster.restart(follower).await;
+
+    assert_eq!(cluster.leader().await, leader, "no follower makes a healthy leader step down");
+    let tally = load.finish().await;
+    assert_eq!((tally.failed, client.statistics().resent), (0, 0), "{tally:?}");
+    cluster.agreement(&job("load")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_freezes_is_replaced_and_follows_when_it_thaws() {
+    let mut cluster = Cluster::start(3).await;
+    let client = cluster.client();
+    let load = Adders::start(&client, &job("load"), ADDERS);
+    load.progress(50).await;
+    let frozen = cluster.leader().await;
+    // This one knows no other node's address, and so asks the frozen one first.
+    let loyal = cluster.client_of(&[frozen]);
+    loyal.status(soon()).await.expect("the leader answers");
+
+    let in_flight = load.in_flight();
+    cluster.pause(frozen);
+    assert!(in_flight > 0, "nothing was under way when the leader froze");
+    let next = cluster.leader().await;
+    assert_ne!(next, frozen);
+    load.progress(100).await;
+
+    let before = load.acknowledged();
+    cluster.resume(frozen);
+    // A thawed leader that believed in itself would answer with the past.
+    let entry = loyal.keys(job("load")).get(COUNTER, soon()).await.expect("a read");
+    let value: u64 = number(&entry.and_then(|entry| entry.value).expect("the counter exists"));
+    assert!(value >= before, "a read after {before} additions saw {value}");
+
+    eventually("the thawed node to follow", async || {
+        let status = cluster.status(frozen).await?;
+        status.leader.filter(|leader| *leader != frozen)
+    })
+    .await;
+    load.progress(50).await;
+    let tally = load.finish().await;
+    assert_eq!(tally.failed, 0, "{tally:?}");
+    cluster.agreement(&job("load")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_acknowledged_is_lost_when_all_nodes_are_killed_at_once() {
+    let mut cluster = Cluster::start(3).await;
+    let client = cluster.client();
+    let load = Adders::start(&client, &job("load"), ADDERS);
+    let keys = client.keys(job("values"));
+    for n in 0..100 {
+        keys.put(format!("k{n}").as_str(), format!("v{n}").as_str(), soon()).await.expect("a put");
+    }
+    load.progress(100).await;
+    assert!(load.in_flight() > 0);
+    for id in cluster.ids() {
+        cluster.kill(id);
+    }
+    for id in cluster.ids() {
+        cluster.launch(id);
+    }
+    cluster.wait_all_ready().await;
+    load.progress(100).await;
+    let tally = load.finish().await;
+    assert_eq!(tally.failed, 0, "the session outlives its nodes: {tally:?}");
+    let values = cluster.agreement(&job("values")).await;
+    assert_eq!(values.len(), 100);
+    for n in 0..100 {
+        let (key, value) = (format!("k{n}"), format!("v{n}"));
+        assert_eq!(values[&Blob::from(key.as_str())], Blob::from(value.as_str()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_node_can_die_in_turn() {
+    let mut cluster = Cluster::start(3).await;
+    let client = cluster.client();
+    let load = Adders::start(&client, &job("load"), ADDERS);
+    for id in cluster.ids() {
+        load.progress(50).await;
+        cluster.kill(id);
+        load.progress(50).await;
+        cluster.restart(id).await;
+    }
+    let tally = load.finish().await;
+    assert_eq!(tally.failed, 0, "{tally:?}");
+    cluster.agreement(&job("load")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_was_told_of_one_follower_finds_the_others() {
+    let mut cluster = Cluster::start(3).await;
+    let (leader, follower) = (cluster.leader().await, cluster.follower().await);
+    let client = cluster.client_of(&[follower]);
+    let keys = client.keys(job("bound"));
+    assert_eq!(keys.add("n", 1, soon()).await.expect("the follower leads to the leader"), 1);
+    assert_eq!(client.statistics().leader, Some(leader));
+    cluster.kill(leader);
+    assert_eq!(keys.add("n", 1, soon()).await.expect("the next leader is found"), 2);
+    // The only node it was told of may go too: it has learned of the others.
+    cluster.restart(leader).await;
+    cluster.kill(follower);
+    assert_eq!(keys.add("n", 1, soon()).await.expect("a learned node answers"), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_asked_to_stop_hands_over_and_no_call_fails() {
+    let mut cluster = Cluster::start(3).await;
+    let client = cluster.client();
+    let load = Adders::start(&client, &job("load"), ADDERS);
+    for _ in 0..3 {
+        load.progress(50).await;
+        let leader = cluster.leader().await;
+        cluster.process(leader).signal(nix::sys::signal::Signal::SIGTERM);
+        cluster.process(leader).says("handed leadership over").await;
+        let (status, _) = cluster.ended(leader).await;
+        assert!(status.success(), "the leader ended with {status}");
+        load.progress(50).await;
+        cluster.restart(leader).await;
+    }
+    let tally = load.finish().await;
+    assert_eq!((tally.failed, tally.unknown), (0, 0), "{tally:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_quorum_nothing_is_answered_wrongly_and_all_goes_on_with_it() {
+    let mut cluster = Cluster::start(3).await;
+    let client = cluster.client();
+    let keys = client.keys(job("q"));
+    keys.put("k", "before", soon()).await.expect("a put");
+    // The leader stays: it must not answer from what it has.
+    let leader = cluster.leader().await;
+    let others: Vec<_> = cluster.ids().into_iter().filter(|id| *id != leader).collect();
+    for id in &others {
+        cluster.kill(*id);
+    }
+
+    let brief = || Deadline::after(Duration::from_secs(2));
+    let read = keys.get("k", brief()).await.expect_err("a read needs a quorum");
+    assert!(read.is_retryable(), "{read}");
+    let written = keys.put("k", "lost?", brief()).await.expect_err("a write needs a quorum");
+    assert!(written.is_retryable(), "{written}");
+    let stale = keys.clone().with_consistency(Consistency::Stale).get("k", soon()).await;
+    let stale = stale.expect("a stale read needs one node").and_then(|entry| entry.value);
+    assert_eq!(stale, Some(Blob::from("before")));
+    let said = cluster.cli_fails(3, &["--job", "q", "--timeout", "1s", "kv", "get", "k"]).await;
+    assert!(said.contains("nothing was changed"), "{said}");
+    let code = cluster.cli(&["--job", "q", "--timeout", "1s", "kv", "put", "x", "y"]).await;
+    assert!(matches!(code.status.code(), Some(3 | 4)), "{code:?}");
+    let status = cluster.cli_ok(&["-o", "json", "status"]).await;
+    assert!(status.contains("unreachable"), "{status}");
+
+    cluster.restart(others[0]).await;
+    let put = keys.put("k", "after", soon()).await;
+    put.expect("two of three are a quorum");
+    let value = keys.get("k", soon()).await.expect("a read").and_then(|entry| entry.value);
+    assert_eq!(value, Some(Blob::from("after")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_sent_twice_in_its_session_has_one_effect_on_any_leader() {
+    let mut cluster = Cluster::start(3).await;
+    let client = cluster.client();
+    let open = holdfast_api::SessionCommand::Open {
+        nonce: holdfast_api::Nonce(rand::random(), rand::random()),
+        ttl_ms: 60_000,
+    };
+    let opened = client.propose(Command::Session(open), soon()).await.expect("a session");
+    let holdfast_api::Outcome::Session(holdfast_api::SessionOutcome::Opened { session, .. }) =
+        opened.outcome
+    else {
+        panic!("{opened:?}")
+    };
+    let add = holdfast_api::Proposal {
+        session: Some(holdfast_api::SessionRef { id: session, sequence: 1, ack: 1 }),
+        command: Command::Kv { scope: job("s"), op: KvOp::Add { key: "n".into(), delta: 5 } },
+    };
+    let first = propose_raw(&cluster, add.clone()).await;
+    assert!(!first.replayed);
+    let leader = cluster.leader().await;
+    cluster.kill(leader);
+    let second = propose_raw(&cluster, add.clone()).await;
+    assert!(second.replayed, "{second:?}");
+    assert_eq!((second.revision, second.outcome), (first.revision, first.outcome));
+    assert_eq!(read_number(&client, "s").await, 5);
+}
+
+/// Sends a proposal as it is to whoever leads.
+async fn propose_raw(
+    cluster: &Cluster,
+    proposal: holdfast_api::Proposal,
+) -> holdfast_api::Answer {
+    let body = holdfast_api::RequestBody::Propose(proposal);
+    eventually("a leader to answer a proposal", async || {
+        let leader = cluster.leader().await;
+        let mut stream = holdfast_tests::RawStream::open(cluster.address(leader)).await.ok()?;
+        match stream.ask(body.clone()).await.ok()? {
+            holdfast_api::ReplyBody::Answer(answer) => Some(answer),
+            _ => None,
+        }
+    })
+    .await
+}
+
+async fn read_number(client: &Client, of: &str) -> u64 {
+    let keys = client.keys(job(of));
+    let entry = patiently("a read", keys.get("n", soon())).await.expect("a read");
+    number(&entry.and_then(|entry| entry.value).expect("the number exists"))
+}
+
+fn number(value: &Blob) -> u64 {
+    value.as_text().and_then(|text| text.parse().ok()).expect("a number")
+}

@@ -1,0 +1,84 @@
+//! The command line of the agent.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `command_line` | flags and `--help` |
+//! | `settings` | flags over environment over a file over defaults |
+//! | `serve` | `holdfast-agent serve` |
+//! | `launch` | `holdfast-agent run`: the agent around one command |
+//! | `program` | finding the command before anything is started |
+//! | `signals` | signals, and whether they came from the terminal |
+
+mod command_line;
+mod launch;
+mod program;
+mod serve;
+mod settings;
+mod signals;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::Parser;
+use command_line::{CommandLine, Mode};
+use settings::{LogFormat, Settings};
+use tracing_subscriber::EnvFilter;
+
+/// The agent's own failures, as opposed to the command's.
+const FAILURE: u8 = 125;
+/// Threads for all connections and the store's client: an agent shares its
+/// host with trainers that want every core.
+const THREADS_MAX: usize = 4;
+
+fn main() -> ExitCode {
+    let command_line = match CommandLine::try_parse() {
+        Ok(command_line) => command_line,
+        Err(error) => {
+            let asked_for = !error.use_stderr();
+            // Nothing is left to tell somebody whose stderr is closed.
+            let _ = error.print();
+            return if asked_for { ExitCode::SUCCESS } else { ExitCode::from(FAILURE) };
+        }
+    };
+    match start(command_line) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("holdfast-agent: {error:#}");
+            ExitCode::from(FAILURE)
+        }
+    }
+}
+
+fn start(command_line: CommandLine) -> anyhow::Result<u8> {
+    let (flags, mode) = command_line.split();
+    let settings = Settings::resolve(flags)?;
+    start_logging(&settings)?;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
+    match mode {
+        Mode::Serve => runtime.block_on(serve::serve(settings)),
+        Mode::Run { command } => {
+            let program = match program::find(&command[0]) {
+                Ok(program) => program,
+                Err(error) => {
+                    eprintln!("holdfast-agent: {error}");
+                    return Ok(error.exit_code());
+                }
+            };
+            runtime.block_on(launch::launch(settings, program, &command))
+        }
+    }
+}
+
+fn start_logging(settings: &Settings) -> anyhow::Result<()> {
+    let filter: EnvFilter = settings.log.parse().map_err(|error| {
+        anyhow::anyhow!("{:?} is no log filter (--log, RUST_LOG): {error}", settings.log)
+    })?;
+    let layer = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match settings.log_format {
+        LogFormat::Pretty => layer.with_ansi(std::io::stderr().is_terminal()).init(),
+        LogFormat::Json => layer.json().flatten_event(true).init(),
+    }
+    Ok(())
+}

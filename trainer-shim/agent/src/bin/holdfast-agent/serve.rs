@@ -1,0 +1,54 @@
+//! `holdfast-agent serve`
+
+use anyhow::Context;
+use holdfast_agent::agent::Agent;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::Signal;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info};
+
+use crate::settings::Settings;
+use crate::signals::Signals;
+
+/// Serves until SIGTERM or SIGINT; a second one ends it without waiting.
+pub async fn serve(settings: Settings) -> anyhow::Result<u8> {
+    let mut signals =
+        Signals::catch(&[Signal::SIGTERM, Signal::SIGINT]).context("cannot catch signals")?;
+    raise_open_files();
+    let agent = tokio::select! {
+        agent = Agent::open(settings.agent_options()) => agent?,
+        caught = signals.next() => {
+            info!("{} before the store answered", caught.signal);
+            return Ok(0);
+        }
+    };
+    let handle = agent.handle();
+    println!(
+        "holdfast-agent: job {} run {} on {}, store {}",
+        handle.job(),
+        handle.run(),
+        handle.address(),
+        settings.store.join(","),
+    );
+    let shutdown = CancellationToken::new();
+    let mut running = std::pin::pin!(agent.run(shutdown.clone()));
+    tokio::select! {
+        () = &mut running => return Ok(0),
+        caught = signals.next() => info!("{}: closing {} connections", caught.signal, handle.connections()),
+    }
+    drop(handle);
+    shutdown.cancel();
+    tokio::select! {
+        () = running => Ok(0),
+        caught = signals.next() => Ok(crate::launch::code_of_signal(caught.signal)),
+    }
+}
+
+/// Every connection is an open file, and the usual limit is 1024.
+fn raise_open_files() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        debug!(%error, "cannot raise the limit on open files");
+    }
+}

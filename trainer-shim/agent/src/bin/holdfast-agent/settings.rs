@@ -1,0 +1,276 @@
+//! Settings: flags over environment over a file over defaults.
+
+use std::fmt::Display;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use holdfast_agent::agent;
+use holdfast_agent::door::tcpstore::{Limits, serve};
+use holdfast_api::Name;
+use holdfast_api::name::default_name;
+use holdfast_client::parse_endpoints;
+use serde::Deserialize;
+
+use crate::command_line::Flags;
+
+/// PyTorch's own default.
+const TCPSTORE_PORT: u16 = 29500;
+const STORE_LOST_DEADLINE: Duration = Duration::from_secs(300);
+const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Everything the agent was told.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// Nodes of the store.
+    pub store: Vec<String>,
+    /// The job.
+    pub job: Name,
+    /// The run, if one was named.
+    pub run: Option<Name>,
+    /// Where to listen, if it was said.
+    pub tcpstore: Option<SocketAddr>,
+    /// How long an operation waits for a quorum.
+    pub store_lost_deadline: Duration,
+    /// How long to look for the store at the start.
+    pub connect_deadline: Duration,
+    /// The log filter.
+    pub log: String,
+    /// The log format.
+    pub log_format: LogFormat,
+    /// The door's bounds.
+    pub limits: Limits,
+}
+
+/// How log lines are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Pretty,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The configuration file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct File {
+    store: Option<String>,
+    job: Option<String>,
+    run: Option<String>,
+    tcpstore: Option<String>,
+    store_lost_deadline: Option<String>,
+    connect_deadline: Option<String>,
+    log: Option<String>,
+    log_format: Option<String>,
+    limits: Limits,
+}
+
+impl Settings {
+    /// Reads all of it, the file included.
+    pub fn resolve(flags: Flags) -> anyhow::Result<Settings> {
+        let path = flags.config.clone().filter(|path| !path.as_os_str().is_empty());
+        let file = match &path {
+            Some(path) => read(path)?,
+            None => File::default(),
+        };
+        Settings::merge(flags, file)
+    }
+
+    fn merge(flags: Flags, file: File) -> anyhow::Result<Settings> {
+        file.limits.check().context("in the configuration file")?;
+        let Some(store) = pick(flags.store, file.store) else {
+            bail!(
+                "which store? Name at least one of its nodes as host:port with --store, \
+                 HOLDFAST_STORE, or `store` in the configuration file"
+            );
+        };
+        let store = parse_endpoints(&store).map_err(|error| anyhow!("--store: {error}"))?;
+        let job = parsed("job", pick(flags.job, file.job), Name::from_str)?;
+        let run = parsed("run", pick(flags.run, file.run), Name::from_str)?;
+        let tcpstore = parsed("tcpstore", pick(flags.tcpstore, file.tcpstore), listen_address)?;
+        let deadline = pick(flags.store_lost_deadline, file.store_lost_deadline);
+        let store_lost_deadline = parsed("store-lost-deadline", deadline, duration)?;
+        let deadline = pick(flags.connect_deadline, file.connect_deadline);
+        let connect_deadline = parsed("connect-deadline", deadline, duration)?;
+        let log_format = pick(flags.log_format, file.log_format);
+        let log_format = parsed("log-format", log_format, LogFormat::from_str)?;
+        Ok(Settings {
+            store,
+            job: job.unwrap_or_else(default_name),
+            run,
+            tcpstore,
+            store_lost_deadline: store_lost_deadline.unwrap_or(STORE_LOST_DEADLINE),
+            connect_deadline: connect_deadline.unwrap_or(CONNECT_DEADLINE),
+            log: pick(flags.log, file.log).unwrap_or_else(|| "info".to_owned()),
+            log_format: log_format.unwrap_or(LogFormat::Pretty),
+            limits: file.limits,
+        })
+    }
+
+    /// The agent that was asked for, listening where it was said or at PyTorch's
+    /// default port.
+    pub fn agent_options(&self) -> agent::Options {
+        let usual = SocketAddr::from((Ipv4Addr::LOCALHOST, TCPSTORE_PORT));
+        agent::Options {
+            store: holdfast_client::Options::new(self.store.clone()),
+            job: self.job.clone(),
+            run: self.run.clone(),
+            tcpstore: self.tcpstore.unwrap_or(usual),
+            connect_deadline: self.connect_deadline,
+            door: serve::Options {
+                store_lost_deadline: self.store_lost_deadline,
+                limits: self.limits.clone(),
+            },
+        }
+    }
+}
+
+/// Of a flag or its variable, and the file: the first that says anything.
+fn pick(flag: Option<String>, file: Option<String>) -> Option<String> {
+    flag.filter(|text| !text.is_empty()).or(file)
+}
+
+fn parsed<T, E: Display>(
+    name: &str,
+    text: Option<String>,
+    parse: impl Fn(&str) -> Result<T, E>,
+) -> anyhow::Result<Option<T>> {
+    text.map(|text| parse(&text).map_err(|error| anyhow!("--{name} {text:?}: {error}"))).transpose()
+}
+
+fn read(path: &Path) -> anyhow::Result<File> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read the configuration file {}", path.display()))?;
+    // The error shows the line, and for an unknown key the known ones.
+    toml::from_str(&text).with_context(|| format!("in the configuration file {}", path.display()))
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(Duration::ZERO) => Err("it must be longer than nothing".to_owned()),
+        Ok(duration) => Ok(duration),
+        Err(error) => Err(format!("{error}; write for instance 300s or 5min")),
+    }
+}
+
+/// An IP address and a port. No other names: a look-up may hang, and differ
+/// from the trainer's.
+fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    if let Some(port) = text.strip_prefix("localhost:").and_then(|port| port.parse::<u16>().ok()) {
+        return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    }
+    let why = match text.rsplit_once(':') {
+        _ if text.parse::<IpAddr>().is_ok() => "the port is missing",
+        Some((_, port)) if port.parse::<u16>().is_err() => "the port is not between 0 and 65535",
+        _ => "it is not an IP address and a port",
+    };
+    Err(format!("{why}; write for instance 127.0.0.1:29500"))
+}
+
+impl FromStr for LogFormat {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "pretty" => Ok(LogFormat::Pretty),
+            "json" => Ok(LogFormat::Json),
+            _ => Err("use pretty or json"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> Option<String> {
+        Some(text.to_owned())
+    }
+
+    fn file(toml: &str) -> anyhow::Result<File> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.toml");
+        std::fs::write(&path, toml).unwrap();
+        read(&path)
+    }
+
+    #[test]
+    fn flags_go_over_the_file_and_the_file_over_the_defaults() {
+        let flags = Flags { job: text("by-flag"), run: text(""), ..Flags::default() };
+        let toml = "store = 'a:1,b:2'\njob = 'by-file'\nrun = 'r7'\nconnect_deadline = '1min'\n\
+                    [limits]\nconnections_max = 3";
+        let settings = Settings::merge(flags, file(toml).unwrap()).unwrap();
+        let expected = Settings {
+            store: vec!["a:1".to_owned(), "b:2".to_owned()],
+            job: "by-flag".parse().unwrap(),
+            run: Some("r7".parse().unwrap()),
+            tcpstore: None,
+            store_lost_deadline: Duration::from_secs(300),
+            connect_deadline: Duration::from_secs(60),
+            log: "info".to_owned(),
+            log_format: LogFormat::Pretty,
+            limits: Limits { connections_max: 3, ..Limits::default() },
+        };
+        assert_eq!(settings, expected);
+    }
+
+    #[test]
+    fn the_job_is_called_default_where_none_is_named() {
+        let flags = Flags { store: text("a:1"), ..Flags::default() };
+        let settings = Settings::merge(flags, File::default()).unwrap();
+        assert_eq!(settings.job.as_str(), "default");
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_with_file_line_and_the_known_keys() {
+        for toml in ["store = 'a:1'\nstoer = 'b'", "store = 'a:1'\n[limits]\nstoer = 1"] {
+            let error = format!("{:#}", file(toml).unwrap_err());
+            for part in ["agent.toml", "line", "`stoer`", "expected one of"] {
+                assert!(error.contains(part), "{part:?} is missing in: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named_with_the_flag_and_the_reason() {
+        let with = |change: fn(&mut Flags)| {
+            let mut flags = Flags { store: text("a:1"), ..Flags::default() };
+            change(&mut flags);
+            format!("{:#}", Settings::merge(flags, File::default()).unwrap_err())
+        };
+        for (error, parts) in [
+            (with(|flags| flags.store = None), ["HOLDFAST_STORE", "--store"]),
+            (with(|flags| flags.store = text("a")), ["--store", "port is missing"]),
+            (with(|flags| flags.job = text("a/b")), ["--job", "letters"]),
+            (with(|flags| flags.run = text("-")), ["--run", "letters"]),
+            (with(|flags| flags.tcpstore = text("node:1")), ["--tcpstore", "IP address"]),
+            (with(|flags| flags.tcpstore = text("127.0.0.1")), ["--tcpstore", "port is missing"]),
+            (with(|flags| flags.tcpstore = text("[::1]:70000")), ["--tcpstore", "65535"]),
+            (with(|flags| flags.connect_deadline = text("soon")), ["--connect-deadline", "300s"]),
+            (
+                with(|flags| flags.store_lost_deadline = text("0s")),
+                ["--store-lost-deadline", "longer"],
+            ),
+            (with(|flags| flags.log_format = text("xml")), ["--log-format", "json"]),
+        ] {
+            assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_listen_address_is_numeric_or_localhost() {
+        for (text, address) in [
+            ("localhost:1", "127.0.0.1:1"),
+            ("0.0.0.0:29500", "0.0.0.0:29500"),
+            ("[::1]:0", "[::1]:0"),
+        ] {
+            assert_eq!(listen_address(text), Ok(address.parse().unwrap()));
+        }
+    }
+}

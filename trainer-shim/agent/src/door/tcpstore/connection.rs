@@ -1,0 +1,400 @@
+//! The order of one connection: messages in, store calls out, answers in,
+//! reply bytes out. A state machine without I/O; the socket loop drives it.
+//!
+//! One operation runs at a time and the next starts when it is committed, so
+//! that replies come in the order of the requests and a client sees its own
+//! writes. A WAIT is not an operation in that sense: it stands beside the
+//! queue until it is released or cancelled, and other operations go on.
+
+use std::collections::VecDeque;
+use std::mem;
+
+use holdfast_api::{Condition, KeyValue};
+
+use super::codec::{Message, Op, Reply};
+use super::mapping::{Call, CallAnswer, Mapping, Operation, Step, Unanswerable};
+
+/// What the socket loop has to do for the connection.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Ask the store, then [`Connection::answered`]. One call is open at a time.
+    Call {
+        /// For whom; named in logs.
+        op: Op,
+        /// What to ask.
+        call: Call,
+    },
+    /// Wait until all of this is true, then [`Connection::released`]. Takes the
+    /// place of an earlier wait.
+    Wait(Vec<Condition>),
+    /// Give up the wait.
+    StopWaiting,
+}
+
+/// One client's connection.
+#[derive(Debug)]
+pub struct Connection {
+    mapping: Mapping,
+    queue: VecDeque<Queued>,
+    queued_bytes: usize,
+    running: Option<Running>,
+    /// The running operation's next call, or the wait of a counted BARRIER:
+    /// goes before anything in the queue.
+    ready: Option<Action>,
+    wait: Waiting,
+    /// Operations queued or running that owe a reply which nothing but their
+    /// own completion gives: a CANCEL_WAIT behind one of them has to queue.
+    owed: usize,
+    /// WAITs and BARRIERs in the queue that are not given up.
+    releases_queued: usize,
+    output: Output,
+    input_ended: bool,
+    failed: bool,
+}
+
+#[derive(Debug)]
+struct Queued {
+    message: Message,
+    size: usize,
+    /// Given up by CANCEL_WAIT: it still counts, and is not answered.
+    muted: bool,
+}
+
+#[derive(Debug)]
+struct Running {
+    operation: Operation,
+    size: usize,
+    muted: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waiting {
+    No,
+    Yes,
+    /// Given up, and the socket loop does not know yet.
+    Stopping,
+}
+
+/// Reply bytes, of which the first `sent` have left.
+#[derive(Debug, Default)]
+struct Output {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+/// How an operation ends for its client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    /// In silence.
+    Silently,
+    /// With a release, or with a CANCEL_WAIT.
+    Released,
+    /// With its own reply.
+    Replied,
+}
+
+fn ends(op: Op) -> Ends {
+    match op {
+        Op::Validate | Op::Set | Op::Append | Op::MultiSet | Op::QueuePush => Ends::Silently,
+        Op::Wait | Op::Barrier => Ends::Released,
+        _ => Ends::Replied,
+    }
+}
+
+/// What a queued message costs beside its keys and values.
+const MESSAGE_OVERHEAD_BYTES: usize = 128;
+/// What each of its keys and values costs beside its bytes.
+const BLOB_OVERHEAD_BYTES: usize = 32;
+/// A reply buffer larger than this is given back when it is empty.
+const IDLE_OUTPUT_BYTES: usize = 1024;
+
+fn size(message: &Message) -> usize {
+    let blob = |blob: &holdfast_api::Blob| blob.len() + BLOB_OVERHEAD_BYTES;
+    let held = match message {
+        Message::Set { key, value }
+        | Message::Append { key, value }
+        | Message::QueuePush { key, value } => blob(key) + blob(value),
+        Message::CompareSet { key, expected, desired } => {
+            blob(key) + blob(expected) + blob(desired)
+        }
+        Message::Get { key }
+        | Message::Add { key, .. }
+        | Message::DeleteKey { key }
+        | Message::QueuePop { key }
+        | Message::QueueLen { key }
+        | Message::Barrier { key, .. } => blob(key),
+        Message::Check { keys } | Message::Wait { keys } | Message::MultiGet { keys } => {
+            keys.iter().map(blob).sum()
+        }
+        Message::MultiSet { entries } => {
+            entries.iter().map(|entry| blob(&entry.key) + blob(&entry.value)).sum()
+        }
+        Message::Validate
+        | Message::GetNumKeys
+        | Message::CancelWait
+        | Message::Ping { .. }
+        | Message::ListKeys => 0,
+    };
+    MESSAGE_OVERHEAD_BYTES + held
+}
+
+impl Connection {
+    /// A connection that has just been accepted.
+    pub fn new(mapping: Mapping) -> Connection {
+        Connection {
+            mapping,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            running: None,
+            ready: None,
+            wait: Waiting::No,
+            owed: 0,
+            releases_queued: 0,
+            output: Output::default(),
+            input_ended: false,
+            failed: false,
+        }
+    }
+
+    /// Takes in a message.
+    pub fn receive(&mut self, message: Message) {
+        // PyTorch's client sends CANCEL_WAIT when its own timeout has passed
+        // and then blocks for the answer without any timeout. What it waits
+        // behind may be a write that cannot be committed.
+        if message == Message::CancelWait && self.owed == 0 {
+            self.give_up_queued_releases();
+            self.give_up_wait();
+            self.reply(&Reply::Cancelled);
+            return;
+        }
+        match ends(message.op()) {
+            Ends::Silently => {}
+            Ends::Released => self.releases_queued += 1,
+            Ends::Replied => self.owed += 1,
+        }
+        let size = size(&message);
+        self.queued_bytes += size;
+        self.queue.push_back(Queued { message, size, muted: false });
+    }
+
+    /// No more messages will come. Those that have are still carried out; a
+    /// wait has nobody left to answer to.
+    pub fn end_input(&mut self) {
+        self.input_ended = true;
+    }
+
+    /// The next thing to do for the connection, if there is one now.
+    pub fn next_action(&mut self) -> Option<Action> {
+        if self.failed {
+            return None;
+        }
+        if let Some(action) = self.ready.take() {
+            return Some(action);
+        }
+        loop {
+            if self.wait == Waiting::Stopping {
+                self.wait = Waiting::No;
+                return Some(Action::StopWaiting);
+            }
+            if self.running.is_some() || self.is_unread() {
+                return None;
+            }
+            let queued = self.queue.pop_front()?;
+            if let Some(action) = self.start(queued) {
+                return Some(action);
+            }
+        }
+    }
+
+    /// The store's answer to the call that is open, or why there is none. An
+    /// error is final: the operation cannot be answered, those behind it do
+    /// not start, and the connection has to be closed.
+    pub fn answered(&mut self, answer: CallAnswer) -> Result<(), Unanswerable> {
+        let Some(mut running) = self.running.take() else {
+            return Err(Unanswerable::OutOfTurn);
+        };
+        let step = match running.operation.resume(&self.mapping, answer) {
+            Ok(step) => step,
+            Err(error) => {
+                self.fail();
+                return Err(error);
+            }
+        };
+        if let Step::Call(call) = step {
+            self.ready = Some(Action::Call { op: running.operation.op(), call });
+            self.running = Some(running);
+            return Ok(());
+        }
+        let Running { operation, size, muted } = running;
+        self.queued_bytes -= size;
+        if ends(operation.op()) == Ends::Replied {
+            self.owed -= 1;
+        }
+        match step {
+            Step::Reply(reply) if !muted => self.reply(&reply),
+            Step::Wait(conditions) if !muted => {
+                self.wait = Waiting::Yes;
+                self.ready = Some(Action::Wait(conditions));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The wait is over: all its conditions were true.
+    pub fn released(&mut self) {
+        if self.wait == Waiting::Yes {
+            self.wait = Waiting::No;
+            self.reply(&Reply::Released);
+        }
+    }
+
+    /// The connection is lost: nothing that is queued will start.
+    pub fn fail(&mut self) {
+        self.failed = true;
+        self.queue.clear();
+    }
+
+    /// Whether to read on. Pauses while enough is queued or left unread.
+    pub fn wants_input(&self) -> bool {
+        !self.input_ended
+            && !self.failed
+            && !self.is_unread()
+            && self.queued_bytes < self.mapping.limits.queued_bytes_max
+    }
+
+    /// Whether everything received has been carried out and answered after
+    /// the end of the input.
+    pub fn is_finished(&self) -> bool {
+        self.input_ended
+            && self.queue.is_empty()
+            && self.running.is_none()
+            && self.unsent().is_empty()
+    }
+
+    /// Reply bytes to send.
+    pub fn unsent(&self) -> &[u8] {
+        &self.output.bytes[self.output.sent..]
+    }
+
+    /// That many of them were sent.
+    pub fn sent(&mut self, count: usize) {
+        self.output.sent = (self.output.sent + count).min(self.output.bytes.len());
+        if self.output.sent == self.output.bytes.len() {
+            self.output.sent = 0;
+            self.output.bytes.clear();
+            if self.output.bytes.capacity() > IDLE_OUTPUT_BYTES {
+                self.output.bytes = Vec::new();
+            }
+        }
+    }
+
+    /// Nobody reads replies any more; what was received is still carried out.
+    pub fn discard_replies(&mut self) {
+        self.sent(self.unsent().len());
+    }
+
+    /// Bytes that the connection holds.
+    pub fn held_bytes(&self) -> usize {
+        self.queued_bytes + self.unsent().len()
+    }
+
+    fn is_unread(&self) -> bool {
+        self.unsent().len() >= self.mapping.limits.unread_bytes_max
+    }
+
+    /// Starts an operation; no action if it was over at once.
+    fn start(&mut self, queued: Queued) -> Option<Action> {
+        let Queued { message, mut size, muted } = queued;
+        let op = message.op();
+        if ends(op) == Ends::Released && !muted {
+            self.releases_queued -= 1;
+        }
+        let (operation, step) = match message {
+            Message::Set { key, value } if self.next_is_set() => {
+                let entries = self.take_sets_behind(KeyValue { key, value }, &mut size);
+                self.mapping.begin_joined_sets(entries)
+            }
+            message => self.mapping.begin(message),
+        };
+        if let Step::Call(call) = step {
+            self.running = Some(Running { operation, size, muted });
+            return Some(Action::Call { op, call });
+        }
+        self.queued_bytes -= size;
+        if ends(op) == Ends::Replied {
+            self.owed -= 1;
+        }
+        if matches!(op, Op::Wait | Op::CancelWait) {
+            // A WAIT takes the place of the one before, which stays unanswered.
+            self.give_up_wait();
+        }
+        match step {
+            Step::Wait(conditions) => {
+                self.wait = Waiting::Yes;
+                return Some(Action::Wait(conditions));
+            }
+            Step::Reply(reply) => self.reply(&reply),
+            Step::Call(_) | Step::Done => {}
+        }
+        None
+    }
+
+    fn next_is_set(&self) -> bool {
+        matches!(self.queue.front(), Some(Queued { message: Message::Set { .. }, .. }))
+    }
+
+    /// The SETs directly behind `first`, as many as one command takes.
+    fn take_sets_behind(&mut self, first: KeyValue, size: &mut usize) -> Vec<KeyValue> {
+        let limits = &self.mapping.limits;
+        let mut bytes = first.key.len() + first.value.len();
+        let mut entries = vec![first];
+        while entries.len() < limits.joined_sets_max {
+            let Some(Queued { message: Message::Set { key, value }, .. }) = self.queue.front()
+            else {
+                break;
+            };
+            bytes += key.len() + value.len();
+            if bytes > limits.command_bytes_max {
+                break;
+            }
+            if let Some(Queued { message: Message::Set { key, value }, size: more, .. }) =
+                self.queue.pop_front()
+            {
+                *size += more;
+                entries.push(KeyValue { key, value });
+            }
+        }
+        entries
+    }
+
+    /// CANCEL_WAIT overtakes what it gives up: a queued WAIT is dropped, a
+    /// queued or running BARRIER is counted and not answered.
+    fn give_up_queued_releases(&mut self) {
+        if let Some(running) = &mut self.running {
+            running.muted |= ends(running.operation.op()) == Ends::Released;
+        }
+        if self.releases_queued == 0 {
+            return;
+        }
+        self.releases_queued = 0;
+        for queued in mem::take(&mut self.queue) {
+            match queued.message.op() {
+                Op::Wait => self.queued_bytes -= queued.size,
+                Op::Barrier => self.queue.push_back(Queued { muted: true, ..queued }),
+                _ => self.queue.push_back(queued),
+            }
+        }
+    }
+
+    fn give_up_wait(&mut self) {
+        if self.wait == Waiting::Yes {
+            self.wait = Waiting::Stopping;
+            self.ready = self.ready.take().filter(|action| !matches!(action, Action::Wait(_)));
+        }
+    }
+
+    fn reply(&mut self, reply: &Reply) {
+        reply.encode(&mut self.output.bytes);
+    }
+}

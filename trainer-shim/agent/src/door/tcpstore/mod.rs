@@ -1,0 +1,35 @@
+//! The door that speaks PyTorch's TCPStore protocol (torch 2.2 and newer).
+//!
+//! ```text
+//! socket ─bytes→ Decoder ─Message→ Connection ─Call→ store client
+//! socket ←bytes─ Reply::encode ←─ Connection ←answer─ store client
+//! ```
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`codec`] | messages and replies as values, and as bytes |
+//! | [`decoder`] | bytes in, complete messages out, at any segmentation |
+//! | [`mapping`] | what each operation asks of the store, and how its answer reads |
+//! | [`connection`] | the order of one connection: a state machine without I/O |
+//! | [`limits`] | every bound of the door, by name |
+//! | [`budget`] | the memory that all connections share |
+//! | [`serve`] | listener and socket loops, the only module that does I/O |
+//!
+//! # What holds on every connection
+//!
+//! * Operation n + 1 starts only after n is committed. SETs that have already
+//!   arrived one behind the other may travel as one command.
+//! * An operation without a reply that cannot be committed closes the
+//!   connection: there is no other way to tell a TCPStore client.
+//! * CANCEL_WAIT is answered here and at once, with or without a quorum.
+//! * Only complete messages have an effect.
+
+pub mod budget;
+pub mod codec;
+pub mod connection;
+pub mod decoder;
+pub mod limits;
+pub mod mapping;
+pub mod serve;
+
+pub use limits::Limits;
