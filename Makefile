@@ -58,7 +58,7 @@ fix: ## Format, and apply what clippy can apply by itself; writes
 bench: ## The benchmarks (release build); arguments in ARGS
 	@tests/prepare build
 	@$(ENVIRONMENT); cargo build --release --workspace --bins
-	@$(ENVIRONMENT); cargo run --release --package holdfast-tests --bin holdfast-bench -- $(ARGS)
+	@$(ENVIRONMENT); cargo run --release --package holdfast-bench --bin holdfast-bench -- $(ARGS)
 
 build: ## The binaries: holdfast-store, holdfast, holdfast-agent
 	@tests/prepare build

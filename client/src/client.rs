@@ -21,8 +21,9 @@ use crate::options::Options;
 use crate::statistics::{Counters, Statistics};
 use crate::watch::{Mailbox, Watch};
 
-/// Most commands and reads open at a time; further callers wait their turn.
-pub const OPEN_CALLS_MAX: usize = 16_384;
+/// Most commands and reads open at a time; further callers wait their turn. A
+/// node reads on from a connection with that many requests under way.
+pub const OPEN_CALLS_MAX: usize = 4_096;
 /// Most bytes of open calls; further callers wait their turn.
 pub const OPEN_BYTES_MAX: usize = 128 * 1024 * 1024;
 /// Most waits open at a time; further callers wait their turn.

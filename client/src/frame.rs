@@ -81,3 +81,75 @@ impl io::Write for Count {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use holdfast_api::{Admin, ReplyBody, RequestBody};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn request(id: u64) -> Request {
+        Request { id, body: RequestBody::Admin(Admin::TransferLeader { to: Some(id) }) }
+    }
+
+    #[test]
+    fn a_frame_has_its_length_in_front() {
+        let requests = [request(1), request(300)];
+        let frame = encode(&requests).unwrap();
+        let length = u32::from_le_bytes(frame[..HEADER_BYTES].try_into().unwrap());
+        assert_eq!(length as usize, frame.len() - HEADER_BYTES);
+        let back: Vec<Request> = rmp_serde::from_slice(&frame[HEADER_BYTES..]).unwrap();
+        assert_eq!(back, requests);
+        assert_eq!(encoded_bytes(&requests), length as usize);
+    }
+
+    #[test]
+    fn a_length_beyond_the_bound_is_refused_before_its_bytes_arrive() {
+        let mut read = BytesMut::from(&(FRAME_BYTES_MAX + 1).to_le_bytes()[..]);
+        assert!(matches!(split(&mut read), Err(FrameError::TooLong { .. })));
+        let mut read = BytesMut::from(&FRAME_BYTES_MAX.to_le_bytes()[..]);
+        assert!(split(&mut read).unwrap().is_none());
+        assert!(read.capacity() < 1024, "a mere claim takes no memory");
+    }
+
+    proptest! {
+        /// However the bytes arrive, the same frames come out.
+        #[test]
+        fn frames_do_not_depend_on_packets(
+            bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..8),
+            packet in 1_usize..30,
+        ) {
+            let mut stream = Vec::new();
+            for body in &bodies {
+                stream.extend((body.len() as u32).to_le_bytes());
+                stream.extend(body);
+            }
+            let (mut read, mut frames) = (BytesMut::new(), Vec::new());
+            for packet in stream.chunks(packet) {
+                read.extend_from_slice(packet);
+                while let Some(frame) = split(&mut read).unwrap() {
+                    frames.push(frame.to_vec());
+                }
+            }
+            prop_assert_eq!(frames, bodies);
+            prop_assert!(read.is_empty());
+        }
+
+        /// Bytes from outside are decoded or refused, never a panic.
+        #[test]
+        fn rubbish_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = decode_hello(&bytes);
+            let _ = decode_replies(&bytes);
+        }
+
+        #[test]
+        fn damaged_replies_are_refused(at in 0_usize..200, byte: u8) {
+            let replies = vec![Reply { id: 7, body: ReplyBody::Waiting { revision: 300 } }];
+            let mut bytes = rmp_serde::to_vec_named(&replies).unwrap();
+            let at = at % bytes.len();
+            bytes[at] = byte;
+            let _ = decode_replies(&bytes);
+        }
+    }
+}

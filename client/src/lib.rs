@@ -1,4 +1,86 @@
-//! The client library of Holdfast.
+//! The client library of Holdfast: commands exactly once, reads, waits and
+//! watches, against whichever node leads at the moment.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use holdfast_client::{Client, Deadline, Options, parse_endpoints};
+//! use holdfast_api::Scope;
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! // One node is enough: the others are learned from it.
+//! let client = Client::new(Options::new(parse_endpoints("127.0.0.1:21001")?));
+//! let keys = client.keys(Scope::default());
+//! let deadline = Deadline::after(Duration::from_secs(10));
+//!
+//! keys.put("epoch", "3", deadline).await?;
+//! // Applied once, though its answer may have to come through a second leader.
+//! let step = keys.add("step", 1, deadline).await?;
+//! // Released by whoever sets the key, also after a failover.
+//! keys.wait(vec!["ready".into()], Deadline::never()).await?;
+//! # let _ = step;
+//! client.close().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Entry points: [`Client`] (a cheap handle; all clones share one connection
+//! and one session), [`Keys`] (typed verbs over one scope), [`Watch`],
+//! [`Options`], and [`Error`], whose [`outcome`](Error::outcome) says whether
+//! a failed call had an effect.
+//!
+//! # What is promised
+//!
+//! * **Commands** ([`Client::propose`] and the writing verbs of [`Keys`]) have
+//!   a place in the client's session. After a lost connection or a change of
+//!   leader all that are open are sent again, in order, each in its place; the
+//!   cluster's session table answers those that it has seen. A call that ends
+//!   without its answer is not sent again, and says that its outcome is
+//!   unknown.
+//! * **Reads** are linearizable unless asked otherwise, and simply repeated.
+//! * **Waits** are re-attached to the next leader with the revision at which
+//!   they were first registered, so that nothing between is missed.
+//! * **Watches** deliver every change once and in order, or end with
+//!   [`Compacted`](holdfast_api::Code::Compacted).
+//! * Every call ends at its deadline at the latest, and tells what is known.
+//!
+//! # Map of the modules
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `client`, `keys`, `watch` | what a program calls |
+//! | `options`, `deadline`, `error`, `statistics` | what goes in and comes out |
+//! | `actor` | the one task: connects the pure parts with sockets and time |
+//! | `calls`, `call`, `replies` | pure: the table of open calls, and what replies mean for them |
+//! | `session`, `tenancy` | pure: sequences and acknowledgements; opening, keeping, closing |
+//! | `navigator`, `endpoints`, `backoff` | pure: which node to talk to, and when |
+//! | `liveness` | pure: a silent connection or a dead one |
+//! | `frame` | pure: frames to bytes and back |
+//! | `connection` | the rim: TCP, the HTTP upgrade, a reader and a writer task |
+//!
+//! # Architecture invariants
+//!
+//! * All decisions are made in synchronous functions of values, with time and
+//!   randomness handed in; only `actor` and `connection` know sockets, tasks
+//!   and clocks.
+//! * A sequence is used for one command. The acknowledgement never passes a
+//!   command whose answer is still wanted.
+//! * A command counts as sent from the moment it is handed to the writer. What
+//!   was never handed over had no effect; of everything else that ends without
+//!   an answer the outcome is unknown.
+//! * Everything has a bound with a name: open calls and their bytes
+//!   ([`OPEN_CALLS_MAX`], [`OPEN_BYTES_MAX`]), waits ([`OPEN_WAITS_MAX`]),
+//!   watches ([`OPEN_WATCHES_MAX`]) and what waits in each
+//!   ([`WATCH_BATCHES_MAX`], [`WATCH_BYTES_MAX`]), the commands on the wire
+//!   (the session's window), requests ([`REQUEST_BYTES_MAX`]) and frames.
+//! * Deliberately absent: a cache, a background refresh of the node list, a
+//!   connection pool, and any retry under a new session: a session that
+//!   expired is an error, never a second application.
+//!
+//! # Boundaries
+//!
+//! Knows the vocabulary (`holdfast-api`) and nothing else of Holdfast: neither
+//! the state machine nor the store, and nothing of a command line.
 
 mod actor;
 mod backoff;

@@ -107,7 +107,8 @@ struct Search {
     hop_not_before: Option<Instant>,
     polls: u32,
     polls_here: u32,
-    poll_open: bool,
+    /// When the poll was made that is not answered yet.
+    poll_open: Option<Instant>,
     poll_not_before: Option<Instant>,
 }
 
@@ -184,20 +185,27 @@ impl Navigator {
             return self.attempt(address, now, Why::Hint);
         }
         let hop_at = hop_at.map(|(_, at)| at);
-        if wants < Wants::Leader || self.search.poll_open {
+        if wants < Wants::Leader {
             return Step::Wait(hop_at);
         }
-        if self.search.polls_here >= POLLS_PER_NODE_MAX
+        // A leader that is cut off from the others takes its time to notice.
+        let stuck_at = self.search.poll_open.map(|since| since + HEDGE_AFTER);
+        let fruitless = self.search.polls_here >= POLLS_PER_NODE_MAX && stuck_at.is_none();
+        if (fruitless || stuck_at.is_some_and(|at| at <= now))
             && self.attempts.is_empty()
             && let Some(address) = self.another(now)
         {
             self.search.polls_here = 0;
             return self.attempt(address, now, Why::Rotation);
         }
+        if let Some(at) = stuck_at {
+            let stuck_at = Some(at).filter(|at| *at > now);
+            return Step::Wait([stuck_at, hop_at].into_iter().flatten().min());
+        }
         match self.search.poll_not_before {
             Some(at) if at > now => Step::Wait(Some(hop_at.map_or(at, |hop| hop.min(at)))),
             _ => {
-                self.search.poll_open = true;
+                self.search.poll_open = Some(now);
                 self.search.polls_here = self.search.polls_here.saturating_add(1);
                 Step::Poll
             }
@@ -262,7 +270,7 @@ impl Navigator {
         }
         self.link = Some(Link { address: address.to_owned(), node: hello.node, leads });
         self.search.polls_here = 0;
-        self.search.poll_open = false;
+        self.search.poll_open = None;
         if leads {
             self.led();
         } else {
@@ -323,7 +331,7 @@ impl Navigator {
     pub(crate) fn lost(&mut self, why: String, now: Instant, random: Random<'_>) {
         let Some(link) = self.link.take() else { return };
         self.endpoints.failed(&link.address, why, now, random());
-        self.search.poll_open = false;
+        self.search.poll_open = None;
         if link.leads {
             self.hint = None;
         }
@@ -359,8 +367,8 @@ impl Navigator {
         self.note(&address, node, leader.as_ref().filter(|leader| leader.node != node));
         self.set_hint(leader);
         // Many calls may be turned away at once; only the first is news.
-        if led || self.search.poll_open {
-            self.search.poll_open = false;
+        if led || self.search.poll_open.is_some() {
+            self.search.poll_open = None;
             self.pause_polls(now, random());
         }
     }

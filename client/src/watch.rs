@@ -143,3 +143,63 @@ fn batch_bytes(batch: &WatchBatch) -> usize {
     };
     OVERHEAD + batch.changes.iter().map(change).sum::<usize>()
 }
+
+#[cfg(test)]
+mod tests {
+    use holdfast_api::{Blob, Change, name::default_name};
+
+    use super::*;
+
+    fn batch(revision: Revision, bytes: usize) -> WatchBatch {
+        let value = Blob::from(vec![0; bytes]);
+        let change = Change {
+            job: default_name(),
+            run: default_name(),
+            key: Blob::from("k"),
+            kind: ChangeKind::Put { value, version: 1 },
+        };
+        WatchBatch { revision, changes: vec![change] }
+    }
+
+    /// Takes batches until the deliverer would be asked for more; how many.
+    fn drain_until_room(mailbox: &Mailbox) -> usize {
+        let mut taken = 0;
+        loop {
+            match mailbox.take() {
+                Taken::Batch { room: false, .. } => taken += 1,
+                Taken::Batch { room: true, .. } => return taken + 1,
+                Taken::End(_) | Taken::Nothing => panic!("ran dry without asking for more"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_mailbox_is_bounded_in_batches() {
+        let mailbox = Mailbox::default();
+        let taken = (1..).take_while(|revision| mailbox.offer(batch(*revision, 0))).count();
+        assert_eq!(taken, WATCH_BATCHES_MAX);
+        assert_eq!(drain_until_room(&mailbox), WATCH_BATCHES_MAX / 2);
+        assert!(mailbox.offer(batch(9999, 0)));
+    }
+
+    #[test]
+    fn a_mailbox_is_bounded_in_bytes_but_takes_one_batch_of_any_size() {
+        let mailbox = Mailbox::default();
+        assert!(mailbox.offer(batch(1, 2 * WATCH_BYTES_MAX)));
+        assert!(!mailbox.offer(batch(2, 0)));
+        assert_eq!(drain_until_room(&mailbox), 1);
+        assert!(mailbox.offer(batch(2, 0)));
+    }
+
+    #[test]
+    fn an_end_comes_behind_what_was_delivered_and_only_once() {
+        let mailbox = Mailbox::default();
+        assert!(mailbox.offer(batch(1, 0)));
+        let closed = Error::Closed { outcome: holdfast_api::Effectiveness::None };
+        mailbox.end(closed.clone());
+        mailbox.end(Error::unexpected("a watch"));
+        assert!(matches!(mailbox.take(), Taken::Batch { .. }));
+        assert!(matches!(mailbox.take(), Taken::End(Some(error)) if error == closed));
+        assert!(matches!(mailbox.take(), Taken::End(None)));
+    }
+}

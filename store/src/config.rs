@@ -126,7 +126,9 @@ pub enum ConfigError {
         why: String,
     },
     /// A setting is missing.
-    #[error("{0} is needed: give it as a flag, as an environment variable or in the configuration (`holdfast-store serve --help`)")]
+    #[error(
+        "{0} is needed: give it as a flag, as an environment variable or in the configuration (`holdfast-store serve --help`)"
+    )]
     Missing(&'static str),
     /// A setting is wrong.
     #[error("{what} {given:?} is wrong: {why}")]
@@ -167,7 +169,11 @@ impl ServeArgs {
                 let initial = parse_nodes("--initial-cluster", &initial)?;
                 if !initial.contains_key(&node_id) {
                     let why = format!("it does not name this node, {node_id}");
-                    return Err(wrong("--initial-cluster", &crate::formation::written(&initial), &why));
+                    return Err(wrong(
+                        "--initial-cluster",
+                        &crate::formation::written(&initial),
+                        &why,
+                    ));
                 }
                 Some(Plan::Found { initial })
             }
@@ -177,10 +183,16 @@ impl ServeArgs {
         let consensus = ConsensusOptions {
             heartbeat: time("heartbeat", self.heartbeat, file.heartbeat, defaults.heartbeat)?,
             election_min: time(
-                "election_min", self.election_min, file.election_min, defaults.election_min,
+                "election_min",
+                self.election_min,
+                file.election_min,
+                defaults.election_min,
             )?,
             election_max: time(
-                "election_max", self.election_max, file.election_max, defaults.election_max,
+                "election_max",
+                self.election_max,
+                file.election_max,
+                defaults.election_max,
             )?,
             snapshot_entries: self
                 .snapshot_entries
@@ -197,7 +209,10 @@ impl ServeArgs {
             plan,
             consensus,
             shutdown_grace: time(
-                "shutdown_grace", self.shutdown_grace, file.shutdown_grace, grace,
+                "shutdown_grace",
+                self.shutdown_grace,
+                file.shutdown_grace,
+                grace,
             )?,
             log_format: self.log_format.or(file.log_format).unwrap_or_default(),
         })
@@ -211,10 +226,8 @@ fn wrong(what: &'static str, given: &str, why: &str) -> ConfigError {
 fn read_file(path: &Path) -> Result<File, ConfigError> {
     let text = std::fs::read_to_string(path)
         .map_err(|why| ConfigError::Unreadable { path: path.to_owned(), why })?;
-    toml::from_str(&text).map_err(|error| ConfigError::Malformed {
-        path: path.to_owned(),
-        why: error.to_string(),
-    })
+    toml::from_str(&text)
+        .map_err(|error| ConfigError::Malformed { path: path.to_owned(), why: error.to_string() })
 }
 
 fn duration(what: &'static str, text: &str) -> Result<Duration, ConfigError> {
@@ -223,9 +236,8 @@ fn duration(what: &'static str, text: &str) -> Result<Duration, ConfigError> {
 
 /// Checks `host:port`; the name is looked up only when it is used.
 fn check_address(what: &'static str, address: &str) -> Result<(), ConfigError> {
-    let (host, port) = address
-        .rsplit_once(':')
-        .ok_or_else(|| wrong(what, address, "it must read HOST:PORT"))?;
+    let (host, port) =
+        address.rsplit_once(':').ok_or_else(|| wrong(what, address, "it must read HOST:PORT"))?;
     if host.is_empty() {
         return Err(wrong(what, address, "the host is missing (0.0.0.0 for all interfaces)"));
     }
@@ -256,9 +268,12 @@ pub fn parse_nodes(
     for part in list.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         let (id, address) =
             part.split_once('=').ok_or_else(|| wrong(what, part, "it must read ID=HOST:PORT"))?;
-        let id: NodeId = id.trim().parse().ok().filter(|id| *id > 0).ok_or_else(|| {
-            wrong(what, part, "the id must be a number from 1")
-        })?;
+        let id: NodeId = id
+            .trim()
+            .parse()
+            .ok()
+            .filter(|id| *id > 0)
+            .ok_or_else(|| wrong(what, part, "the id must be a number from 1"))?;
         let address = address.trim().to_owned();
         check_address(what, &address)?;
         if nodes.values().any(|other| *other == address) {
@@ -290,7 +305,8 @@ mod tests {
 
     #[test]
     fn the_documented_form_is_accepted() {
-        let options = args("1=127.0.0.1:21001,2=127.0.0.1:21002,3=127.0.0.1:21003").merge().unwrap();
+        let options =
+            args("1=127.0.0.1:21001,2=127.0.0.1:21002,3=127.0.0.1:21003").merge().unwrap();
         let Some(Plan::Found { initial }) = options.plan else { panic!("{options:?}") };
         assert_eq!(initial[&3], "127.0.0.1:21003");
     }
@@ -317,7 +333,8 @@ mod tests {
     fn flags_stand_above_the_file_and_unknown_keys_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store.toml");
-        std::fs::write(&path, "node_id = 7\nheartbeat = \"20ms\"\nelection_min = \"100ms\"\n").unwrap();
+        std::fs::write(&path, "node_id = 7\nheartbeat = \"20ms\"\nelection_min = \"100ms\"\n")
+            .unwrap();
         let mut given = args("1=a:1");
         given.config = Some(path.clone());
         let options = given.clone().merge().unwrap();

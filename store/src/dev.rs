@@ -97,7 +97,7 @@ pub async fn run(args: DevArgs) -> anyhow::Result<()> {
     for (_, pid, _) in &pids {
         let pid = i32::try_from(*pid).context("a pid is an i32")?;
         // It may have received the terminal's own signal and be gone already.
-        drop(kill(Pid::from_raw(pid), Signal::SIGTERM));
+        let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
     }
     while let Some(ended) = children.join_next().await {
         let (id, status) = ended?;
@@ -110,12 +110,7 @@ pub async fn run(args: DevArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn start(
-    args: &DevArgs,
-    id: u16,
-    address: &str,
-    initial: &str,
-) -> anyhow::Result<(Child, String)> {
+fn start(args: &DevArgs, id: u16, address: &str, initial: &str) -> anyhow::Result<(Child, String)> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let data_dir = args.data_dir.join(format!("node-{id}"));
     let mut arguments = vec![

@@ -1,5 +1,6 @@
 //! Short HTTP conversations with other nodes.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,6 +10,10 @@ use hyper::client::conn::http1;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+
+/// Longest time for a connection to open. An address that swallows packets
+/// must not look like a node that took a request and fell silent.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Longest answer that is read, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -58,7 +63,8 @@ fn broken(address: &str, why: impl std::fmt::Display) -> DialError {
 
 async fn connect(address: &str) -> Result<TcpStream, DialError> {
     let failed = |why| DialError::Connect { address: address.to_owned(), why };
-    let stream = TcpStream::connect(address).await.map_err(failed)?;
+    let connecting = tokio::time::timeout(CONNECT_TIME_MAX, TcpStream::connect(address)).await;
+    let stream = connecting.map_err(|_| failed(ErrorKind::TimedOut.into()))?.map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
     Ok(stream)
 }
@@ -119,10 +125,8 @@ pub async fn upgrade(
         let (mut sender, connection) = http1::handshake::<_, Full<Bytes>>(TokioIo::new(stream))
             .await
             .map_err(|e| broken(address, e))?;
-        let mut request = Request::builder()
-            .uri(path)
-            .body(Full::default())
-            .map_err(|e| broken(address, e))?;
+        let mut request =
+            Request::builder().uri(path).body(Full::default()).map_err(|e| broken(address, e))?;
         *request.headers_mut() = headers;
         let own = request.headers_mut();
         own.insert(header::HOST, host(address)?);

@@ -106,7 +106,9 @@ pub enum FormationError {
         ask: String,
     },
     /// The id was removed.
-    #[error("node id {node} was removed from cluster {cluster_id} and is never used again: choose a new --node-id")]
+    #[error(
+        "node id {node} was removed from cluster {cluster_id} and is never used again: choose a new --node-id"
+    )]
     Retired {
         /// The id.
         node: NodeId,
@@ -114,7 +116,9 @@ pub enum FormationError {
         cluster_id: String,
     },
     /// Two nodes were told different things.
-    #[error("node {other} was started with --initial-cluster {theirs}, this one with {ours}: they must be the same")]
+    #[error(
+        "node {other} was started with --initial-cluster {theirs}, this one with {ours}: they must be the same"
+    )]
     Disagree {
         /// The other.
         other: NodeId,
@@ -124,7 +128,9 @@ pub enum FormationError {
         ours: String,
     },
     /// An address leads to another node.
-    #[error("--initial-cluster says that node {meant} is at {address}, but node {reached} answers there")]
+    #[error(
+        "--initial-cluster says that node {meant} is at {address}, but node {reached} answers there"
+    )]
     OtherNode {
         /// Who was meant.
         meant: NodeId,

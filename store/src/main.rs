@@ -1,5 +1,6 @@
 //! The `holdfast-store` program.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -90,10 +91,14 @@ fn main() -> ExitCode {
 
 fn log_to_stderr(format: LogFormat) {
     use tracing_subscriber::EnvFilter;
+    // A message of another node that meets a node which stops is no error.
+    // What the consensus library reports is logged here where it is handled.
     let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new("info,openraft=warn"));
-    let subscriber =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+        .unwrap_or_else(|_| EnvFilter::new("info,openraft=off,openraft::raft::raft_inner=off"));
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
     match format {
         LogFormat::Pretty => subscriber.with_target(false).init(),
         LogFormat::Json => subscriber.json().init(),

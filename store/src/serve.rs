@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdfast_api::NodeId;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -18,13 +19,16 @@ use crate::http::{self, App, HandedOver, Running};
 use crate::node::effects::Effects;
 use crate::node::witness::Witnessing;
 use crate::node::{Node, Parts, VERSION};
-use crate::raft::Consensus;
 use crate::raft::tcp::{Tcp, TcpTransport};
+use crate::raft::{Consensus, View};
 use crate::storage::stats::WriteStats;
 use crate::storage::{LogStore, Opened, Options, Storage, StorageError};
 
 /// Longest time for the node's own tasks to end when it stops.
 const TASKS_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Between two attempts to go on with a founding.
+const FOUNDING_PAUSE: Duration = Duration::from_millis(500);
 
 /// Why a node did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -196,8 +200,17 @@ async fn start(
     app.run(Running { node: node.clone(), introduction: witnessing.clone() });
     if let Some(written) = written {
         // A founder that is gone asks again.
-        drop(written.send(()));
+        let _ = written.send(());
     }
+    let (seen, counted) = (app.clone(), consensus.clone());
+    tasks.spawn(stop.clone().run_until_cancelled_owned(async move {
+        let count = |view: View| {
+            if let Some(leader) = view.leader {
+                seen.metrics().leader_seen(view.term, leader.node);
+            }
+        };
+        counted.watch(count).await;
+    }));
     tasks.spawn(witnessing.run(consensus.clone(), stop.clone()));
     tasks.spawn(stop.clone().run_until_cancelled_owned(node.clone().look_after()));
     found_if_due(options, &consensus, &identity.cluster_id, founder).await?;
@@ -205,7 +218,7 @@ async fn start(
 }
 
 async fn find_place(
-    node: u64,
+    node: NodeId,
     plan: &Plan,
     app: &App,
     written: &mut Option<oneshot::Sender<()>>,
@@ -236,23 +249,32 @@ async fn found_if_due(
     if !lowest || consensus.is_founded().await.map_err(ServeError::Fatal)? {
         return Ok(());
     }
-    // A founding that broke off between the id and the first entry goes on
-    // here, unless the others have a history that this disk has lost.
-    while !founder {
-        let others = formation::ask_others(options.node_id, initial).await;
-        if let Some((id, _)) = others.iter().find(|(_, other)| !other.members.is_empty()) {
-            let ask = initial[id].clone();
-            let (node, cluster_id) = (options.node_id, cluster_id.to_owned());
-            return Err(FormationError::DiskLost { node, cluster_id, ask }.into());
-        }
-        match formation::hand_over(options.node_id, initial, cluster_id).await {
-            Ok(()) => break,
-            Err(why) => tracing::info!("the founding of the cluster waits: {why}"),
-        }
-        tokio::time::sleep(Duration::from_millis(500)).await;
+    if !founder {
+        resume_founding(options.node_id, initial, cluster_id).await?;
     }
     tracing::info!(cluster = cluster_id, nodes = %formation::written(initial), "founding the cluster");
     consensus.found(initial).await.map_err(ServeError::Fatal)
+}
+
+/// A founding that broke off between the id and the first entry goes on here,
+/// unless the others have a history that this disk has lost.
+async fn resume_founding(
+    node: NodeId,
+    initial: &BTreeMap<NodeId, String>,
+    cluster_id: &str,
+) -> Result<(), ServeError> {
+    loop {
+        let others = formation::ask_others(node, initial).await;
+        if let Some((id, _)) = others.iter().find(|(_, other)| !other.members.is_empty()) {
+            let (cluster_id, ask) = (cluster_id.to_owned(), initial[id].clone());
+            return Err(FormationError::DiskLost { node, cluster_id, ask }.into());
+        }
+        match formation::hand_over(node, initial, cluster_id).await {
+            Ok(()) => return Ok(()),
+            Err(why) => tracing::info!("the founding of the cluster waits: {why}"),
+        }
+        tokio::time::sleep(FOUNDING_PAUSE).await;
+    }
 }
 
 /// Returns when the node is told to stop, or why it cannot go on.
@@ -263,7 +285,7 @@ async fn watch_over(started: &mut Started, signals: &mut Signals) -> Result<(), 
         () = signals.received() => return Ok(()),
         Some(why) = fatal.recv() => why,
         why = log_failed(&log) => why,
-        why = consensus_failed(node.consensus()) => {
+        why = node.consensus().stopped() => {
             // The log knows better than consensus what went wrong with it.
             let failure = log.failure().borrow().as_ref().map(ToString::to_string);
             failure.unwrap_or(why)
@@ -272,19 +294,6 @@ async fn watch_over(started: &mut Started, signals: &mut Signals) -> Result<(), 
     };
     tracing::error!("this node stops: {why}");
     Err(ServeError::Fatal(why))
-}
-
-async fn consensus_failed(consensus: &Consensus) -> String {
-    let (say, mut said) = mpsc::channel(1);
-    let watching = consensus.watch(move |view| {
-        if let Some(why) = view.failed {
-            drop(say.try_send(why));
-        }
-    });
-    tokio::select! {
-        () = watching => "consensus has stopped".to_owned(),
-        Some(why) = said.recv() => why,
-    }
 }
 
 async fn log_failed(log: &LogStore) -> String {
@@ -301,7 +310,7 @@ async fn mark_formed(consensus: &Consensus, storage: &mut Storage) -> String {
     let (say, mut said) = mpsc::channel(1);
     let watching = consensus.watch(move |view| {
         if !view.nodes.is_empty() {
-            drop(say.try_send(()));
+            let _ = say.try_send(());
         }
     });
     tokio::select! {

@@ -22,7 +22,10 @@ from verdict import check_writes, compare, print_timeline
 
 HERE = pathlib.Path(__file__).resolve().parent
 JOB = "quickstart"
-STEPS = 160
+# The built-in workload asks the store several times in each step, the PyTorch one in every second.
+STEPS_TORCH, STEPS_WORKLOAD = 120, 80
+# Before the middle, where the script makes a new group: the store is without a leader then.
+KILLED_STEPS_BEFORE = 2
 
 
 class Progress:
@@ -42,9 +45,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--python", default=sys.executable, help="a Python that can import torch")
     parser.add_argument("--no-torch", action="store_true", default=bool(os.environ.get("NO_TORCH")),
                         help="train with the built-in workload instead of PyTorch (also NO_TORCH=1)")
-    parser.add_argument("--steps", type=int, default=STEPS, help="steps of each training (default: %(default)s)")
+    parser.add_argument("--steps", type=int, help=f"steps of each training (default: {STEPS_TORCH}, "
+                        f"of the built-in workload {STEPS_WORKLOAD})")
     parser.add_argument("--keep", action="store_true", help="keep data and logs also after a success")
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.steps = options.steps or (STEPS_WORKLOAD if options.no_torch else STEPS_TORCH)
+    return options
 
 
 def play(options: argparse.Namespace, children: Children, say: Progress) -> bool:
@@ -69,7 +75,7 @@ def play(options: argparse.Namespace, children: Children, say: Progress) -> bool
         return training
 
     undisturbed = train("undisturbed", None)
-    disturbance = Disturbance(cluster, options.steps // 2, say)
+    disturbance = Disturbance(cluster, options.steps // 2 - KILLED_STEPS_BEFORE, say)
     disturbed = train("leader-killed", disturbance)
 
     print_timeline(disturbed, disturbance)
@@ -78,7 +84,8 @@ def play(options: argparse.Namespace, children: Children, say: Progress) -> bool
         problems += check_writes(training, cluster.entries(training.run), "the cluster")
     on_node = cluster.entries(disturbed.run, only_from=disturbance.node)
     problems += check_writes(disturbed, on_node, f"node {disturbance.node}, killed and restarted,")
-    for child in children.stop(*cluster.nodes.values()):
+    unclean = [*undisturbed.unclean, *disturbed.unclean, *children.stop(*cluster.nodes.values())]
+    for child in unclean:
         problems.append(f"{child.name} did not stop cleanly (exit code {child.exit_code}); see {child.log}")
     return compare(undisturbed, disturbed, problems)
 

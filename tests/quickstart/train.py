@@ -85,7 +85,7 @@ def train(steps: int, notes: Notes) -> None:
         if step == steps // 2:
             # The rendezvous of a new group goes through the store.
             groups = notes.timed("new_group", lambda: [
-                dist.new_group(range(first, world, 2)) for first in (0, 1)])
+                dist.new_group(range(first, world, 2)) for first in range(min(2, world))])
             half = groups[rank % 2]
         if half is not None:
             dist.all_reduce(torch.ones(1), group=half)
@@ -100,7 +100,7 @@ def train(steps: int, notes: Notes) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=120)
-    parser.add_argument("--notes", required=True, help="file for the acknowledged store calls")
+    parser.add_argument("--notes", default=os.devnull, help="file for the acknowledged store calls")
     options = parser.parse_args()
     torch.set_num_threads(1)
     notes = Notes(options.notes)

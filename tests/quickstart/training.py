@@ -96,10 +96,12 @@ class Training:
         self.children = cluster.children
         self.port = free_ports(1)[0]
         self.step = 0
-        self.started = self.ended = 0.0
+        self.started = 0.0
         self.writes: list[Write] = []
         self.ranks: list[Child] = []
         self.writer: Writer | None = None
+        # Processes that did not stop as they should when they were asked to.
+        self.unclean: list[Child] = []
 
     def go(self, steps: int, disturbance: Disturbance | None) -> None:
         """Trains to the end."""
@@ -112,7 +114,7 @@ class Training:
         self.writes = self.writer.stop()
         for rank in self.ranks:
             self.children.forget(rank)
-        self.children.stop(agent)
+        self.unclean = self.children.stop(agent)
         self.say(f"run {self.run}: {self.result(0)}")
 
     def result(self, rank: int) -> str:
@@ -171,12 +173,11 @@ class Training:
                     line = ""
             if time.monotonic() - spoken >= PROGRESS_SECONDS:
                 spoken = time.monotonic()
-                self.say(f"run {self.run}: step {self.step} of {steps}" if self.step else
-                         f"run {self.run}: ranks are starting")
+                state = {0: "ranks are starting", steps: "ranks are ending"}
+                self.say(f"run {self.run}: {state.get(self.step, f'step {self.step} of {steps}')}")
             if time.monotonic() > deadline:
                 raise Failure(f"run {self.run} is at step {self.step} of {steps} after {TRAINING_SECONDS:.0f} s")
             time.sleep(POLL_SECONDS)
-        self.ended = time.monotonic()
 
     def _follow(self, line: str) -> None:
         found = re.match(r"step (\d+) of ", line)

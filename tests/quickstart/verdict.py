@@ -58,6 +58,8 @@ def print_timeline(training: Training, disturbance: Disturbance) -> None:
                                 f"{1000 * (disturbance.caught_up - disturbance.restarted):.0f} ms after its start"),
         (max(note["at"] for note in training.notes(0)), "last store call of rank 0"),
     ]
+    events += [(note["at"], f"rank 0 makes a new group, through the store: {1000 * note['seconds']:.0f} ms")
+               for note in training.notes(0) if note["operation"] == "new_group"]
     if first < in_flight.answered:
         events.append((first, "first write acknowledged after the kill"))
     print(f"\nTimeline of run {training.run}")

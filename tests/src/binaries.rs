@@ -38,7 +38,7 @@ pub fn without_settings(program: impl AsRef<OsStr>) -> Command {
     command
         .env("NO_COLOR", "1")
         .env("RUST_BACKTRACE", "1")
-        .env("RUST_LOG", "info,openraft=warn")
+        .env_remove("RUST_LOG")
         // The command line looks for a configuration file there.
         .env("XDG_CONFIG_HOME", "/nonexistent");
     command

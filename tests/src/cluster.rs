@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Output};
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use holdfast_api::{
@@ -14,9 +14,9 @@ use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::logs::Logs;
-use crate::patience::{PATIENCE, eventually};
+use crate::patience::eventually;
 use crate::ports::Ports;
-use crate::process::Process;
+use crate::process::{Ended, Process};
 use crate::stream::RawStream;
 use crate::{binaries, http};
 
@@ -337,7 +337,9 @@ impl Cluster {
             if *at.get_or_insert(revision) != revision {
                 return None;
             }
-            keys.extend(entries.into_iter().map(|e| (e.key, e.value.unwrap_or_else(|| Blob::from("")))));
+            keys.extend(
+                entries.into_iter().map(|e| (e.key, e.value.unwrap_or_else(|| Blob::from("")))),
+            );
             match next {
                 Some(next) => after = Some(next),
                 None => return Some((revision, keys)),
@@ -352,10 +354,10 @@ impl Cluster {
         let answer = tokio::time::timeout(LOOK_TIME_MAX, asked).await;
         let Ok(Ok(answer)) = answer else { return 0.0 };
         let text = answer.text();
-        let of_name = |line: &&str| {
-            line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']))
-        };
-        let value = |line: &str| line.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok());
+        let of_name =
+            |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']));
+        let value =
+            |line: &str| line.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok());
         text.lines().filter(of_name).filter_map(value).sum()
     }
 
@@ -369,37 +371,30 @@ impl Cluster {
     }
 
     /// Runs `holdfast --store LIST ARGUMENTS…` to its end.
-    pub async fn cli(&self, arguments: &[&str]) -> Output {
+    pub async fn cli(&self, arguments: &[&str]) -> Ended {
         self.cli_at(&self.list(), arguments).await
     }
 
     /// Runs `holdfast` against this list of nodes.
-    pub async fn cli_at(&self, store: &str, arguments: &[&str]) -> Output {
+    pub async fn cli_at(&self, store: &str, arguments: &[&str]) -> Ended {
         let mut command = binaries::command("holdfast");
         command.args(["--store", store]).args(arguments);
-        let mut command = tokio::process::Command::from(command);
-        let output = command.kill_on_drop(true).output();
-        match tokio::time::timeout(PATIENCE, output).await {
-            Ok(output) => output.expect("the command line starts"),
-            Err(_) => panic!("holdfast {arguments:?} did not end within {PATIENCE:?}"),
-        }
+        Ended::of(command).await
     }
 
     /// Runs `holdfast`, which must succeed; answers what it printed.
     pub async fn cli_ok(&self, arguments: &[&str]) -> String {
-        let output = self.cli(arguments).await;
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "holdfast {arguments:?}: {}: {said}", output.status);
-        String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+        let ended = self.cli(arguments).await;
+        assert_eq!(ended.code, Some(0), "holdfast {arguments:?}: {ended:#?}");
+        ended.stdout.trim_end().to_owned()
     }
 
     /// Runs `holdfast`, which must fail with this exit code; answers what it
     /// said.
     pub async fn cli_fails(&self, code: i32, arguments: &[&str]) -> String {
-        let output = self.cli(arguments).await;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(code), "holdfast {arguments:?} said: {said}");
-        said
+        let ended = self.cli(arguments).await;
+        ended.failed(code, &[]);
+        ended.stderr
     }
 
     /// A client that knows all nodes.

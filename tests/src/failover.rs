@@ -37,7 +37,9 @@ pub async fn kill_leaders(
             return;
         }
     }
-    panic!("the leader was killed {ROUNDS_MAX} times, and no retry was answered from the session table");
+    panic!(
+        "the leader was killed {ROUNDS_MAX} times, and no retry was answered from the session table"
+    );
 }
 
 /// Kills the leader in the middle of the load and waits until the load goes

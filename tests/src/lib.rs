@@ -49,7 +49,7 @@ pub use agent::Agent;
 pub use cluster::Cluster;
 pub use load::Adders;
 pub use patience::{PATIENCE, eventually, patiently, soon};
-pub use process::Process;
+pub use process::{Ended, Process};
 pub use python::Script;
 pub use stream::RawStream;
 pub use tcpstore::TcpStore;

@@ -206,7 +206,12 @@ mod tests {
         let at = |seconds| zero + Duration::from_secs(seconds);
         items
             .iter()
-            .map(|&(start, end, value, is_add)| Seen { start: at(start), end: at(end), value, is_add })
+            .map(|&(start, end, value, is_add)| Seen {
+                start: at(start),
+                end: at(end),
+                value,
+                is_add,
+            })
             .collect()
     }
 
@@ -216,7 +221,8 @@ mod tests {
 
     #[test]
     fn what_a_counter_can_answer_passes() {
-        let seen = history(&[(0, 9, 2, true), (1, 2, 1, true), (3, 4, 2, false), (10, 11, 4, true)]);
+        let seen =
+            history(&[(0, 9, 2, true), (1, 2, 1, true), (3, 4, 2, false), (10, 11, 4, true)]);
         assert_eq!(check(&seen, &tally(3, 1, 4)), Ok(()));
     }
 

@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::patience::eventually;
+use crate::patience::{eventually, patiently};
 
 /// A child whose output goes to a log file. Killed when dropped.
 #[derive(Debug)]
@@ -98,6 +98,45 @@ impl Process {
             .and_then(|number| number.trim().parse().ok())
             .unwrap_or_else(|| panic!("{path} does not tell how much memory {} holds", self.name));
         kibibytes * 1024
+    }
+}
+
+/// How a program ended that was run to its end.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its exit code; none if a signal ended it.
+    pub code: Option<i32>,
+    /// What it wrote to standard output.
+    pub stdout: String,
+    /// What it wrote to standard error.
+    pub stderr: String,
+}
+
+impl Ended {
+    /// Runs a program to its end.
+    pub async fn of(command: Command) -> Ended {
+        let name = format!("{command:?}");
+        let mut command = tokio::process::Command::from(command);
+        let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
+        let output = patiently(&format!("the end of {name}"), output).await;
+        let output = output.unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Ended {
+            code: output.status.code(),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
+    }
+
+    /// It must have failed with this exit code, and its words hold all of
+    /// these texts.
+    #[track_caller]
+    pub fn failed(&self, code: i32, texts: &[&str]) {
+        assert_eq!(self.code, Some(code), "{self:#?}");
+        for text in texts {
+            assert!(self.stderr.contains(text), "{text:?} is missing: {self:#?}");
+        }
+        assert!(!self.stderr.contains("panicked"), "{self:#?}");
     }
 }
 

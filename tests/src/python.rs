@@ -23,7 +23,8 @@ pub fn python() -> PathBuf {
     }
     // Importing takes seconds; knowing that it is installed takes none.
     let has_torch = |python: &Path| {
-        let code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)";
+        let code =
+            "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)";
         let mut command = std::process::Command::new(python);
         let found = command.args(["-c", code]).stdout(Stdio::null()).stderr(Stdio::null()).status();
         found.is_ok_and(|status| status.success())
@@ -52,11 +53,7 @@ pub struct Script {
 
 impl Script {
     /// Runs a script of this crate with Python.
-    pub fn start(
-        cluster: &mut Cluster,
-        name: &str,
-        arguments: &[impl AsRef<OsStr>],
-    ) -> Script {
+    pub fn start(cluster: &mut Cluster, name: &str, arguments: &[impl AsRef<OsStr>]) -> Script {
         let mut command = binaries::without_settings(python());
         command.arg("-u").arg(script(name)).args(arguments);
         Script::start_command(cluster, name, command)

@@ -36,7 +36,8 @@ impl RawStream {
         self.next_id += 1;
         let request = rmp_serde::to_vec_named(&vec![Request { id, body }])
             .map_err(|error| error.to_string())?;
-        let mut frame = u32::try_from(request.len()).map_err(|e| e.to_string())?.to_le_bytes().to_vec();
+        let mut frame =
+            u32::try_from(request.len()).map_err(|e| e.to_string())?.to_le_bytes().to_vec();
         frame.extend(request);
         self.send_raw(&frame).await?;
         loop {

@@ -175,6 +175,18 @@ fn a_follower_that_becomes_leader_is_noticed_where_it_is() {
 }
 
 #[test]
+fn a_node_that_does_not_say_whether_it_leads_is_not_waited_for() {
+    let mut bench = Bench::new(&["a:1", "b:1"]);
+    bench.step();
+    bench.arrive("a:1", 1, None);
+    assert_eq!(bench.step_later(), Step::Poll);
+    assert_eq!(bench.step_later(), connect("b:1"));
+    assert_eq!(bench.step(), Step::Wait(None), "one at a time");
+    bench.arrive("b:1", 2, Some(2));
+    assert!(bench.navigator.leads());
+}
+
+#[test]
 fn a_long_search_slows_down_and_asks_every_node() {
     let mut bench = Bench::new(&["a:1", "b:1", "c:1"]);
     bench.step();

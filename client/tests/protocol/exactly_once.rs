@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::scripted::{Node, SESSION, add, client, play};
 use futures::future::join_all;
 use holdfast_api::{
-    Code, Command, Effectiveness, KvOutcome, Outcome, Problem, ReplyBody, SessionCommand,
+    Code, Command, Effectiveness, KvOutcome, Outcome, Problem, Proposal, Read, ReadAnswer,
+    ReadOutcome, Refusal, ReplyBody, RequestBody, SessionCommand, SessionOutcome,
 };
 use holdfast_client::{Deadline, Error};
 use tokio::join;

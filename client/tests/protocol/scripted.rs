@@ -107,7 +107,7 @@ impl Node {
     /// The next connection, after the upgrade and without a `Hello`.
     pub async fn accept_upgraded(&self) -> Peer {
         let mut socket = self.accept_raw().await;
-        let head = read_head(&mut socket).await;
+        let head = read_head(&mut socket).await.expect("the client went away");
         let answer = format!(
             "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: {}\r\n\r\n",
             stream::UPGRADE
@@ -117,13 +117,14 @@ impl Node {
     }
 }
 
-/// The head of the client's request, up to the empty line.
-pub async fn read_head(socket: &mut TcpStream) -> String {
+/// The head of the client's request, up to the empty line; none if the client
+/// went away before its end.
+pub async fn read_head(socket: &mut TcpStream) -> Option<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
-        head.push(socket.read_u8().await.unwrap());
+        head.push(socket.read_u8().await.ok()?);
     }
-    String::from_utf8(head).unwrap()
+    Some(String::from_utf8(head).unwrap())
 }
 
 /// One connection of a client, at the node's end.

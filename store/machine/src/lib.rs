@@ -2,7 +2,7 @@
 //! log order, by a function of values.
 //!
 //! Entry points: [`Machine::apply`] (an entry in, answers and effects out),
-//! [`Machine::read`] and [`Machine::met`] (questions and waits),
+//! [`Machine::read`], [`Machine::met`] and [`releases`] (questions and waits),
 //! [`Machine::history`] (watches), [`Machine::encode`] and
 //! [`Machine::decode`] (snapshots), [`encode_entry`] and [`decode_entry`] (the
 //! log).
@@ -69,3 +69,4 @@ pub use codec::{DecodeError, decode_entry, encode_entry};
 pub use image::IMAGE_VERSION;
 pub use machine::Machine;
 pub use number::parse as parse_number;
+pub use read::releases;

@@ -41,11 +41,7 @@ impl Machine {
             Until::Exists => exists(run, key),
             Until::AtLeast(least) => run.keys.get(key).is_some_and(|s| reaches(&s.value, *least)),
         });
-        let then = |kind: &ChangeKind| match (until, kind) {
-            (Until::Exists, ChangeKind::Put { .. } | ChangeKind::Push { .. }) => true,
-            (Until::AtLeast(least), ChangeKind::Put { value, .. }) => reaches(value, *least),
-            _ => false,
-        };
+        let then = |kind: &ChangeKind| releases(*until, kind);
         // A run opened by a write and the write itself share their revision.
         let belongs_from = self.opened(run);
         let heard = |since: Revision| {
@@ -142,6 +138,16 @@ impl Machine {
             })
         };
         Ok(ReadOutcome::Runs(oldest_first.filter_map(info).collect()))
+    }
+}
+
+/// Whether a change makes a condition on its key true: for those who wait, as
+/// the effects come.
+pub fn releases(until: Until, kind: &ChangeKind) -> bool {
+    match (until, kind) {
+        (Until::Exists, ChangeKind::Put { .. } | ChangeKind::Push { .. }) => true,
+        (Until::AtLeast(least), ChangeKind::Put { value, .. }) => reaches(value, least),
+        _ => false,
     }
 }
 

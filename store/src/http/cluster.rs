@@ -451,8 +451,8 @@ pub async fn set_limits(
     let node = app.node()?;
     node.linearize().await?;
     let present = node.machine().limits().clone();
-    let limits = overlay(&present, wanted)
-        .map_err(|why| Failure::invalid(StatusCode::BAD_REQUEST, why))?;
+    let limits =
+        overlay(&present, wanted).map_err(|why| Failure::invalid(StatusCode::BAD_REQUEST, why))?;
     let command = ClusterCommand::SetLimits { limits: limits.clone() };
     match propose(&app, session, Command::Cluster(command)).await? {
         (Outcome::Cluster(_), mark) => {
@@ -497,10 +497,7 @@ mod tests {
             from_value::<OpenSessionRequest>(json!({"nonce": [1, 2], "ttl_ms": 5})).unwrap(),
             OpenSessionRequest { nonce: Some(Nonce(1, 2)), ttl_ms: 5 }
         );
-        assert_eq!(
-            from_value::<RunRequest>(json!({"run": "r1"})).unwrap().job.as_str(),
-            "default"
-        );
+        assert_eq!(from_value::<RunRequest>(json!({"run": "r1"})).unwrap().job.as_str(), "default");
         assert_eq!(from_value::<TransferRequest>(json!({})).unwrap().to, None);
         assert!(from_value::<RunRequest>(json!({"job": "j"})).is_err(), "which run?");
         assert!(from_value::<NodeRequest>(json!({"node": -1})).is_err());

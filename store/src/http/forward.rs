@@ -2,27 +2,30 @@
 //!
 //! One layer around the JSON calls. It knows from method and path whether a
 //! call needs the leader, passes it on once if this node is not the leader,
-//! refuses at once if there is none, and bounds the time of each call.
+//! refuses at once if there is none, and bounds the time of each call and the
+//! memory of all bodies.
 
+pub mod arrival;
 mod passage;
 
 use std::time::Duration;
 
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::Body;
 use axum::extract::{Query, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use holdfast_api::routes::{CLUSTER_HEADER, FORWARDED_HEADER, NO_FORWARD_HEADER};
-use holdfast_api::{Code, Problem};
+use holdfast_api::{Code, LeaderHint, Problem};
 use serde::Deserialize;
 
 use super::App;
 use super::kv::park::WAIT_TIME_MAX;
 use super::problem::Failure;
-use super::problem::extract::{BODY_BYTES_MAX, bad_query, too_large};
+use super::problem::extract::bad_query;
 use crate::node::Node;
+use arrival::Room;
 
 /// Longest time of a call, waits and watches excepted.
 pub const REQUEST_TIME_MAX: Duration = Duration::from_secs(15);
@@ -129,39 +132,75 @@ fn yes() -> bool {
     true
 }
 
-/// The layer: serves a call here or passes it to the leader.
-pub async fn steer(State(app): State<App>, request: Request, next: Next) -> Response {
-    let class = Class::of(request.method(), request.uri().path());
-    match (class, app.node()) {
-        (Some(class), Ok(node)) => {
-            serve_or_pass(node, class, request, next).await.unwrap_or_else(Failure::into_response)
-        }
-        // The handler says that there is no node yet.
-        (Some(class), Err(_)) => {
-            serve(class, request, next).await.unwrap_or_else(Failure::into_response)
-        }
-        (None, _) => next.run(request).await,
+/// What the layer needs. Cheap to clone.
+#[derive(Clone)]
+pub struct Steering {
+    app: App,
+    room: Room,
+}
+
+impl Steering {
+    /// For one router.
+    pub fn new(app: App) -> Steering {
+        Steering { app, room: Room::default() }
     }
 }
 
-async fn serve_or_pass(
-    node: &Node,
+/// The layer: serves a call here or passes it to the leader.
+pub async fn steer(State(steering): State<Steering>, request: Request, next: Next) -> Response {
+    match Class::of(request.method(), request.uri().path()) {
+        Some(class) => {
+            let taken = take(&steering, class, request, next).await;
+            taken.unwrap_or_else(Failure::into_response)
+        }
+        None => next.run(request).await,
+    }
+}
+
+async fn take(
+    Steering { app, room }: &Steering,
     class: Class,
     request: Request,
     next: Next,
 ) -> Result<Response, Failure> {
-    same_cluster(request.headers(), node.cluster_id())?;
-    if class == Class::Local {
-        return serve(class, request, next).await;
-    }
-    let Err(referral) = node.leads_or_refer() else {
-        return serve(class, request, next).await;
-    };
     let (parts, body) = request.into_parts();
-    let Query(way) = Query::<Way>::try_from_uri(&parts.uri).map_err(bad_query)?;
-    let body = receive(body).await?;
-    if class == Class::Read && stale_will_do(&parts, &way, &body) {
-        return serve(class, Request::from_parts(parts, Body::from(body)), next).await;
+    // Keeps its room until the answer is there.
+    let body = arrival::receive(body, room).await?;
+    let destination = match app.node() {
+        Ok(node) => {
+            same_cluster(&parts.headers, node.cluster_id())?;
+            let Query(way) = Query::<Way>::try_from_uri(&parts.uri).map_err(bad_query)?;
+            where_to(node, class, &parts, &way, &body.bytes)
+        }
+        // The handler says that there is no node yet.
+        Err(_) => Destination::Here,
+    };
+    match destination {
+        Destination::Here => {
+            let request = Request::from_parts(parts, Body::from(body.bytes.clone()));
+            serve(class, request, next).await
+        }
+        Destination::Leader(leader) => {
+            passage::pass(&leader, class, &parts, body.bytes.clone()).await
+        }
+        Destination::Nowhere(problem) => Err(problem.into()),
+    }
+}
+
+/// Where a call goes.
+enum Destination {
+    Here,
+    Leader(LeaderHint),
+    Nowhere(Problem),
+}
+
+fn where_to(node: &Node, class: Class, parts: &Parts, way: &Way, body: &[u8]) -> Destination {
+    if class == Class::Local {
+        return Destination::Here;
+    }
+    let Err(referral) = node.leads_or_refer() else { return Destination::Here };
+    if class == Class::Read && stale_will_do(parts, way, body) {
+        return Destination::Here;
     }
     // Passed on once: two nodes that each take the other for the leader must
     // not send a call back and forth.
@@ -169,8 +208,8 @@ async fn serve_or_pass(
         || is_set(&parts.headers, NO_FORWARD_HEADER)
         || is_set(&parts.headers, FORWARDED_HEADER);
     match referral.leader.clone().filter(|_| !stays) {
-        Some(leader) => passage::pass(&leader, class, &parts, body).await,
-        None => Err(referral.into()),
+        Some(leader) => Destination::Leader(leader),
+        None => Destination::Nowhere(referral),
     }
 }
 
@@ -188,19 +227,6 @@ fn too_slow(class: Class, limit: Duration) -> Problem {
         Class::Local | Class::Read | Class::Wait | Class::Watch => "retry",
     };
     class.broken(Code::Timeout, format!("no answer within {} s; {advice}", limit.as_secs()))
-}
-
-/// Reads the body here, to look into it and to pass it on.
-async fn receive(body: Body) -> Result<Bytes, Failure> {
-    match tokio::time::timeout(REQUEST_TIME_MAX, to_bytes(body, BODY_BYTES_MAX)).await {
-        Ok(Ok(body)) => Ok(body),
-        Ok(Err(_)) => Err(too_large()),
-        Err(_) => {
-            let seconds = REQUEST_TIME_MAX.as_secs();
-            let message = format!("the body did not arrive within {seconds} s");
-            Err(Problem::retryable(Code::Timeout, message).into())
-        }
-    }
 }
 
 /// A question that asks for this node's own state: in the address if that is
@@ -223,16 +249,15 @@ fn is_set(headers: &HeaderMap, name: &str) -> bool {
 }
 
 /// Refuses a call that is meant for another cluster.
-fn same_cluster(headers: &HeaderMap, ours: &str) -> Result<(), Problem> {
+fn same_cluster(headers: &HeaderMap, ours: &str) -> Result<(), Failure> {
     let Some(meant) = headers.get(CLUSTER_HEADER) else { return Ok(()) };
     if meant.as_bytes() == ours.as_bytes() {
         return Ok(());
     }
     let meant = String::from_utf8_lossy(meant.as_bytes());
-    Err(Problem::refused(
-        Code::WrongCluster,
-        format!("this node belongs to cluster {ours}, not to {meant}; check the addresses"),
-    ))
+    let message =
+        format!("this node belongs to cluster {ours}, not to {meant}; check the addresses");
+    Err(Problem::refused(Code::WrongCluster, message).into())
 }
 
 #[cfg(test)]
@@ -268,7 +293,7 @@ mod tests {
     #[test]
     fn a_stale_answer_is_asked_for_where_the_other_parameters_are() {
         let will_do = |method: Method, uri: &str, body: &str| {
-            let request = axum::http::Request::builder().method(method).uri(uri).body(()).unwrap();
+            let request = Request::builder().method(method).uri(uri).body(()).unwrap();
             let (parts, ()) = request.into_parts();
             let Query(way) = Query::<Way>::try_from_uri(&parts.uri).unwrap();
             stale_will_do(&parts, &way, body.as_bytes())
@@ -287,6 +312,6 @@ mod tests {
         headers.insert(CLUSTER_HEADER, HeaderValue::from_static("a"));
         assert_eq!(same_cluster(&headers, "a"), Ok(()));
         headers.insert(CLUSTER_HEADER, HeaderValue::from_static("b"));
-        assert_eq!(same_cluster(&headers, "a").unwrap_err().code, Code::WrongCluster);
+        assert_eq!(same_cluster(&headers, "a").unwrap_err().problem().code, Code::WrongCluster);
     }
 }

@@ -77,7 +77,8 @@ pub fn unfitting(outcome: &Outcome, mark: Mark) -> Failure {
         let message = "this sequence of the session carried another command before; give each command a sequence of its own";
         return Problem::refused(Code::Conflict, message).into();
     }
-    let message = format!("the command was applied, but its answer is of another kind: {outcome:?}");
+    let message =
+        format!("the command was applied, but its answer is of another kind: {outcome:?}");
     let outcome = Effectiveness::Applied;
     Problem { outcome, ..Problem::refused(Code::Internal, message) }.into()
 }

@@ -3,8 +3,6 @@
 //! What happens is counted as it happens; what is so is looked up when it is
 //! asked for.
 
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::extract::{MatchedPath, Request, State};
@@ -16,7 +14,7 @@ use holdfast_machine::Counts;
 use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
-use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
@@ -26,7 +24,6 @@ use prometheus_client::registry::Registry;
 use super::App;
 use crate::node::{Node, VERSION};
 use crate::raft::View;
-use crate::storage::stats::WriteStats;
 
 /// Media type of the text.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -64,7 +61,6 @@ pub struct Metrics {
     proposals_failed: Counter,
     duplicates_answered: Counter,
     fsync_seconds: Histogram,
-    log: OnceLock<Arc<WriteStats>>,
     request_seconds: Family<RequestLabels, Histogram>,
 }
 
@@ -134,7 +130,6 @@ impl Metrics {
             proposals_failed,
             duplicates_answered,
             fsync_seconds,
-            log: OnceLock::new(),
             request_seconds,
         }
     }
@@ -165,24 +160,6 @@ impl Metrics {
         }
     }
 
-    /// Counters for a log writer that show each durable batch to the
-    /// histogram of fsync times.
-    pub fn write_stats(&self) -> Arc<WriteStats> {
-        let seconds = self.fsync_seconds.clone();
-        let stats = WriteStats::observed(move |written| {
-            if written.synced {
-                seconds.observe(written.took.as_secs_f64());
-            }
-        });
-        self.observe_log(&stats);
-        stats
-    }
-
-    /// Shows these counters of a log writer; the first ones, if called again.
-    pub fn observe_log(&self, stats: &Arc<WriteStats>) {
-        self.log.get_or_init(|| stats.clone());
-    }
-
     /// The log made a batch of entries durable in this time.
     pub fn observe_fsync(&self, took: Duration) {
         self.fsync_seconds.observe(took.as_secs_f64());
@@ -198,14 +175,11 @@ impl Metrics {
     fn text(&self, sample: Option<&Sample>) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
         encode_registry(&mut text, &self.registry)?;
-        let mut present = Registry::with_prefix(PREFIX);
-        if let Some(log) = self.log.get() {
-            register_log(&mut present, log);
-        }
         if let Some(sample) = sample {
+            let mut present = Registry::with_prefix(PREFIX);
             sample.register(&mut present);
+            encode_registry(&mut text, &present)?;
         }
-        encode_registry(&mut text, &present)?;
         encode_eof(&mut text)?;
         Ok(text)
     }
@@ -214,14 +188,6 @@ impl Metrics {
 fn gauge(registry: &mut Registry, name: &str, help: &str, value: u64) {
     let value = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
     registry.register(name, help, value);
-}
-
-fn register_log(registry: &mut Registry, log: &WriteStats) {
-    let mut add = |name, help, value| registry.register(name, help, ConstCounter::new(value));
-    let syncs = log.syncs.load(Relaxed);
-    add("disk_wal_syncs", "Batches of log entries that were made durable", syncs);
-    add("disk_wal_entries", "Log entries written", log.entries.load(Relaxed));
-    add("disk_wal_bytes", "Bytes of those entries", log.bytes.load(Relaxed));
 }
 
 /// What is so at the moment of a scrape.
@@ -258,7 +224,11 @@ impl Sample {
         add("server_is_leader", "Whether this node leads", u64::from(view.is_leader()));
         add("raft_term", "The term", view.term);
         add("raft_last_log_index", "Index of the last log entry", view.last_log);
-        add("raft_committed_index", "Index of the last entry known to be committed", view.committed);
+        add(
+            "raft_committed_index",
+            "Index of the last entry known to be committed",
+            view.committed,
+        );
         add("raft_applied_index", "Index of the last applied entry", view.applied);
         let snapshot = view.snapshot.unwrap_or(0);
         add("raft_snapshot_index", "Index up to which the snapshot reaches, or 0", snapshot);
@@ -387,7 +357,10 @@ mod tests {
         ] {
             assert!(has_line(&text, line), "{line} in\n{text}");
         }
-        assert!(text.contains(&format!("holdfast_build_info{{version=\"{VERSION}\"}} 1")), "{text}");
+        assert!(
+            text.contains(&format!("holdfast_build_info{{version=\"{VERSION}\"}} 1")),
+            "{text}"
+        );
     }
 
     #[test]
@@ -417,17 +390,6 @@ mod tests {
         ] {
             assert!(has_line(&text, line), "{line} in\n{text}");
         }
-    }
-
-    #[test]
-    fn the_log_writers_counters_are_shown() {
-        let metrics = Metrics::new();
-        let stats = metrics.write_stats();
-        stats.syncs.store(2, Relaxed);
-        stats.entries.store(9, Relaxed);
-        let text = metrics.text(None).unwrap();
-        assert!(has_line(&text, "holdfast_disk_wal_syncs_total 2"), "{text}");
-        assert!(has_line(&text, "holdfast_disk_wal_entries_total 9"), "{text}");
     }
 
     #[test]

@@ -118,7 +118,7 @@ pub fn router(app: App) -> Router {
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .layer(from_fn_with_state(app.clone(), forward::steer))
+        .layer(from_fn_with_state(forward::Steering::new(app.clone()), forward::steer))
         .layer(from_fn_with_state(app.clone(), metrics::observe))
         .with_state(app)
 }

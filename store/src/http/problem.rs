@@ -119,14 +119,15 @@ pub struct ProblemDocument {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Failure {
     status: StatusCode,
-    problem: Problem,
+    /// Boxed, since most calls succeed.
+    problem: Box<Problem>,
 }
 
 impl Failure {
     /// A request that HTTP itself calls by another status than its code:
     /// no such path, a body too large.
     pub fn invalid(status: StatusCode, message: impl Into<String>) -> Failure {
-        Failure { status, problem: Problem::refused(Code::InvalidRequest, message) }
+        Failure { status, problem: Box::new(Problem::refused(Code::InvalidRequest, message)) }
     }
 
     /// The HTTP status.
@@ -145,14 +146,14 @@ impl Failure {
             kind: format!("{TYPE_PREFIX}{}", self.problem.code),
             title: title_of(self.problem.code).to_owned(),
             status: self.status.as_u16(),
-            problem: self.problem.clone(),
+            problem: Problem::clone(&self.problem),
         }
     }
 }
 
 impl From<Problem> for Failure {
     fn from(problem: Problem) -> Failure {
-        Failure { status: status_of(problem.code), problem }
+        Failure { status: status_of(problem.code), problem: Box::new(problem) }
     }
 }
 

@@ -172,8 +172,12 @@ struct Connection {
 enum Parked {
     /// Being registered; ended meanwhile or not.
     Registering,
-    Wait { _parked: ParkedWait },
-    Watch { ended: CancellationToken },
+    Wait {
+        _parked: ParkedWait,
+    },
+    Watch {
+        ended: CancellationToken,
+    },
 }
 
 impl Drop for Parked {
@@ -240,7 +244,10 @@ impl Connection {
                             app.metrics().answered(&answer);
                             ReplyBody::Answer(answer)
                         }
-                        Err(problem) => ReplyBody::Problem(problem),
+                        Err(problem) => {
+                            app.metrics().proposal_failed(&problem);
+                            ReplyBody::Problem(problem)
+                        }
                     };
                     replies.send(id, body, Some(place));
                 });
@@ -383,7 +390,9 @@ async fn write(
             Ok(Ok(())) => drop(places),
             Ok(Err(error)) => return tracing::debug!(%error, "a client went away"),
             Err(_) => {
-                tracing::warn!("a client did not read for {WRITE_TIME_MAX:?}; its connection is closed");
+                tracing::warn!(
+                    "a client did not read for {WRITE_TIME_MAX:?}; its connection is closed"
+                );
                 return;
             }
         }

@@ -5,12 +5,20 @@ use std::time::Duration;
 
 use holdfast_api::{Admin, ClusterCommand, Code, Command, NodeId, Problem};
 
+use tokio::time::Instant;
+
 use super::Node;
+use crate::dial::DialError;
 use crate::formation;
 use crate::raft::View;
 
-/// A node that answered within this time counts as healthy.
+/// A node that answered within this time counts as healthy. Before a change of
+/// the voters each gets this long to answer anew: one that died a moment ago
+/// must not count for the quorum that the change needs.
 const HEALTHY_WITHIN: Duration = Duration::from_secs(2);
+
+/// Pause between two looks at who has answered.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// A learner this close to the end of the log is caught up.
 const CAUGHT_UP_ENTRIES: u64 = 1_000;
@@ -40,7 +48,9 @@ impl Node {
             return Err(Problem::refused(Code::InvalidRequest, "node ids start at 1"));
         }
         if self.machine().is_retired(node) {
-            return refuse(format!("node id {node} was removed once and is never used again; choose a new id"));
+            return refuse(format!(
+                "node id {node} was removed once and is never used again; choose a new id"
+            ));
         }
         if let Some(known) = view.nodes.get(&node) {
             return refuse(format!("node {node} is a member already, at {known}"));
@@ -52,35 +62,61 @@ impl Node {
             "start it first: holdfast-store serve --node-id {node} --data-dir DIR --listen {address} --join {}",
             view.nodes.values().cloned().collect::<Vec<_>>().join(",")
         );
-        let found = formation::ask_identity(&address, PROBE_TIME_MAX).await.map_err(|error| {
-            Problem::refused(Code::Conflict, format!("no node answers at {address} ({error}); {start}"))
+        let found = identity_of_joiner(&address).await.map_err(|error| {
+            Problem::refused(
+                Code::Conflict,
+                format!("no node answers at {address} ({error}); {start}"),
+            )
         })?;
         if found.node != node {
             return refuse(format!("the node at {address} has the id {}, not {node}", found.node));
         }
         if found.cluster_id.as_deref() != Some(self.cluster_id()) {
-            return refuse(format!("the node at {address} is not waiting to join this cluster; {start}"));
+            return refuse(format!(
+                "the node at {address} is not waiting to join this cluster; {start}"
+            ));
         }
         self.inner.consensus.add_learner(node, address).await
     }
 
+    /// The view, once all voters and `node` have answered since this call began,
+    /// or have not for [`HEALTHY_WITHIN`].
+    async fn fresh_view(&self, node: NodeId) -> View {
+        let asked = Instant::now();
+        loop {
+            let view = self.view();
+            let answered = |node: &NodeId| {
+                *node == view.id || view.heard.get(node).is_some_and(|ago| *ago < asked.elapsed())
+            };
+            let all = view.voters.iter().chain([&node]).all(answered);
+            if all || asked.elapsed() > HEALTHY_WITHIN || !view.is_leader() {
+                return view;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
     async fn promote_node(&self, node: NodeId) -> Result<(), Problem> {
-        let view = self.view();
-        known(&view, node)?;
+        known(&self.view(), node)?;
+        let view = self.fresh_view(node).await;
         if view.voters.contains(&node) {
             return Err(Problem::refused(Code::Conflict, format!("node {node} votes already")));
         }
         if !healthy(&view, node) {
             return Err(Problem::retryable(
                 Code::QuorumWouldBeLost,
-                format!("node {node} does not answer; a vote it cannot cast would weaken the quorum"),
+                format!(
+                    "node {node} does not answer; a vote it cannot cast would weaken the quorum"
+                ),
             ));
         }
         let behind = view.last_log.saturating_sub(view.matched.get(&node).copied().unwrap_or(0));
         if behind > CAUGHT_UP_ENTRIES {
             return Err(Problem::retryable(
                 Code::QuorumWouldBeLost,
-                format!("node {node} is still {behind} entries behind; promote it once it has caught up (`holdfast node list`)"),
+                format!(
+                    "node {node} is still {behind} entries behind; promote it once it has caught up (`holdfast node list`)"
+                ),
             ));
         }
         let mut voters = view.voters.clone();
@@ -90,8 +126,8 @@ impl Node {
     }
 
     async fn remove_node(&self, node: NodeId) -> Result<(), Problem> {
-        let view = self.view();
-        known(&view, node)?;
+        known(&self.view(), node)?;
+        let view = self.fresh_view(self.id()).await;
         let mut voters = view.voters.clone();
         voters.remove(&node);
         if voters.is_empty() {
@@ -128,7 +164,9 @@ impl Node {
                 if !view.voters.contains(&to) {
                     return Err(Problem::refused(
                         Code::Conflict,
-                        format!("node {to} is a learner; promote it first: `holdfast node promote {to}`"),
+                        format!(
+                            "node {to} is a learner; promote it first: `holdfast node promote {to}`"
+                        ),
                     ));
                 }
                 if !healthy(&view, to) {
@@ -143,12 +181,24 @@ impl Node {
                 let others = self.other_voters(&view).into_iter();
                 let healthy = others.filter(|node| healthy(&view, *node));
                 let best = healthy.max_by_key(|node| view.matched.get(node).copied());
-                best.ok_or_else(|| {
-                    Problem::retryable(Code::Unavailable, "no other voter answers")
-                })?
+                best.ok_or_else(|| Problem::retryable(Code::Unavailable, "no other voter answers"))?
             }
         };
         self.inner.consensus.transfer(target).await
+    }
+}
+
+/// Who the node is that is to join; one that was started a moment ago gets time
+/// to find its place.
+async fn identity_of_joiner(address: &str) -> Result<formation::Identity, DialError> {
+    let asked = Instant::now();
+    loop {
+        let answer = formation::ask_identity(address, PROBE_TIME_MAX).await;
+        let waiting = answer.as_ref().is_ok_and(|found| found.cluster_id.is_none());
+        if !waiting || asked.elapsed() > PROBE_TIME_MAX {
+            return answer;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
     }
 }
 
@@ -168,10 +218,7 @@ fn healthy(view: &View, node: NodeId) -> bool {
 }
 
 /// Refuses a set of voters of which too few are healthy.
-fn keeps_quorum(
-    view: &View,
-    voters: &std::collections::BTreeSet<NodeId>,
-) -> Result<(), Problem> {
+fn keeps_quorum(view: &View, voters: &std::collections::BTreeSet<NodeId>) -> Result<(), Problem> {
     let needed = voters.len() / 2 + 1;
     let healthy = voters.iter().filter(|node| healthy(view, **node)).count();
     if healthy >= needed {

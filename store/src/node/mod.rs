@@ -71,7 +71,6 @@ struct Inner {
     /// One membership change at a time.
     membership: tokio::sync::Mutex<()>,
     draining: AtomicBool,
-    tasks: TaskTracker,
 }
 
 /// What a node is made of.
@@ -106,7 +105,9 @@ impl Node {
         let Parts { id, cluster_id, consensus, state, effects } = parts;
         let (proposer, proposing) = Proposer::new(id, consensus.clone(), state.clone());
         let (reader, reading) = Reader::new(consensus.clone());
-        for task in [futures::future::Either::Left(proposing), futures::future::Either::Right(reading)] {
+        for task in
+            [futures::future::Either::Left(proposing), futures::future::Either::Right(reading)]
+        {
             tasks.spawn(stop.clone().run_until_cancelled_owned(task));
         }
         let inner = Inner {
@@ -119,7 +120,6 @@ impl Node {
             reader,
             membership: tokio::sync::Mutex::default(),
             draining: AtomicBool::new(false),
-            tasks: tasks.clone(),
         };
         let node = Node { inner: Arc::new(inner) };
         tasks.spawn(stop.run_until_cancelled_owned(node.clone().watch_leadership()));
@@ -333,9 +333,13 @@ impl Node {
                 }
                 if view.is_leader() != led || (led && view.term != term) {
                     match &view.leader {
-                        _ if view.is_leader() => tracing::info!(term = view.term, "this node leads"),
+                        _ if view.is_leader() => {
+                            tracing::info!(term = view.term, "this node leads")
+                        }
                         Some(leader) => tracing::info!(
-                            term = view.term, leader = leader.node, "this node follows"
+                            term = view.term,
+                            leader = leader.node,
+                            "this node follows"
                         ),
                         None => tracing::info!(term = view.term, "this node leads no more"),
                     }

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use futures::StreamExt;
 use futures::stream::FuturesOrdered;
 use holdfast_api::{
-    Answer, ClusterCommand, Code, Command, Compare, Entry, KvOp, LogTime, NodeId, Problem, Proposal,
-    TransactionOp,
+    Answer, ClusterCommand, Code, Command, Compare, Entry, KvOp, LogTime, NodeId, Problem,
+    Proposal, TransactionOp,
 };
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -146,12 +146,12 @@ impl Task {
 
     /// What the leader has to say on its own: its start, expiries, the time.
     fn own_commands(&mut self) -> Vec<Proposal> {
-        let view = self.consensus.view();
-        if !view.is_leader() {
+        let (term, leads) = self.consensus.leadership();
+        if !leads {
             return Vec::new();
         }
         let own = |command| Proposal { session: None, command };
-        if self.started_term != Some(view.term) {
+        if self.started_term != Some(term) {
             return Vec::from([own(Command::Cluster(ClusterCommand::Tick))]);
         }
         let state = self.state.read();
@@ -171,12 +171,12 @@ impl Task {
         dones: VecDeque<Done>,
     ) -> impl Future<Output = ()> + Send + use<> {
         let time = self.stamp();
-        let view = self.consensus.view();
+        let (term, leads) = self.consensus.leadership();
         // The first entry of a leader says so, whatever else it carries:
         // idle times count anew from here (a failover expires nothing).
-        let announces = view.is_leader() && self.started_term != Some(view.term);
+        let announces = leads && self.started_term != Some(term);
         if announces {
-            self.started_term = Some(view.term);
+            self.started_term = Some(term);
             let command = Command::Cluster(ClusterCommand::LeaderStarted { node: self.id });
             commands.insert(0, Proposal { session: None, command });
         }

@@ -17,6 +17,10 @@ use super::Node;
 /// How long the leader's port may take to refuse.
 const PROBE_TIME_MAX: Duration = Duration::from_millis(100);
 
+/// How often the leader's port is tried, and the pause in between.
+const PROBES_MAX: usize = 10;
+const PROBE_PAUSE: Duration = Duration::from_millis(10);
+
 /// Between the candidacies of two followers: enough for the first to win.
 const STAGGER: Duration = Duration::from_millis(40);
 
@@ -24,8 +28,10 @@ impl Node {
     /// A connection from `node` closed. Succeeds it if it led and is gone.
     pub async fn connection_lost(&self, node: NodeId) {
         let view = self.view();
+        tracing::debug!(node, leader = ?view.leader, "a connection from another node closed");
         let Some(leader) = view.leader.clone().filter(|leader| leader.node == node) else { return };
-        if !view.voters.contains(&view.id) || self.is_draining() || !is_gone(&leader.address).await {
+        if !view.voters.contains(&view.id) || self.is_draining() || !is_gone(&leader.address).await
+        {
             return;
         }
         // The followers take turns, the lowest id first.
@@ -34,16 +40,25 @@ impl Node {
         tokio::time::sleep(STAGGER * u32::try_from(turn).unwrap_or(u32::MAX)).await;
         let now = self.view();
         if now.term == view.term && now.leader == view.leader {
-            tracing::info!(leader = node, term = view.term, "the leader is gone; standing for election");
+            tracing::info!(
+                leader = node,
+                term = view.term,
+                "the leader is gone; standing for election"
+            );
             self.consensus().succeed(node).await;
         }
     }
 }
 
-/// Whether nobody listens at the address.
+/// Whether nobody listens at the address. A process that is being killed may
+/// close its connections before its port, so one success proves nothing.
 async fn is_gone(address: &str) -> bool {
-    match tokio::time::timeout(PROBE_TIME_MAX, TcpStream::connect(address)).await {
-        Ok(Err(error)) => error.kind() == ErrorKind::ConnectionRefused,
-        Ok(Ok(_)) | Err(_) => false,
+    for _ in 0..PROBES_MAX {
+        match tokio::time::timeout(PROBE_TIME_MAX, TcpStream::connect(address)).await {
+            Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => return true,
+            Ok(Ok(_)) => tokio::time::sleep(PROBE_PAUSE).await,
+            Ok(Err(_)) | Err(_) => return false,
+        }
     }
+    false
 }

@@ -116,7 +116,8 @@ impl Watches {
     /// Ends all watches: this node leads no more.
     pub fn end_all(&self) {
         let runs = self.runs.lock();
-        for bell in runs.values().flat_map(|run| run.by_prefix.values().flat_map(BTreeMap::values)) {
+        for bell in runs.values().flat_map(|run| run.by_prefix.values().flat_map(BTreeMap::values))
+        {
             if let Some(bell) = bell.upgrade() {
                 bell.ended.store(true, Ordering::Release);
                 bell.notify.notify_one();

@@ -192,16 +192,37 @@ impl Consensus {
 
     /// Whether this node leads; cheaper than a whole view.
     pub fn leads(&self) -> bool {
-        self.raft.metrics().borrow_watched().state == ServerState::Leader
+        self.raft.server_metrics().borrow_watched().state == ServerState::Leader
     }
 
-    /// Calls back at every change of the view, until consensus has stopped.
+    /// Its term and whether it leads; cheaper than a whole view.
+    pub fn leadership(&self) -> (u64, bool) {
+        let receiver = self.raft.server_metrics();
+        let metrics = receiver.borrow_watched();
+        (metrics.vote.leader_id.term, metrics.state == ServerState::Leader)
+    }
+
+    /// Calls back whenever role, term, leader or membership change, until
+    /// consensus has stopped.
     pub async fn watch(&self, mut changed: impl FnMut(View)) {
-        let mut receiver = self.raft.metrics();
+        let mut receiver = self.raft.server_metrics();
         loop {
             changed(self.view());
             if receiver.changed().await.is_err() {
                 return;
+            }
+        }
+    }
+
+    /// Returns when consensus has stopped, with the reason.
+    pub async fn stopped(&self) -> String {
+        let mut receiver = self.raft.metrics();
+        loop {
+            if let Err(fatal) = &receiver.borrow_watched().running_state {
+                return fatal.to_string();
+            }
+            if receiver.changed().await.is_err() {
+                return "consensus has stopped".to_owned();
             }
         }
     }
@@ -286,10 +307,8 @@ impl Consensus {
         self.raft.trigger().transfer_leader(to).await.map_err(|e| stopped(&e.to_string()))?;
         let limit = Some(self.election_max * 4);
         let wait = self.raft.wait(limit);
-        let changed = wait.metrics(
-            |m| m.current_leader.is_some_and(|leader| leader != me),
-            "another node leads",
-        );
+        let changed = wait
+            .metrics(|m| m.current_leader.is_some_and(|leader| leader != me), "another node leads");
         match changed.await {
             Ok(_) => Ok(()),
             Err(WaitError::Timeout(..)) => Err(Problem::retryable(

@@ -135,8 +135,7 @@ impl RaftNetworkV2<TypeConfig> for Peer {
             };
             let this = &*self;
             let results = answers.map(move |answer| {
-                let appended =
-                    answer.map_err(|e| this.rpc_error(RPCTypes::AppendEntries, e))?;
+                let appended = answer.map_err(|e| this.rpc_error(RPCTypes::AppendEntries, e))?;
                 wire::stream_result(appended).map_err(broken)
             });
             Ok(results.boxed())
@@ -179,8 +178,8 @@ impl RaftNetworkV2<TypeConfig> for Peer {
             closed = cancel => return Err(StreamingError::Closed(closed)),
             vote = transfer => vote.map_err(|e| StreamingError::Unreachable(Unreachable::new(&e)))?,
         };
-        let vote = Vote::try_from(vote)
-            .map_err(|e| StreamingError::Network(NetworkError::new(&e)))?;
+        let vote =
+            Vote::try_from(vote).map_err(|e| StreamingError::Network(NetworkError::new(&e)))?;
         Ok(SnapshotResponse::new(vote))
     }
 

@@ -214,9 +214,8 @@ impl TryFrom<VoteRecord> for Vote {
 
 impl From<&Membership> for MembershipRecord {
     fn from(membership: &Membership) -> MembershipRecord {
-        let node = |(id, node): (&u64, &NodeAddress)| {
-            (*id, NodeRecord { address: node.address.clone() })
-        };
+        let node =
+            |(id, node): (&u64, &NodeAddress)| (*id, NodeRecord { address: node.address.clone() });
         MembershipRecord {
             voters: membership.get_joint_config().clone(),
             nodes: membership.nodes().map(node).collect(),

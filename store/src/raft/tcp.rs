@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use futures::stream::{self, BoxStream};
+use futures::stream::{self, BoxStream, SplitSink, SplitStream};
 use futures::{SinkExt, StreamExt};
 use holdfast_api::NodeId;
 use http::{HeaderMap, HeaderValue};
@@ -96,11 +96,7 @@ impl TcpTransport {
         }
     }
 
-    async fn open(
-        &self,
-        target: &Target,
-        channel: Channel,
-    ) -> Result<Connection, TransportError> {
+    async fn open(&self, target: &Target, channel: Channel) -> Result<Connection, TransportError> {
         let unreachable = |why: String| TransportError::Unreachable {
             node: target.node,
             address: target.address.clone(),
@@ -198,15 +194,25 @@ impl Transport for Tcp {
         &self,
         target: Target,
         requests: BoxStream<'static, Append>,
-    ) -> BoxFuture<'static, Result<BoxStream<'static, Result<Appended, TransportError>>, TransportError>>
-    {
+    ) -> BoxFuture<
+        'static,
+        Result<BoxStream<'static, Result<Appended, TransportError>>, TransportError>,
+    > {
         let this = self.0.clone();
-        Box::pin(async move {
-            let connection = this.open_or_kept(&target).await?;
-            Ok(pipeline(target.node, connection, requests, move |connection| {
-                this.keep(target.clone(), Channel::Append, connection);
-            }))
-        })
+        // Opened when there is something to send: the library waits between
+        // two tries inside the stream of requests.
+        let opening = async move {
+            let mut requests = requests;
+            let Some(first) = requests.next().await else { return stream::empty().boxed() };
+            let requests = stream::once(std::future::ready(first)).chain(requests).boxed();
+            match this.connection(&target, Channel::Append).await {
+                Ok(connection) => pipeline(target.node, connection, requests, move |connection| {
+                    this.keep(target.clone(), Channel::Append, connection);
+                }),
+                Err(error) => stream::once(std::future::ready(Err(error))).boxed(),
+            }
+        };
+        Box::pin(std::future::ready(Ok(stream::once(opening).flatten().boxed())))
     }
 
     fn snapshot(
@@ -227,12 +233,6 @@ impl Transport for Tcp {
                 .await
                 .unwrap_or(Err(TransportError::Timeout { node, after: limit }))
         })
-    }
-}
-
-impl TcpTransport {
-    async fn open_or_kept(&self, target: &Target) -> Result<Connection, TransportError> {
-        self.connection(target, Channel::Append).await
     }
 }
 
@@ -308,8 +308,8 @@ fn pipeline(
     }))
 }
 
-type Sink = futures::stream::SplitSink<Connection, Bytes>;
-type Source = futures::stream::SplitStream<Connection>;
+type Sink = SplitSink<Connection, Bytes>;
+type Source = SplitStream<Connection>;
 
 struct Pipeline<K> {
     sending: Option<BoxFuture<'static, Result<Sink, TransportError>>>,
@@ -334,12 +334,17 @@ impl<K: FnOnce(Connection)> Pipeline<K> {
     }
 }
 
-async fn send_snapshot(
-    connection: &mut Connection,
+/// Sends a snapshot to `node` on a channel of its own, which
+/// [`Consensus::serve_channel`](super::Consensus::serve_channel) serves there.
+pub async fn send_snapshot<T>(
+    connection: &mut Wire<T>,
     node: NodeId,
     offer: &SnapshotOffer,
     file: SnapshotFile,
-) -> Result<VoteRecord, TransportError> {
+) -> Result<VoteRecord, TransportError>
+where
+    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+{
     connection.send(Bytes::from(encode(offer))).await.map_err(|e| broken(node, e))?;
     let mut reader = file.reader().await.map_err(|e| broken(node, e))?;
     let mut chunk = Vec::with_capacity(CHUNK_BYTES);

@@ -70,7 +70,10 @@ pub trait Transport: Send + Sync + 'static {
         &self,
         target: Target,
         requests: BoxStream<'static, Append>,
-    ) -> BoxFuture<'static, Result<BoxStream<'static, Result<Appended, TransportError>>, TransportError>>;
+    ) -> BoxFuture<
+        'static,
+        Result<BoxStream<'static, Result<Appended, TransportError>>, TransportError>,
+    >;
 
     /// A whole snapshot; answers with the follower's vote.
     fn snapshot(
@@ -99,8 +102,7 @@ pub fn append_one_by_one(
             let (transport, mut requests) = state?;
             let append = requests.next().await?;
             let prev = append.prev;
-            let place =
-                |e: &LogRecord| LogIdRecord { term: e.term, node: e.node, index: e.index };
+            let place = |e: &LogRecord| LogIdRecord { term: e.term, node: e.node, index: e.index };
             let last = append.entries.last().map(place).or(prev);
             let node = target.node;
             let told = transport.ask(target, channel, Ask::Append(append), limit).await;

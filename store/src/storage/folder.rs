@@ -153,11 +153,7 @@ impl Folder {
 impl Storage {
     /// Opens the data folder of a node and checks all of it but the body of
     /// the snapshot. Blocks.
-    pub fn open(
-        dir: &Path,
-        node_id: NodeId,
-        options: Options,
-    ) -> Result<Opened, StorageError> {
+    pub fn open(dir: &Path, node_id: NodeId, options: Options) -> Result<Opened, StorageError> {
         let folder = Folder::lock(dir)?;
         match identity::read(dir)? {
             None => {
@@ -315,7 +311,9 @@ fn settle_identity(
         file: identity.to_string(),
         log,
     };
-    let copy = image.identity.as_ref().ok_or_else(|| mismatch("nothing".into()))?;
+    let copy = image.identity.as_ref().ok_or_else(|| {
+        StorageError::damaged(dir.join(LOG), "its copy of the identity is missing")
+    })?;
     if !copy.is_same_folder(identity) {
         return Err(mismatch(copy.to_string()));
     }

@@ -52,6 +52,26 @@ impl MemoryDisk {
         disk.epoch += 1;
     }
 
+    /// As [`MemoryDisk::crash`], but the first few of the operations that were
+    /// not synced have reached the medium: `kept` says how many of so many.
+    pub fn crash_keeping(&self, kept: impl FnOnce(usize) -> usize) {
+        {
+            let mut disk = self.0.lock();
+            let kept = kept(disk.pending.len()).min(disk.pending.len());
+            let Disk { durable, pending, .. } = &mut *disk;
+            pending.drain(..kept).for_each(|operation| durable.apply(operation));
+        }
+        self.crash();
+    }
+
+    /// All that was written reaches the medium, as it does sooner or later
+    /// without a sync too.
+    pub fn settle(&self) {
+        let mut disk = self.0.lock();
+        let Disk { durable, pending, .. } = &mut *disk;
+        pending.drain(..).for_each(|operation| durable.apply(operation));
+    }
+
     /// The log on it.
     pub fn log(&self) -> Box<dyn LogBackend> {
         Box::new(MemoryLog { disk: self.clone(), epoch: self.0.lock().epoch })

@@ -1,4 +1,37 @@
-//! Durable state.
+//! What a node keeps on disk: its log and vote, its newest snapshot, and
+//! whose disk it is.
+//!
+//! Entry point: [`Storage::open`], which locks and checks a data folder and
+//! hands out the parts: [`Storage::log`] and [`Storage::state_machine`] for
+//! the consensus library, [`Storage::snapshots`] for the network,
+//! [`Storage::witnesses`] for what is remembered of other nodes.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`folder`] | the data folder, put together and checked at each start |
+//! | [`identity`] | whose folder it is |
+//! | [`log`] | the Raft log in memory, as the consensus library sees it |
+//! | [`writer`] | the one writer behind it: group commit |
+//! | [`backend`] | the seam between log and disk |
+//! | [`rocks`], [`watermark`] | the disk in production |
+//! | [`memory`] | the disk in a simulation |
+//! | [`seal`] | checksum and version around each record |
+//! | [`snapshot`] | snapshots: format, folder, sending and receiving |
+//! | [`state`] | the state machine, as the consensus library sees it |
+//! | [`offload`] | where blocking work is done |
+//! | [`stats`] | counters of the writer |
+//! | [`error`] | what can go wrong, and what to do about it |
+//!
+//! # Architecture invariants
+//!
+//! * Nothing is acknowledged before it is on the disk, and all writes of the
+//!   log go through one queue.
+//! * After a failed write nothing more is written: the node exits, loudly.
+//! * Nothing that was acknowledged disappears in silence: what comes back from
+//!   the disk is checked to the last byte and against the watermark, and a
+//!   node in doubt refuses to start.
+//! * The log is purged only up to what a durable snapshot covers.
+//! * RocksDB is named in [`rocks`] alone.
 
 pub mod backend;
 pub mod error;

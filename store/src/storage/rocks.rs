@@ -1,9 +1,14 @@
 //! The log in RocksDB: what a node uses in production.
 //!
-//! | column family | key | value |
-//! | --- | --- | --- |
-//! | `log` | index, big-endian u64 | a sealed [`LogRecord`] |
-//! | `meta` | `vote`, `committed`, `purged`, `identity`, `witness/` + node id | sealed records |
+//! | key | value |
+//! | --- | --- |
+//! | `entry/` + index, big-endian u64 | a sealed [`LogRecord`] |
+//! | `vote`, `committed`, `purged`, `identity` | sealed records |
+//! | `witness/` + node id, big-endian u64 | a sealed [`WitnessRecord`] |
+//!
+//! All keys live in one column family, on purpose: several are flushed one by
+//! one, and the loss of the last of these steps would take back, say, a vote
+//! without taking back the entries, which the following check could not see.
 //!
 //! RocksDB's write-ahead log alone cannot tell a torn tail, which a crash
 //! leaves and which was never acknowledged, from a tail that was acknowledged
@@ -19,8 +24,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rocksdb::{
-    ColumnFamily, ColumnFamilyDescriptor, DB, DBRecoveryMode, ErrorKind, IteratorMode, LogLevel,
-    Options, ReadOptions, WriteBatch, WriteOptions,
+    DB, DBRecoveryMode, ErrorKind, IteratorMode, LogLevel, Options, PrefixRange, ReadOptions,
+    WriteBatch, WriteOptions,
 };
 use serde::de::DeserializeOwned;
 
@@ -28,24 +33,19 @@ use super::backend::{Batch, LogBackend, LogImage, Operation, WitnessRecord};
 use super::error::StorageError;
 use super::seal::{SealError, seal, unseal};
 use super::watermark::Watermark;
-use crate::raft::record::LogRecord;
+use crate::raft::record::{FORMAT, LogIdRecord, LogRecord};
 
-const LOG: &str = "log";
-const META: &str = "meta";
-
+const ENTRY: &[u8] = b"entry/";
 const VOTE: &[u8] = b"vote";
 const COMMITTED: &[u8] = b"committed";
 const PURGED: &[u8] = b"purged";
 const IDENTITY: &[u8] = b"identity";
 const WITNESS: &[u8] = b"witness/";
 
-/// Memory for entries that are not in a sorted file yet, and the size of such
-/// a file.
-const LOG_BUFFER_BYTES: usize = 8 << 20;
-/// The same for the few other records.
-const META_BUFFER_BYTES: usize = 1 << 20;
-/// Write-ahead logs are replayed at each start, so they stay small.
-const WAL_BYTES_MAX: u64 = 32 << 20;
+/// Memory for what is not in a sorted file yet, and the size of such
+/// a file. A write-ahead log lives until its buffer is in a sorted file.
+const BUFFER_BYTES: usize = 8 << 20;
+const BUFFERS_MAX: i32 = 3;
 /// RocksDB's own text logs.
 const TEXT_LOG_BYTES_MAX: usize = 1 << 20;
 const TEXT_LOGS_MAX: usize = 4;
@@ -58,27 +58,26 @@ pub struct RocksLog {
     db: DB,
     dir: PathBuf,
     watermark: Watermark,
-    /// Entries below this were purged; their files can go once the purge is
-    /// durable.
-    purge_pending: Option<u64>,
 }
 
-fn index_key(index: u64) -> [u8; 8] {
-    index.to_be_bytes()
+fn numbered(prefix: &[u8], number: u64) -> Vec<u8> {
+    [prefix, &number.to_be_bytes()].concat()
 }
 
-fn witness_key(node: u64) -> Vec<u8> {
-    [WITNESS, &node.to_be_bytes()].concat()
+fn number_of(prefix: &[u8], key: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(key.strip_prefix(prefix)?.try_into().ok()?))
 }
 
-fn database_options() -> Options {
+fn options() -> Options {
     let mut options = Options::default();
     // Stops at the first record that is not whole; the watermark then tells
     // whether anything acknowledged lay behind it.
     options.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
     options.set_track_and_verify_wals_in_manifest(true);
     options.set_paranoid_checks(true);
-    options.set_max_total_wal_size(WAL_BYTES_MAX);
+    options.set_write_buffer_size(BUFFER_BYTES);
+    options.set_max_write_buffer_number(BUFFERS_MAX);
+    options.set_target_file_size_base(BUFFER_BYTES as u64);
     options.set_max_manifest_file_size(MANIFEST_BYTES_MAX);
     options.set_manifest_preallocation_size(64 << 10);
     options.set_keep_log_file_num(TEXT_LOGS_MAX);
@@ -90,27 +89,11 @@ fn database_options() -> Options {
     options
 }
 
-fn family_options(buffer_bytes: usize) -> Options {
-    let mut options = Options::default();
-    options.set_write_buffer_size(buffer_bytes);
-    options.set_max_write_buffer_number(3);
-    options.set_target_file_size_base(buffer_bytes as u64);
-    options
-}
-
-fn families() -> [ColumnFamilyDescriptor; 2] {
-    [
-        ColumnFamilyDescriptor::new(LOG, family_options(LOG_BUFFER_BYTES)),
-        ColumnFamilyDescriptor::new(META, family_options(META_BUFFER_BYTES)),
-    ]
-}
-
 impl RocksLog {
     /// Makes an empty database in a folder that does not exist yet.
     pub fn create(dir: &Path, watermark: Watermark) -> Result<RocksLog, StorageError> {
-        let mut options = database_options();
+        let mut options = options();
         options.create_if_missing(true);
-        options.create_missing_column_families(true);
         options.set_error_if_exists(true);
         RocksLog::open_with(&options, dir, watermark)
     }
@@ -118,7 +101,7 @@ impl RocksLog {
     /// Opens an existing database, and refuses one that has lost something.
     pub fn open(dir: &Path, watermark: Watermark) -> Result<RocksLog, StorageError> {
         check_nothing_lost(dir, &watermark)?;
-        RocksLog::open_with(&database_options(), dir, watermark)
+        RocksLog::open_with(&options(), dir, watermark)
     }
 
     fn open_with(
@@ -126,13 +109,8 @@ impl RocksLog {
         dir: &Path,
         watermark: Watermark,
     ) -> Result<RocksLog, StorageError> {
-        let db = DB::open_cf_descriptors(options, dir, families())
-            .map_err(|error| opening_failed(dir, &error))?;
-        Ok(RocksLog { db, dir: dir.to_owned(), watermark, purge_pending: None })
-    }
-
-    fn family(&self, name: &str) -> &ColumnFamily {
-        self.db.cf_handle(name).expect("the database was opened with its column families")
+        let db = DB::open(options, dir).map_err(|error| opening_failed(dir, &error))?;
+        Ok(RocksLog { db, dir: dir.to_owned(), watermark })
     }
 
     fn damaged(&self, what: String) -> StorageError {
@@ -149,101 +127,85 @@ impl RocksLog {
             SealError::Format(found) => StorageError::UnknownFormat {
                 file: self.dir.clone(),
                 found: found.into(),
-                known: crate::raft::record::FORMAT.into(),
+                known: FORMAT.into(),
             },
             error => self.damaged(format!("{name}: {error}")),
         })
     }
 
-    fn meta<T: DeserializeOwned>(&self, key: &[u8]) -> Result<Option<T>, StorageError> {
-        let bytes = self
-            .db
-            .get_cf(self.family(META), key)
-            .map_err(|error| reading_failed(&self.dir, &error))?;
+    fn one<T: DeserializeOwned>(&self, key: &[u8]) -> Result<Option<T>, StorageError> {
+        let bytes = self.db.get(key).map_err(|error| reading_failed(&self.dir, &error))?;
         bytes.map(|bytes| self.unsealed(&String::from_utf8_lossy(key), key, &bytes)).transpose()
     }
 
-    fn entries(&self, from: u64) -> Result<Vec<LogRecord>, StorageError> {
+    /// All records under a prefix whose number is at least `from`, in order.
+    fn many<T: DeserializeOwned>(
+        &self,
+        prefix: &'static [u8],
+        from: u64,
+    ) -> Result<Vec<(u64, T)>, StorageError> {
         let mut options = ReadOptions::default();
-        options.set_iterate_lower_bound(index_key(from));
+        options.set_iterate_range(PrefixRange(prefix));
+        options.set_iterate_lower_bound(numbered(prefix, from));
         options.fill_cache(false);
         options.set_readahead_size(READ_AHEAD_BYTES);
-        let mut entries = Vec::new();
-        for row in self.db.iterator_cf_opt(self.family(LOG), options, IteratorMode::Start) {
+        let mut records = Vec::new();
+        for row in self.db.iterator_opt(IteratorMode::Start, options) {
             let (key, value) = row.map_err(|error| reading_failed(&self.dir, &error))?;
-            let index = <[u8; 8]>::try_from(&*key).map(u64::from_be_bytes);
-            let index = index.map_err(|_| self.damaged(format!("a log key of {key:?}")))?;
-            let record: LogRecord = self.unsealed(&format!("log entry {index}"), &key, &value)?;
-            if record.index != index {
-                return Err(self.damaged(format!("entry {} is stored as {index}", record.index)));
-            }
-            entries.push(record);
+            let number = number_of(prefix, &key)
+                .ok_or_else(|| self.damaged(format!("it holds a key of {key:?}")))?;
+            let name = format!("{}{number}", String::from_utf8_lossy(prefix));
+            records.push((number, self.unsealed(&name, &key, &value)?));
         }
-        Ok(entries)
+        Ok(records)
+    }
+
+    fn entries(&self, from: u64) -> Result<Vec<LogRecord>, StorageError> {
+        let place = |(index, record): (u64, LogRecord)| match record.index {
+            stored if stored == index => Ok(record),
+            stored => Err(self.damaged(format!("entry {stored} is stored as {index}"))),
+        };
+        self.many(ENTRY, from)?.into_iter().map(place).collect()
     }
 
     fn witnesses(&self) -> Result<BTreeMap<u64, WitnessRecord>, StorageError> {
-        let mut options = ReadOptions::default();
-        options.set_iterate_range(rocksdb::PrefixRange(WITNESS));
-        let mut witnesses = BTreeMap::new();
-        for row in self.db.iterator_cf_opt(self.family(META), options, IteratorMode::Start) {
-            let (key, value) = row.map_err(|error| reading_failed(&self.dir, &error))?;
-            let node = key[WITNESS.len()..].try_into().map(u64::from_be_bytes);
-            let node = node.map_err(|_| self.damaged(format!("a witness key of {key:?}")))?;
-            witnesses.insert(node, self.unsealed("witness", &key, &value)?);
-        }
-        Ok(witnesses)
+        Ok(self.many(WITNESS, 0)?.into_iter().collect())
     }
+}
 
-    fn add(&mut self, batch: &mut WriteBatch, operation: Operation) {
-        let (log, meta) = (self.family(LOG), self.family(META));
-        match operation {
-            Operation::Append(record) => {
-                let key = index_key(record.index);
-                batch.put_cf(log, key, seal(&key, &record));
-            }
-            Operation::Truncate { from } => {
-                batch.delete_range_cf(log, index_key(from), index_key(u64::MAX));
-            }
-            Operation::Purge { upto } => {
-                let end = upto.index + 1;
-                batch.delete_range_cf(log, index_key(0), index_key(end));
-                batch.put_cf(meta, PURGED, seal(PURGED, &upto));
-                self.purge_pending = Some(end);
-            }
-            Operation::Vote(vote) => batch.put_cf(meta, VOTE, seal(VOTE, &vote)),
-            Operation::Committed(id) => batch.put_cf(meta, COMMITTED, seal(COMMITTED, &id)),
-            Operation::Witness { node, witness } => {
-                let key = witness_key(node);
-                batch.put_cf(meta, &key, seal(&key, &witness));
-            }
-            Operation::Identity(identity) => {
-                batch.put_cf(meta, IDENTITY, seal(IDENTITY, &identity));
-            }
+fn add(batch: &mut WriteBatch, operation: Operation) {
+    match operation {
+        Operation::Append(record) => {
+            let key = numbered(ENTRY, record.index);
+            batch.put(&key, seal(&key, &record));
         }
-    }
-
-    /// Gives back the files that hold only purged entries. Not before the
-    /// purge is durable: a power failure would bring the entries' absence
-    /// back without the record that explains it.
-    fn drop_purged_files(&mut self) -> Result<(), StorageError> {
-        let Some(end) = self.purge_pending.take() else { return Ok(()) };
-        self.db
-            .delete_file_in_range_cf(self.family(LOG), index_key(0), index_key(end))
-            .map_err(|error| failed(&self.dir, "dropping purged entries", &error))
+        Operation::Truncate { from } => {
+            batch.delete_range(numbered(ENTRY, from), numbered(ENTRY, u64::MAX));
+        }
+        Operation::Purge { upto } => {
+            batch.delete_range(numbered(ENTRY, 0), numbered(ENTRY, upto.index + 1));
+            batch.put(PURGED, seal(PURGED, &upto));
+        }
+        Operation::Vote(vote) => batch.put(VOTE, seal(VOTE, &vote)),
+        Operation::Committed(id) => batch.put(COMMITTED, seal(COMMITTED, &id)),
+        Operation::Witness { node, witness } => {
+            let key = numbered(WITNESS, node);
+            batch.put(&key, seal(&key, &witness));
+        }
+        Operation::Identity(identity) => batch.put(IDENTITY, seal(IDENTITY, &identity)),
     }
 }
 
 impl LogBackend for RocksLog {
     fn load(&mut self) -> Result<LogImage, StorageError> {
-        let purged: Option<crate::raft::record::LogIdRecord> = self.meta(PURGED)?;
+        let purged: Option<LogIdRecord> = self.one(PURGED)?;
         let image = LogImage {
             entries: self.entries(purged.map_or(0, |purged| purged.index.saturating_add(1)))?,
-            vote: self.meta(VOTE)?,
-            committed: self.meta(COMMITTED)?,
+            vote: self.one(VOTE)?,
+            committed: self.one(COMMITTED)?,
             purged,
             witnesses: self.witnesses()?,
-            identity: self.meta(IDENTITY)?,
+            identity: self.one(IDENTITY)?,
         };
         image.check().map_err(|what| self.damaged(what))?;
         Ok(image)
@@ -253,7 +215,7 @@ impl LogBackend for RocksLog {
         let Batch { operations, sync } = batch;
         let mut writes = WriteBatch::default();
         for operation in operations {
-            self.add(&mut writes, operation);
+            add(&mut writes, operation);
         }
         let mut options = WriteOptions::default();
         options.set_sync(sync);
@@ -262,7 +224,6 @@ impl LogBackend for RocksLog {
             .map_err(|error| failed(&self.dir, "writing the log", &error))?;
         if sync {
             self.watermark.raise(self.db.latest_sequence_number())?;
-            self.drop_purged_files()?;
         }
         Ok(())
     }
@@ -270,7 +231,7 @@ impl LogBackend for RocksLog {
 
 /// Compares a database with its watermark without changing it.
 fn check_nothing_lost(dir: &Path, watermark: &Watermark) -> Result<(), StorageError> {
-    let db = DB::open_cf_descriptors_read_only(&database_options(), dir, families(), false)
+    let db = DB::open_for_read_only(&options(), dir, false)
         .map_err(|error| opening_failed(dir, &error))?;
     let (found, known) = (db.latest_sequence_number(), watermark.value());
     if found >= known {

@@ -13,9 +13,7 @@ use super::error::StorageError;
 use super::offload::Offload;
 use super::snapshot::{Snapshot, SnapshotFile, SnapshotStore};
 use crate::raft::record::SnapshotMetaRecord;
-use crate::raft::types::{
-    Answers, LogId, RaftPayload, SnapshotMeta, StoredMembership, TypeConfig,
-};
+use crate::raft::types::{Answers, LogId, RaftPayload, SnapshotMeta, StoredMembership, TypeConfig};
 
 /// Entries applied under one lock: readers wait no longer than for these.
 const APPLY_CHUNK: usize = 64;

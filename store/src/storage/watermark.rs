@@ -38,7 +38,8 @@ impl Watermark {
     /// Makes the file, at 0.
     pub fn create(path: &Path) -> Result<Watermark, StorageError> {
         let make = || -> io::Result<File> {
-            let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
+            let file =
+                File::options().read(true).write(true).create(true).truncate(true).open(path)?;
             file.write_all_at(&encode(0), 0)?;
             file.sync_all()?;
             Ok(file)

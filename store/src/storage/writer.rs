@@ -371,12 +371,10 @@ impl Worker {
     /// Writes a batch and completes its requests. False if that failed.
     fn commit(&mut self, taken: Taken) -> bool {
         let Taken { batch, bytes, done, garbage } = taken;
-        let entries =
-            batch.operations.iter().filter(|o| matches!(o, Operation::Append(_))).count();
+        let entries = batch.operations.iter().filter(|o| matches!(o, Operation::Append(_))).count();
         let synced = batch.sync;
         let start = Instant::now();
-        let result =
-            if batch.operations.is_empty() { Ok(()) } else { self.backend.write(batch) };
+        let result = if batch.operations.is_empty() { Ok(()) } else { self.backend.write(batch) };
         if result.is_ok() {
             self.stats.record(&Written { entries, bytes, synced, took: start.elapsed() });
         }

@@ -6,7 +6,7 @@ use openraft::StorageError;
 use openraft::testing::log::{StoreBuilder, Suite};
 use tempfile::TempDir;
 
-use crate::support::{open, sink};
+use crate::support::{folder, open, sink};
 
 struct Builder;
 
@@ -14,7 +14,7 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, (Storage, TempDir)> for Bu
     async fn build(
         &self,
     ) -> Result<((Storage, TempDir), LogStore, StateMachine), StorageError<TypeConfig>> {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = folder();
         let storage = open(dir.path()).unwrap();
         let machine = storage.state_machine(sink()).await.unwrap();
         let log = storage.log();

@@ -3,4 +3,9 @@
 
 mod conformance;
 mod crash;
+mod folder;
+mod machine;
+mod model;
+mod records;
 mod support;
+mod writer;

@@ -12,6 +12,7 @@ use holdfast_store::raft::types::{
 use holdfast_store::storage::{EffectSink, LogStore, Opened, Options, Storage, StorageError};
 use openraft::RaftLogReader;
 use openraft::storage::{RaftLogStorage, RaftLogStorageExt};
+use tempfile::TempDir;
 
 pub const CLUSTER: &str = "cluster-under-test";
 
@@ -77,10 +78,8 @@ pub fn blank(term: u64, index: u64) -> RaftEntry {
 
 pub fn members(term: u64, index: u64) -> RaftEntry {
     let nodes = [1, 2, 3].map(|n| (n, NodeAddress { address: format!("10.0.0.{n}:21000") }));
-    let membership = Membership::new(
-        vec![[1, 2, 3].into()],
-        std::collections::BTreeMap::from(nodes),
-    );
+    let membership =
+        Membership::new(vec![[1, 2, 3].into()], std::collections::BTreeMap::from(nodes));
     let payload = RaftPayload::Membership(membership.unwrap());
     RaftEntry { log_id: id(term, index), payload }
 }
@@ -103,9 +102,17 @@ pub async fn all(log: &LogStore) -> Vec<RaftEntry> {
     log.clone().try_get_log_entries(..).await.unwrap()
 }
 
+/// A folder in memory where the system has such a place: these tests open
+/// hundreds of databases, and what a real sync does is not what they test.
+pub fn folder() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let in_memory = memory.is_dir().then(|| tempfile::tempdir_in(memory));
+    in_memory.and_then(Result::ok).unwrap_or_else(|| tempfile::tempdir().unwrap())
+}
+
 /// What a killed process leaves: the files as they are while it runs.
-pub fn kill_image(dir: &Path) -> tempfile::TempDir {
-    let image = tempfile::tempdir().unwrap();
+pub fn kill_image(dir: &Path) -> TempDir {
+    let image = folder();
     copy(dir, image.path());
     image
 }

@@ -58,12 +58,6 @@ impl Child {
             .with_context(|| format!("sending {signal} to {}", self.name))
     }
 
-    /// Waits for its end.
-    pub async fn ended(&mut self) -> anyhow::Result<()> {
-        self.process.wait().await.with_context(|| format!("waiting for {}", self.name))?;
-        Ok(())
-    }
-
     /// Kills it and waits for its end.
     pub async fn kill(&mut self) -> anyhow::Result<()> {
         self.process.kill().await.with_context(|| format!("killing {}", self.name))
@@ -120,7 +114,9 @@ pub fn free_ports(count: usize) -> anyhow::Result<Vec<u16>> {
     // Held until all are found, so that none is found twice.
     let mut held = Vec::new();
     for _ in 0..TRIES_MAX {
-        if let Ok(listener) = std::net::TcpListener::bind(("127.0.0.1", random.random_range(20_000..32_000))) {
+        if let Ok(listener) =
+            std::net::TcpListener::bind(("127.0.0.1", random.random_range(20_000..32_000)))
+        {
             held.push(listener);
         }
         if held.len() == count {

@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 
 use crate::arguments::Bench;
 use crate::child::{Child, free_ports};
+use crate::report::Section;
 
 /// How many nodes a cluster has.
 pub const NODES: u64 = 3;
@@ -29,6 +30,7 @@ pub struct Cluster {
     addresses: Vec<String>,
     flags: Vec<String>,
     nodes: Vec<Option<Child>>,
+    term: u64,
     folder: tempfile::TempDir,
 }
 
@@ -42,6 +44,7 @@ impl Cluster {
             addresses: ports.iter().map(|port| format!("127.0.0.1:{port}")).collect(),
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
             nodes: (0..NODES).map(|_| None).collect(),
+            term: 0,
             folder: bench.folder()?,
         };
         for node in 1..=NODES {
@@ -50,7 +53,23 @@ impl Cluster {
         for node in 1..=NODES {
             cluster.wait_ready(node, 0).await?;
         }
+        let leader = cluster.leader().await?;
+        cluster.term = cluster.status(leader).await?.term;
         Ok(cluster)
+    }
+
+    /// Says so in a section during which nobody was killed if there were
+    /// elections all the same: its figures then hold outages.
+    pub async fn remark_elections(&self, section: &mut Section) -> anyhow::Result<()> {
+        let leader = self.leader().await?;
+        let elections = self.status(leader).await?.term - self.term;
+        if elections > 0 {
+            section.remark(format!(
+                "**The term rose by {elections} although no node was killed**: nodes were starved of processor or disk, and \
+                 these figures hold outages."
+            ));
+        }
+        Ok(())
     }
 
     /// The nodes' ids.
@@ -85,14 +104,24 @@ impl Cluster {
 
     /// Starts a node that does not run.
     pub fn start_node(&mut self, node: NodeId) -> anyhow::Result<()> {
-        let members: Vec<String> =
-            self.ids().zip(&self.addresses).map(|(id, address)| format!("{id}={address}")).collect();
+        let members: Vec<String> = self
+            .ids()
+            .zip(&self.addresses)
+            .map(|(id, address)| format!("{id}={address}"))
+            .collect();
         let data = self.data(node).display().to_string();
         let (node_id, members) = (node.to_string(), members.join(","));
         let address = self.address(node).to_owned();
         let own = [
-            "serve", "--node-id", &node_id, "--data-dir", &data, "--listen", &address,
-            "--initial-cluster", &members,
+            "serve",
+            "--node-id",
+            &node_id,
+            "--data-dir",
+            &data,
+            "--listen",
+            &address,
+            "--initial-cluster",
+            &members,
         ];
         let arguments = own.into_iter().chain(self.flags.iter().map(String::as_str));
         let child =

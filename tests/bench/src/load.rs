@@ -1,5 +1,6 @@
 //! Closed-loop load: each worker does one operation after the other.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -112,28 +113,33 @@ impl Worker for AddShared {
     }
 }
 
+/// A connection that one load after the other uses: opening many takes
+/// PyTorch's server long, where its look-ups of names are slow.
+pub type SharedWire = Arc<tokio::sync::Mutex<Wire>>;
+
 /// Adds to one of many counters through the TCPStore door.
 #[derive(Debug)]
-pub struct DoorAdd(pub Wire);
+pub struct DoorAdd(pub SharedWire);
 
 impl Worker for DoorAdd {
     async fn once(&mut self, n: u64) -> anyhow::Result<()> {
         let key = format!("/counter-{:07}", n % KEYS);
-        within(self.0.add(key.as_bytes(), 1)).await?;
+        within(self.0.lock().await.add(key.as_bytes(), 1)).await?;
         Ok(())
     }
 }
 
 /// A SET and the WAIT and GET of the same key through the TCPStore door.
 #[derive(Debug)]
-pub struct DoorSetGet(pub Wire);
+pub struct DoorSetGet(pub SharedWire);
 
 impl Worker for DoorSetGet {
     async fn once(&mut self, n: u64) -> anyhow::Result<()> {
         let key = format!("/{}", n % KEYS);
+        let mut wire = self.0.lock().await;
         within(async {
-            self.0.set(key.as_bytes(), &[b'v'; VALUE_BYTES]).await?;
-            self.0.get(key.as_bytes()).await
+            wire.set(key.as_bytes(), &[b'v'; VALUE_BYTES]).await?;
+            wire.get(key.as_bytes()).await
         })
         .await?;
         Ok(())
@@ -142,20 +148,18 @@ impl Worker for DoorSetGet {
 
 /// A CHECK of an existing key through the TCPStore door: one linearizable read.
 #[derive(Debug)]
-pub struct DoorCheck(pub Wire);
+pub struct DoorCheck(pub SharedWire);
 
 impl Worker for DoorCheck {
     async fn once(&mut self, n: u64) -> anyhow::Result<()> {
         let key = format!("/{}", n % KEYS);
-        within(self.0.check(key.as_bytes())).await?;
+        within(self.0.lock().await.check(key.as_bytes())).await?;
         Ok(())
     }
 }
 
 /// Bounds one operation of a protocol that knows no deadlines.
-pub async fn within<T>(
-    operation: impl Future<Output = anyhow::Result<T>>,
-) -> anyhow::Result<T> {
+pub async fn within<T>(operation: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::time::timeout(OPERATION_TIME_MAX, operation)
         .await
         .with_context(|| format!("no answer within {OPERATION_TIME_MAX:?}"))?
@@ -172,10 +176,8 @@ pub async fn wires(address: &str, count: usize) -> anyhow::Result<Vec<Wire>> {
 
 /// Puts all keys once, so that a read finds each.
 pub async fn fill(keys: &Keys) -> anyhow::Result<()> {
-    let entries = (0..KEYS).map(|n| KeyValue {
-        key: key(n).into(),
-        value: vec![b'v'; VALUE_BYTES].into(),
-    });
+    let entries =
+        (0..KEYS).map(|n| KeyValue { key: key(n).into(), value: vec![b'v'; VALUE_BYTES].into() });
     keys.multi_put(entries.collect(), soon()).await?;
     Ok(())
 }

@@ -76,7 +76,12 @@ impl Section {
     /// A measurement that could not be made.
     pub fn failed(title: &str, error: &anyhow::Error) -> Section {
         let remark = format!("**FAILED**: {error:#}");
-        Section { title: title.to_owned(), remarks: vec![remark], failed: true, ..Section::default() }
+        Section {
+            title: title.to_owned(),
+            remarks: vec![remark],
+            failed: true,
+            ..Section::default()
+        }
     }
 
     /// Adds a line to the table.
@@ -141,14 +146,14 @@ impl Report {
             given => format!("`make bench ARGS=\"{}\"`", given.join(" ")),
         };
         let now = humantime::format_rfc3339_seconds(SystemTime::now());
-        let mut facts = vec![
-            ("command", command),
-            ("date", now.to_string()),
-            ("commit", machine::commit()),
-        ];
+        let mut facts =
+            vec![("command", command), ("date", now.to_string()), ("commit", machine::commit())];
         facts.extend(machine::description(&bench.data)?);
         let raw = disk::append_and_sync(bench.folder()?.path(), DISK_APPENDS)?;
-        facts.push(("append + fdatasync", format!("{} bytes: {}", disk::APPEND_BYTES, p50_p99(&raw))));
+        facts.push((
+            "append + fdatasync",
+            format!("{} bytes: {}", disk::APPEND_BYTES, p50_p99(&raw)),
+        ));
         Ok(Report { facts, quick: bench.quick, sections: Vec::new() })
     }
 
@@ -174,7 +179,9 @@ impl Report {
             out.push_str("**A debug build: it shows that everything runs, and no figure means anything.**\n\n");
         }
         if self.quick {
-            out.push_str("**A quick run: fewer rounds than the five that a comparison needs.**\n\n");
+            out.push_str(
+                "**A quick run: fewer rounds than the five that a comparison needs.**\n\n",
+            );
         }
         let facts = self.facts.iter().map(|(name, value)| [(*name).to_owned(), value.clone()]);
         let facts: Vec<[String; 2]> = facts.collect();

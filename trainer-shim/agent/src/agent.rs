@@ -15,7 +15,7 @@ use tracing::{info, warn};
 use crate::door::tcpstore::serve::{self, BACKLOG, Door};
 
 /// How often to say that the store does not answer yet.
-const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(3);
 /// How often to look whether the leader changed, to log it.
 const LEADER_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -40,22 +40,20 @@ pub struct Options {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The listen address cannot be had.
-    #[error("cannot listen on {address}: {}", listen_advice(source, address))]
+    #[error("cannot listen on {address}: {}", listen_advice(reason, address))]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// The system's reason.
-        source: io::Error,
+        /// The system's.
+        reason: io::Error,
     },
     /// The run could not be opened.
-    #[error("cannot open a run of job {job} at {endpoints}: {source}")]
+    #[error("cannot open a run of job {job}: {reason}")]
     Open {
         /// The job.
         job: Name,
-        /// The endpoints given.
-        endpoints: String,
-        /// The client's reason.
-        source: Box<holdfast_client::Error>,
+        /// The client's, which names the nodes that it tried.
+        reason: Box<holdfast_client::Error>,
     },
     /// The store answered something else than what was asked.
     #[error(
@@ -64,19 +62,19 @@ pub enum Error {
     OutOfTurn,
 }
 
-fn listen_advice(source: &io::Error, address: &SocketAddr) -> String {
-    match source.kind() {
+fn listen_advice(reason: &io::Error, address: &SocketAddr) -> String {
+    match reason.kind() {
         io::ErrorKind::AddrInUse => format!(
             "port {} is in use; stop what holds it, or choose another with --tcpstore",
             address.port()
         ),
         io::ErrorKind::PermissionDenied => {
-            format!("{source}; ports below 1024 need privileges, choose another with --tcpstore")
+            format!("{reason}; ports below 1024 need privileges, choose another with --tcpstore")
         }
         io::ErrorKind::AddrNotAvailable => {
-            format!("{source}; this host does not have that address")
+            format!("{reason}; this host does not have that address")
         }
-        _ => source.to_string(),
+        _ => reason.to_string(),
     }
 }
 
@@ -85,7 +83,7 @@ impl Error {
     pub fn code(&self) -> Code {
         match self {
             Error::Listen { .. } => Code::Conflict,
-            Error::Open { source, .. } => source.code(),
+            Error::Open { reason, .. } => reason.code(),
             Error::OutOfTurn => Code::Internal,
         }
     }
@@ -94,7 +92,7 @@ impl Error {
     pub fn is_retryable(&self) -> bool {
         match self {
             Error::Listen { .. } => true,
-            Error::Open { source, .. } => source.is_retryable(),
+            Error::Open { reason, .. } => reason.is_retryable(),
             Error::OutOfTurn => false,
         }
     }
@@ -103,7 +101,7 @@ impl Error {
     pub fn outcome(&self) -> Effectiveness {
         match self {
             Error::Listen { .. } => Effectiveness::None,
-            Error::Open { source, .. } => source.outcome(),
+            Error::Open { reason, .. } => reason.outcome(),
             Error::OutOfTurn => Effectiveness::Unknown,
         }
     }
@@ -170,7 +168,7 @@ impl Agent {
     /// agent that cannot serve ends nobody's run, and none is met by a client
     /// before it can.
     pub async fn open(options: Options) -> Result<Agent, Error> {
-        let listen_error = |source| Error::Listen { address: options.tcpstore, source };
+        let listen_error = |reason| Error::Listen { address: options.tcpstore, reason };
         let socket = bind(options.tcpstore).map_err(listen_error)?;
         let client = Client::new(options.store.clone());
         let run = match open_run(&client, &options).await {
@@ -235,11 +233,8 @@ async fn open_run(client: &Client, options: &Options) -> Result<Name, Error> {
             ),
         }
     };
-    let answer = answer.map_err(|source| Error::Open {
-        job: job.clone(),
-        endpoints,
-        source: Box::new(source),
-    })?;
+    let answer =
+        answer.map_err(|reason| Error::Open { job: job.clone(), reason: Box::new(reason) })?;
     let Outcome::Run(RunOutcome::Opened { run, created, ended }) = answer.outcome else {
         return Err(Error::OutOfTurn);
     };

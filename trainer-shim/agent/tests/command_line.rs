@@ -13,7 +13,7 @@ fn agent(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_holdfast-agent"))
         .args(arguments)
         .env_remove("HOLDFAST_STORE")
-        .env_remove("HOLDFAST_CONFIG")
+        .env_remove("HOLDFAST_AGENT_CONFIG")
         .env_remove("RUST_LOG")
         .output()
         .unwrap()

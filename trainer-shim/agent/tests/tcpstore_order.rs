@@ -117,7 +117,7 @@ fn sets_that_arrived_one_behind_the_other_travel_as_one_command() {
 #[test]
 fn joined_sets_stay_within_the_limits_of_one_command() {
     for limits in [
-        Limits { joined_sets_max: 2, ..Limits::default() },
+        Limits { command_keys_max: 2, ..Limits::default() },
         Limits { command_bytes_max: 6, ..Limits::default() },
     ] {
         let mut connection = connection_within(limits);

@@ -85,8 +85,8 @@ proptest! {
         prop_assert!(matches!(cut, Err(DecodeError::Truncated)), "{cut:?}");
     }
 
-    /// Content with a right checksum is still looked at: nothing but what a
-    /// machine can have written is accepted.
+    /// Content with a right checksum is still looked at: what is accepted is a
+    /// whole state, which can be written, read back and gone on with.
     #[test]
     fn what_an_image_says_is_checked(
         entries in generate::entries(12),
@@ -103,7 +103,9 @@ proptest! {
         if let Ok(machine) = Machine::decode(&mut &changed[..]) {
             let mut again = Vec::new();
             machine.encode(&mut again).unwrap();
-            prop_assert_eq!(again, changed, "accepted what it would not write");
+            let mut machine = Machine::decode(&mut &again[..]).unwrap();
+            entries.iter().for_each(|entry| drop(machine.apply(entry)));
+            machine.due(10);
         }
     }
 }

@@ -387,8 +387,10 @@ mod tests {
     #[test]
     fn bodies_are_flat_and_the_job_may_be_left_out() {
         assert_eq!(
-            from_value::<KeyValueRequest>(json!({"job": "j", "run": "r", "key": "k", "value": "v"}))
-                .unwrap(),
+            from_value::<KeyValueRequest>(
+                json!({"job": "j", "run": "r", "key": "k", "value": "v"})
+            )
+            .unwrap(),
             KeyValueRequest { scope: scope("j", Some("r")), key: "k".into(), value: "v".into() }
         );
         assert_eq!(
@@ -438,15 +440,9 @@ mod tests {
         let mark = Mark { revision: 8, replayed: false };
         assert_eq!(to_value(WrittenAnswer { mark }).unwrap(), json!({"revision": 8}));
         let added = AddedAnswer { value: 3, mark: Mark { replayed: true, ..mark } };
-        assert_eq!(
-            to_value(added).unwrap(),
-            json!({"value": 3, "revision": 8, "replayed": true})
-        );
+        assert_eq!(to_value(added).unwrap(), json!({"value": 3, "revision": 8, "replayed": true}));
         let popped = PoppedAnswer { value: None, length: 0, mark };
-        assert_eq!(
-            to_value(popped).unwrap(),
-            json!({"value": null, "length": 0, "revision": 8})
-        );
+        assert_eq!(to_value(popped).unwrap(), json!({"value": null, "length": 0, "revision": 8}));
     }
 
     #[test]

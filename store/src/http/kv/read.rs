@@ -146,7 +146,10 @@ pub struct LengthAnswer {
 
 async fn entry_of(app: &App, request: GetRequest) -> Answered<EntryAnswer> {
     let GetRequest { scope, key, stale } = request;
-    let absent = format!("there is no key {key} in {scope}");
+    let absent = match stale {
+        false => format!("there is no key {key} in {scope}"),
+        true => format!("there is no key {key} in {scope}, as far as this node knows (stale)"),
+    };
     match ask(app, Read::Get { scope, key }, stale).await? {
         (ReadOutcome::Entry(Some(entry)), seen) => Ok(Json(EntryAnswer { entry, seen })),
         (ReadOutcome::Entry(None), _) => Err(Problem::refused(Code::KeyNotFound, absent).into()),
@@ -167,10 +170,7 @@ async fn page_of(app: &App, request: ListRequest) -> Answered<PageAnswer> {
     post, path = "/v1/kv/get", operation_id = "kv_get", tag = "keys", request_body = GetRequest,
     responses((status = 200, description = "The key and its value", body = EntryAnswer), ReadProblems)
 )]
-pub async fn get(
-    State(app): State<App>,
-    Body(request): Body<GetRequest>,
-) -> Answered<EntryAnswer> {
+pub async fn get(State(app): State<App>, Body(request): Body<GetRequest>) -> Answered<EntryAnswer> {
     entry_of(&app, request).await
 }
 
@@ -336,8 +336,13 @@ mod tests {
 
     #[test]
     fn an_entry_is_flat_and_marked_when_stale() {
-        let entry =
-            KeyEntry { key: "k".into(), value: Some("v".into()), created: 2, modified: 3, version: 2 };
+        let entry = KeyEntry {
+            key: "k".into(),
+            value: Some("v".into()),
+            created: 2,
+            modified: 3,
+            version: 2,
+        };
         let answer = EntryAnswer { entry, seen: Seen { revision: 9, stale: true } };
         assert_eq!(
             to_value(answer).unwrap(),

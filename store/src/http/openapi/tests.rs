@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::http::{Method, Request, Response, StatusCode, header};
@@ -108,16 +109,15 @@ fn every_reference_leads_somewhere_and_no_schema_is_called_value() {
     assert!(!schemas.contains_key("Value"));
 }
 
-/// What a node answers that has not found its place yet.
+/// An app whose node has not found its place yet.
+fn forming() -> App {
+    let metrics = Arc::new(metrics::Metrics::new());
+    App::new(1, BTreeMap::new(), metrics, TaskTracker::new(), CancellationToken::new())
+}
+
+/// What it answers.
 async fn ask(request: Request<Body>) -> Response<Bytes> {
-    let app = App::new(
-        1,
-        BTreeMap::new(),
-        std::sync::Arc::new(Metrics::new()),
-        TaskTracker::new(),
-        CancellationToken::new(),
-    );
-    let response = TowerToHyperService::new(router(app)).call(request).await.unwrap();
+    let response = TowerToHyperService::new(router(forming())).call(request).await.unwrap();
     let (parts, body) = response.into_parts();
     Response::from_parts(parts, body.collect().await.unwrap().to_bytes())
 }
@@ -224,14 +224,7 @@ async fn the_description_and_the_metrics_are_there_before_the_node_is() {
 
 #[tokio::test]
 async fn unknown_paths_do_not_make_new_series() {
-    let app = App::new(
-        1,
-        BTreeMap::new(),
-        std::sync::Arc::new(Metrics::new()),
-        TaskTracker::new(),
-        CancellationToken::new(),
-    );
-    let service = TowerToHyperService::new(router(app));
+    let service = TowerToHyperService::new(router(forming()));
     for path in ["/one", "/two", "/livez", "/metrics"] {
         let request = Request::builder().uri(path).body(Body::empty()).unwrap();
         let response = service.call(request).await.unwrap();
@@ -239,8 +232,14 @@ async fn unknown_paths_do_not_make_new_series() {
         if path == "/metrics" {
             let text = std::str::from_utf8(&body).unwrap();
             let count = "holdfast_http_request_duration_seconds_count";
-            assert!(text.contains(&format!("{count}{{route=\"unknown\",code=\"404\"}} 2")), "{text}");
-            assert!(text.contains(&format!("{count}{{route=\"/livez\",code=\"200\"}} 1")), "{text}");
+            assert!(
+                text.contains(&format!("{count}{{route=\"unknown\",code=\"404\"}} 2")),
+                "{text}"
+            );
+            assert!(
+                text.contains(&format!("{count}{{route=\"/livez\",code=\"200\"}} 1")),
+                "{text}"
+            );
             assert!(!text.contains("/one"), "{text}");
         }
     }

@@ -288,7 +288,11 @@ mod tests {
     use super::*;
 
     fn header() -> SnapshotHeader {
-        SnapshotHeader { cluster_id: "c".into(), meta: SnapshotMetaRecord::default(), created_ms: 1 }
+        SnapshotHeader {
+            cluster_id: "c".into(),
+            meta: SnapshotMetaRecord::default(),
+            created_ms: 1,
+        }
     }
 
     fn written(body: &[u8]) -> Vec<u8> {

@@ -72,7 +72,8 @@ pub trait SnapshotImage: Send + Sync {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SnapshotOptions {
     /// Bytes a second that may be written, so that the log's syncs stay
-    /// smooth; none = as fast as it goes.
+    /// smooth; none = as fast as it goes, which a simulation wants: a pause
+    /// is one of the real clock.
     pub bytes_per_second: Option<u64>,
     /// Where blocking work is done.
     pub offload: Offload,
@@ -249,7 +250,8 @@ impl SnapshotStore {
         let mine = rank(file.meta.last.as_ref());
         let before = newest.as_ref().map(|newest| rank(newest.meta.last.as_ref()));
         let draft = file.draft.lock().take();
-        let is_old = before.is_some_and(|before| before > mine || before == mine && draft.is_none());
+        let is_old =
+            before.is_some_and(|before| before > mine || before == mine && draft.is_none());
         if is_old {
             return Ok(());
         }
@@ -285,11 +287,9 @@ impl SnapshotStore {
 fn unreadable(place: &std::path::Path, error: FormatError) -> StorageError {
     match error {
         FormatError::Io(error) => StorageError::io(place, "reading a snapshot")(error),
-        FormatError::Version(found) => StorageError::UnknownFormat {
-            file: place.to_owned(),
-            found,
-            known: format::VERSION,
-        },
+        FormatError::Version(found) => {
+            StorageError::UnknownFormat { file: place.to_owned(), found, known: format::VERSION }
+        }
         error => StorageError::damaged(place, error.to_string()),
     }
 }
@@ -471,18 +471,47 @@ impl Paced {
     }
 }
 
+/// How long so many bytes may take at least.
+fn time_for(bytes: u64, rate: u64) -> Duration {
+    let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate);
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
 impl Write for Paced {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         let count = self.inner.write(data)?;
         self.bytes += count as u64;
         if let Some(rate) = self.bytes_per_second.filter(|rate| *rate > 0) {
-            let due = Duration::from_secs_f64(self.bytes as f64 / rate as f64);
-            std::thread::sleep(due.saturating_sub(self.start.elapsed()));
+            std::thread::sleep(time_for(self.bytes, rate).saturating_sub(self.start.elapsed()));
         }
         Ok(count)
     }
 
     fn flush(&mut self) -> io::Result<()> {
         self.inner.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_which_snapshot_is_newer() {
+        let id = |term, node, index| Some(LogIdRecord { term, node, index });
+        let names = [None, id(1, 3, 9), id(1, 3, 10), id(2, 1, 9), id(10, 1, 9)];
+        let ranks: Vec<_> = names.iter().map(|id| rank_of(&name_of(id.as_ref()))).collect();
+        assert!(ranks.iter().all(Option::is_some));
+        assert!(ranks.is_sorted());
+        for foreign in ["7.part", "1-2.snap", "1-2-x.snap", "1-2-3-4.snap", ".snap", "snap"] {
+            assert_eq!(rank_of(foreign), None, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn pacing_spreads_bytes_over_time() {
+        assert_eq!(time_for(0, 5), Duration::ZERO);
+        assert_eq!(time_for(10 << 20, 1 << 20), Duration::from_secs(10));
+        assert_eq!(time_for(u64::MAX, 1), Duration::from_nanos(u64::MAX));
     }
 }

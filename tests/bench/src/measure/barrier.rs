@@ -118,7 +118,13 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
     let agent = Agent::start(bench, &cluster).await?;
     let torch = Torch::start(bench, cluster.folder()).await?;
     let columns = [
-        "shape", "connections", "p50 ms", "worst ms", "PyTorch's server p50 ms", "worst ms", "ratio of p50",
+        "shape",
+        "connections",
+        "p50 ms",
+        "worst ms",
+        "PyTorch's server p50 ms",
+        "worst ms",
+        "ratio of p50",
     ];
     let mut section = Section::new(title, &columns);
     for parties in PARTIES {
@@ -158,5 +164,6 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
     if torch.is_none() {
         section.remark(Torch::missing(bench));
     }
+    cluster.remark_elections(&mut section).await?;
     Ok(section)
 }

@@ -60,5 +60,6 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
         "A put needs its leader's sync and that of one follower, beside each other but on one disk here, and the wake-ups \
          of the threads between client, leader and follower.",
     );
+    cluster.remark_elections(&mut section).await?;
     Ok(section)
 }

@@ -1,5 +1,6 @@
 //! Operations per second through the TCPStore door.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::LEVELS;
@@ -7,10 +8,11 @@ use super::throughput::{Costed, costed};
 use crate::agent::Agent;
 use crate::arguments::Bench;
 use crate::cluster::Cluster;
-use crate::load::{self, DoorAdd, DoorCheck, DoorSetGet, Load, closed_loop};
+use crate::load::{self, DoorAdd, DoorCheck, DoorSetGet, Load, SharedWire, closed_loop};
 use crate::peer::torch::Torch;
 use crate::report::{Section, number};
 use crate::samples::median;
+use crate::wire::Wire;
 
 #[derive(Clone, Copy)]
 enum Operation {
@@ -30,14 +32,23 @@ impl Operation {
         }
     }
 
-    async fn load(self, address: &str, in_flight: usize, bench: &Bench) -> anyhow::Result<Load> {
-        let wires = load::wires(address, in_flight).await?.into_iter();
+    async fn load(
+        self,
+        wires: &[SharedWire],
+        in_flight: usize,
+        bench: &Bench,
+    ) -> anyhow::Result<Load> {
+        let wires = wires.iter().take(in_flight).cloned();
         match self {
             Operation::Add => closed_loop(wires.map(DoorAdd).collect(), &bench.effort).await,
             Operation::SetGet => closed_loop(wires.map(DoorSetGet).collect(), &bench.effort).await,
             Operation::Check => closed_loop(wires.map(DoorCheck).collect(), &bench.effort).await,
         }
     }
+}
+
+fn shared(wires: Vec<Wire>) -> Vec<SharedWire> {
+    wires.into_iter().map(|wire| Arc::new(tokio::sync::Mutex::new(wire))).collect()
 }
 
 pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
@@ -50,20 +61,32 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
         .collect();
     let mut ours: Vec<Vec<Costed>> = plan.iter().map(|_| Vec::new()).collect();
     let mut theirs: Vec<Vec<Costed>> = plan.iter().map(|_| Vec::new()).collect();
+    let our_wires = shared(load::wires(&agent.address, LEVELS[3]).await?);
+    let their_wires = match &torch {
+        Some(torch) => shared(load::wires(&torch.address, LEVELS[3]).await?),
+        None => Vec::new(),
+    };
     let servers = || anyhow::Ok(cluster.cpu()? + agent.child.cpu()?);
     for _ in 0..bench.effort.rounds {
         for (place, (operation, in_flight)) in plan.iter().enumerate() {
-            let load = operation.load(&agent.address, *in_flight, bench);
+            let load = operation.load(&our_wires, *in_flight, bench);
             ours[place].push(costed(servers, load).await?);
             if let Some(torch) = &torch {
-                let load = operation.load(&torch.address, *in_flight, bench);
+                let load = operation.load(&their_wires, *in_flight, bench);
                 theirs[place].push(costed(|| torch.child.cpu(), load).await?);
             }
         }
     }
     let columns = [
-        "operation", "connections", "per second", "p50 ms", "p99 ms", "servers' CPU s per 10k",
-        "PyTorch's server per second", "p50 ms", "ratio of p50",
+        "operation",
+        "connections",
+        "per second",
+        "p50 ms",
+        "p99 ms",
+        "servers' CPU s per 10k",
+        "PyTorch's server per second",
+        "p50 ms",
+        "ratio of p50",
     ];
     let mut section = Section::new(title, &columns);
     for (place, (operation, connections)) in plan.iter().enumerate() {
@@ -93,5 +116,6 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
     if torch.is_none() {
         section.remark(Torch::missing(bench));
     }
+    cluster.remark_elections(&mut section).await?;
     Ok(section)
 }

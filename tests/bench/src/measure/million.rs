@@ -204,5 +204,6 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
         "The three nodes make their snapshots at the same log index, so at the same time, and share the cores and the \
          disk: on hosts of their own each would make its own alone.",
     );
+    cluster.remark_elections(&mut section).await?;
     Ok(section)
 }

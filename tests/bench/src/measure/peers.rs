@@ -64,7 +64,8 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
             note(&mut lines, "Holdfast get", in_flight, connections, costed(servers, load).await?);
             if let Some(etcd) = &etcd {
                 let channels = etcd.connect(connections).await?;
-                let each = || channels.iter().cycle().take(in_flight).map(|channel| channel.sender());
+                let each =
+                    || channels.iter().cycle().take(in_flight).map(|channel| channel.sender());
                 let servers = || etcd.cpu();
                 let load = closed_loop(each().map(EtcdPut).collect(), &bench.effort);
                 note(&mut lines, "etcd put", in_flight, connections, costed(servers, load).await?);
@@ -75,10 +76,23 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
                 let servers = || redis.child.cpu();
                 let each = redis.connect(in_flight).await?.into_iter().map(RedisSet).collect();
                 let load = closed_loop(each, &bench.effort);
-                note(&mut lines, "Redis SET, synced", in_flight, in_flight, costed(servers, load).await?);
-                let each = redis.connect(in_flight).await?.into_iter().map(RedisIncrement).collect();
+                note(
+                    &mut lines,
+                    "Redis SET, synced",
+                    in_flight,
+                    in_flight,
+                    costed(servers, load).await?,
+                );
+                let each =
+                    redis.connect(in_flight).await?.into_iter().map(RedisIncrement).collect();
                 let load = closed_loop(each, &bench.effort);
-                note(&mut lines, "Redis INCR, synced", in_flight, in_flight, costed(servers, load).await?);
+                note(
+                    &mut lines,
+                    "Redis INCR, synced",
+                    in_flight,
+                    in_flight,
+                    costed(servers, load).await?,
+                );
             }
         }
     }
@@ -87,7 +101,9 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
         section.row(line(&of.what, of.in_flight, of.connections, &of.rounds));
     }
     for (ours, theirs) in [
-        ("Holdfast put", "etcd put"), ("Holdfast get", "etcd get"), ("Holdfast put", "Redis SET, synced"),
+        ("Holdfast put", "etcd put"),
+        ("Holdfast get", "etcd get"),
+        ("Holdfast put", "Redis SET, synced"),
     ] {
         for in_flight in IN_FLIGHT {
             let find = |what: &str| {
@@ -107,6 +123,7 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
         "etcd: three nodes with default settings, clients on its leader, by gRPC. Redis: one process with \
          appendfsync always, neither replicated nor able to fail over.",
     );
+    cluster.remark_elections(&mut section).await?;
     Ok(section)
 }
 

@@ -36,8 +36,14 @@ impl Costed {
 
 /// The columns of [`line`].
 pub(super) const COLUMNS: [&str; 8] = [
-    "operation", "in flight", "connections", "per second", "p50 ms", "p99 ms",
-    "servers' CPU s per 10k", "clients' CPU s per 10k",
+    "operation",
+    "in flight",
+    "connections",
+    "per second",
+    "p50 ms",
+    "p99 ms",
+    "servers' CPU s per 10k",
+    "clients' CPU s per 10k",
 ];
 
 /// One line of the table from the rounds of one load.
@@ -119,5 +125,6 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
         "Keys of 16 bytes, values of 128, 10,000 different keys, synced on a majority before the answer. \
          Clients and servers share the cores: what clients use is missing to the servers.",
     );
+    cluster.remark_elections(&mut section).await?;
     Ok(section)
 }

@@ -98,7 +98,10 @@ async fn open_watches(cluster: &Cluster, count: usize) -> anyhow::Result<Vec<Wat
 async fn registered(client: &Client) -> anyhow::Result<()> {
     // Tasks that have not run yet have not asked either.
     tokio::time::sleep(Duration::from_millis(500)).await;
-    client.keys(Scope::default()).get("registered", Deadline::after(Duration::from_secs(60))).await?;
+    client
+        .keys(Scope::default())
+        .get("registered", Deadline::after(Duration::from_secs(60)))
+        .await?;
     Ok(())
 }
 
@@ -117,8 +120,13 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
     drop(watches);
 
     let columns = [
-        "beside", "p50 ms, 1 in flight", "p99 ms", "per second, 64 in flight", "leader's CPU µs per put",
-        "leader's CPU when idle, cores", "leader's memory",
+        "beside",
+        "p50 ms, 1 in flight",
+        "p99 ms",
+        "per second, 64 in flight",
+        "leader's CPU µs per put",
+        "leader's CPU when idle, cores",
+        "leader's memory",
     ];
     let mut section = Section::new(title, &columns);
     let count = effort.watchers;
@@ -141,7 +149,8 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
     let alone = |of: fn(&Found) -> &Vec<f64>| median(of(&none).iter().chain(of(&between)).copied());
     for (what, found) in [("waits", &with_waits), ("watches", &with_watches)] {
         let cpu = median(found.cpu_us.iter().copied()) / alone(|found| &found.cpu_us);
-        let what_cpu = format!("leader's CPU per put beside {count} unrelated {what}, against none");
+        let what_cpu =
+            format!("leader's CPU per put beside {count} unrelated {what}, against none");
         section.aims.push(Aim::ratio_at_most(what_cpu, cpu, DEARER_MAX));
         let p50 = median(found.p50.iter().copied()) / alone(|found| &found.p50);
         let what_p50 = format!("p50 of a put beside {count} unrelated {what}, against none");
@@ -151,5 +160,6 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
         "The watchers live in the process that loads the cluster, and their connections report progress now and then: \
          that is what they use when idle.",
     );
+    cluster.remark_elections(&mut section).await?;
     Ok(section)
 }

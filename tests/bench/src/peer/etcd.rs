@@ -46,10 +46,22 @@ impl Etcd {
             let data = folder.join(format!("{name}-data")).display().to_string();
             let members = members.join(",");
             let arguments = [
-                "--name", &name, "--data-dir", &data,
-                "--listen-client-urls", &client, "--advertise-client-urls", &client,
-                "--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer,
-                "--initial-cluster", &members, "--initial-cluster-state", "new",
+                "--name",
+                &name,
+                "--data-dir",
+                &data,
+                "--listen-client-urls",
+                &client,
+                "--advertise-client-urls",
+                &client,
+                "--listen-peer-urls",
+                &peer,
+                "--initial-advertise-peer-urls",
+                &peer,
+                "--initial-cluster",
+                &members,
+                "--initial-cluster-state",
+                "new",
             ];
             nodes.push(Child::start(&name, &program, arguments, folder)?);
         }

@@ -29,8 +29,18 @@ impl Redis {
         std::fs::create_dir_all(&data)?;
         let data = data.display().to_string();
         let arguments = [
-            "--port", &port, "--bind", "127.0.0.1", "--dir", &data, "--save", "",
-            "--appendonly", "yes", "--appendfsync", "always",
+            "--port",
+            &port,
+            "--bind",
+            "127.0.0.1",
+            "--dir",
+            &data,
+            "--save",
+            "",
+            "--appendonly",
+            "yes",
+            "--appendfsync",
+            "always",
         ];
         let mut child = Child::start("redis", &program, arguments, folder)?;
         let address = format!("127.0.0.1:{port}");

@@ -245,7 +245,7 @@ proptest! {
     #[test]
     fn random_bytes_end_in_an_error_or_wait_for_more_within_the_bound(
         messages in proptest::collection::vec(message(), 0..4),
-        noise in proptest::collection::vec(noise(), 0..2000),
+        noise in proptest::collection::vec(noise(), 0..600),
         segment in 1usize..500,
     ) {
         let limits = Limits {

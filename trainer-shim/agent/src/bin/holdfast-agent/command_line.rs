@@ -113,7 +113,7 @@ pub struct Flags {
     pub connect_deadline: Option<String>,
 
     /// A TOML file with any of these settings.
-    #[arg(long, env = "HOLDFAST_CONFIG", value_name = "FILE")]
+    #[arg(long, env = "HOLDFAST_AGENT_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
 
     /// What to log, to stderr: error, warn, info, debug, trace, or a filter by

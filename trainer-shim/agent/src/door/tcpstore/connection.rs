@@ -349,7 +349,7 @@ impl Connection {
         let limits = &self.mapping.limits;
         let mut bytes = first.key.len() + first.value.len();
         let mut entries = vec![first];
-        while entries.len() < limits.joined_sets_max {
+        while entries.len() < limits.command_keys_max {
             let Some(Queued { message: Message::Set { key, value }, .. }) = self.queue.front()
             else {
                 break;

@@ -25,11 +25,12 @@ pub struct Limits {
     /// Longest answer (MULTI_GET, LIST_KEYS).
     pub answer_bytes_max: usize,
     /// Most bytes of keys and values in one command to the store: SETs are
-    /// joined up to it and a MULTI_SET is cut into commands of this size.
-    /// Below the store's own `command_bytes_max`; a single pair always fits.
+    /// joined up to it and a MULTI_SET is cut into commands of this size, so
+    /// that no client keeps a leader from its other duties. A single pair
+    /// always fits.
     pub command_bytes_max: usize,
-    /// Most SETs joined into one command.
-    pub joined_sets_max: usize,
+    /// Most keys in such a command.
+    pub command_keys_max: usize,
     /// Complete messages of one connection that wait for their turn; reading
     /// pauses beyond it.
     pub queued_bytes_max: usize,
@@ -63,8 +64,8 @@ impl Default for Limits {
             keys_per_message_max: 131_072,
             message_bytes_max: 32 * MIB,
             answer_bytes_max: 64 * MIB,
-            command_bytes_max: 4 * MIB,
-            joined_sets_max: 4_096,
+            command_bytes_max: MIB,
+            command_keys_max: 4_096,
             queued_bytes_max: 4 * MIB,
             unread_bytes_max: 64 * KIB,
             unread_time_max: Duration::from_secs(300),
@@ -100,7 +101,7 @@ impl Limits {
             ("message_bytes_max", self.message_bytes_max),
             ("answer_bytes_max", self.answer_bytes_max),
             ("command_bytes_max", self.command_bytes_max),
-            ("joined_sets_max", self.joined_sets_max),
+            ("command_keys_max", self.command_keys_max),
             ("queued_bytes_max", self.queued_bytes_max),
             ("unread_bytes_max", self.unread_bytes_max),
             ("wait_budget_bytes_max", self.wait_budget_bytes_max),

@@ -163,7 +163,10 @@ impl Mapping {
         for entry in entries {
             let size = entry.key.len() + entry.value.len();
             match commands.last_mut() {
-                Some(command) if bytes + size <= self.limits.command_bytes_max => {
+                Some(command)
+                    if bytes + size <= self.limits.command_bytes_max
+                        && command.len() < self.limits.command_keys_max =>
+                {
                     bytes += size;
                     command.push(entry);
                 }
@@ -311,7 +314,8 @@ mod tests {
 
     fn mapping() -> Mapping {
         let scope = Scope { job: "j".parse().unwrap(), run: Some("r1".parse().unwrap()) };
-        Mapping { scope, limits: Limits { command_bytes_max: 8, ..Limits::default() } }
+        let limits = Limits { command_bytes_max: 8, command_keys_max: 3, ..Limits::default() };
+        Mapping { scope, limits }
     }
 
     fn wrote(outcome: KvOutcome) -> CallAnswer {
@@ -407,8 +411,15 @@ mod tests {
     #[test]
     fn a_large_multi_set_is_cut_into_commands_in_its_order() {
         let pair = |key: &str, value: &str| KeyValue { key: key.into(), value: value.into() };
-        let entries =
-            vec![pair("/a", "1"), pair("/b", "22"), pair("/c", "a long value"), pair("/d", "")];
+        let entries = vec![
+            pair("/a", "1"),
+            pair("/b", "22"),
+            pair("/c", "a long value"),
+            pair("a", ""),
+            pair("b", ""),
+            pair("c", ""),
+            pair("d", ""),
+        ];
         let mapping = mapping();
         let (mut operation, mut step) =
             mapping.begin(Message::MultiSet { entries: entries.clone() });
@@ -419,7 +430,7 @@ mod tests {
             step = operation.resume(&mapping, wrote(KvOutcome::Written)).unwrap();
         }
         assert_eq!(step, Step::Done);
-        assert_eq!(seen.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1, 1]);
+        assert_eq!(seen.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1, 3, 1]);
         assert_eq!(seen.concat(), entries);
     }
 

@@ -1,0 +1,91 @@
+"""An ordinary env:// job: data-parallel training with gloo on two ranks of this machine.
+
+Plain PyTorch. Uses the store as real jobs do: a counter and a value each step, a
+`monitored_barrier`, a `new_group` in the middle. Takes steps until `finish` arrives on standard
+input, so that whoever drives it can disturb the store meanwhile.
+"""
+import datetime
+import multiprocessing
+import multiprocessing.connection
+import os
+import sys
+import threading
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+WORLD = 2
+STEPS_BEFORE_GROUP = 10
+PATIENCE = datetime.timedelta(seconds=60)
+
+
+def train(rank: int, finish) -> None:
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(WORLD))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=PATIENCE)
+    store = dist.distributed_c10d._get_default_store()
+    torch.manual_seed(7)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    group, step = None, 0
+    while True:
+        step += 1
+        x = torch.randn(8, 4, generator=torch.Generator().manual_seed(100 * step + rank))
+        loss = (model(x) - x.sum(dim=1, keepdim=True)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        store.set(f"loss/{rank}/{step}", repr(loss.item()))
+        store.add("steps", 1)
+        if step % 5 == 0:
+            dist.monitored_barrier(timeout=PATIENCE)
+        if step == STEPS_BEFORE_GROUP:
+            group = dist.new_group(list(range(WORLD)), timeout=PATIENCE)
+        if group is not None:
+            dist.all_reduce(torch.ones(1), group=group)
+        # Rank 0 decides when to end, for all.
+        ending = torch.tensor([1.0 if rank == 0 and finish.is_set() and group is not None else 0.0])
+        dist.broadcast(ending, src=0)
+        if rank == 0:
+            print(f"step {step}", flush=True)
+        if ending.item():
+            break
+    dist.monitored_barrier(timeout=PATIENCE)
+    total = store.add("steps", 0)
+    if total != WORLD * step:
+        raise AssertionError(f"{total} steps were counted and {WORLD * step} made")
+    for other in range(WORLD):
+        for n in range(1, step + 1):
+            store.get(f"loss/{other}/{n}")
+    dist.monitored_barrier(timeout=PATIENCE)
+    dist.destroy_process_group()
+    if rank == 0:
+        print(f"trained {step} steps", flush=True)
+
+
+def main() -> None:
+    # Forked, so that PyTorch is imported once.
+    context = multiprocessing.get_context("fork")
+    finish = context.Event()
+    ranks = [context.Process(target=train, args=(rank, finish)) for rank in range(WORLD)]
+    for rank in ranks:
+        rank.start()
+    threading.Thread(target=obey, args=(finish,), daemon=True).start()
+    # The first rank to end badly ends the job: the others would wait for it.
+    while any(rank.is_alive() for rank in ranks):
+        multiprocessing.connection.wait([rank.sentinel for rank in ranks if rank.is_alive()])
+        if any(rank.exitcode for rank in ranks):
+            for rank in ranks:
+                rank.kill()
+    sys.exit(any(rank.exitcode for rank in ranks))
+
+
+def obey(finish) -> None:
+    for line in sys.stdin:
+        if line.strip() == "finish":
+            finish.set()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+//! The arrows between the crates point one way, and the two big libraries are
+//! named in two places only.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use holdfast_tests::binaries::workspace;
+use serde_json::Value;
+
+/// Who may depend on whom, tests and build scripts included.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("holdfast-api", &[]),
+    ("holdfast-machine", &["holdfast-api"]),
+    ("holdfast-store", &["holdfast-api", "holdfast-machine"]),
+    ("holdfast-client", &["holdfast-api"]),
+    ("holdfast-cli", &["holdfast-api", "holdfast-client"]),
+    ("holdfast-agent", &["holdfast-api", "holdfast-client"]),
+    ("holdfast-tests", &["holdfast-api", "holdfast-client"]),
+    ("holdfast-bench", &["holdfast-api", "holdfast-client"]),
+];
+
+/// Outside crates that the machine must never see: it would no longer be a
+/// pure function of its log.
+const BANNED_IN_MACHINE: &[&str] = &["tokio", "openraft", "rocksdb", "rand"];
+
+fn packages() -> Vec<Value> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["metadata", "--format-version", "1", "--no-deps", "--offline"]);
+    let output = command.current_dir(workspace()).output().expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo writes JSON");
+    metadata["packages"].as_array().expect("a list").clone()
+}
+
+fn dependencies(package: &Value) -> Vec<(&str, bool)> {
+    let all = package["dependencies"].as_array().expect("a list").iter();
+    all.map(|d| (d["name"].as_str().expect("a name"), d["kind"] == "dev")).collect()
+}
+
+#[test]
+fn dependencies_point_one_way() {
+    let allowed: BTreeMap<&str, &[&str]> = ARROWS.iter().copied().collect();
+    let packages = packages();
+    let names: BTreeSet<&str> = packages.iter().filter_map(|p| p["name"].as_str()).collect();
+    assert_eq!(names, allowed.keys().copied().collect(), "a new crate needs its arrows here");
+    for package in &packages {
+        let name = package["name"].as_str().expect("a name");
+        for (dependency, _) in dependencies(package) {
+            let inside = names.contains(dependency);
+            assert!(
+                !inside || allowed[name].contains(&dependency),
+                "{name} must not depend on {dependency}"
+            );
+            assert!(
+                name != "holdfast-machine" || !BANNED_IN_MACHINE.contains(&dependency),
+                "the machine must not know {dependency}"
+            );
+        }
+    }
+}
+
+/// Where the libraries below consensus and storage may be named: there, and
+/// where the consensus library's own suite is run against our storage.
+const HOMES: &[&str] = &["store/src/raft", "store/src/storage", "store/tests/storage"];
+
+/// All Rust files below a folder.
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("a folder of the workspace") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = name.unwrap_or_default();
+        if path.is_dir() && !name.starts_with('.') && name != "target" {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// Whether a line of code names something of a library.
+fn names(line: &str, library: &str) -> bool {
+    let text_left_out: String = line.split('"').step_by(2).collect::<Vec<_>>().join(" ");
+    let code = text_left_out.split("//").next().unwrap_or_default();
+    let word = |c: char| c.is_alphanumeric() || c == '_';
+    code.match_indices(library).any(|(at, _)| {
+        let (before, after) = (&code[..at], &code[at + library.len()..]);
+        let free = !before.ends_with(word) && !after.starts_with(word);
+        free && (after.starts_with("::") || before.trim_end().ends_with("use"))
+    })
+}
+
+#[test]
+fn only_consensus_and_storage_name_the_libraries_below_them() {
+    let root = workspace();
+    let mut files = Vec::new();
+    sources(&root, &mut files);
+    assert!(files.len() > 50, "the search does not find the sources");
+    let (mut wrong, mut right) = (Vec::new(), 0);
+    for file in files {
+        let place = file.strip_prefix(&root).expect("it was found there").display().to_string();
+        let text = std::fs::read_to_string(&file).expect("a source");
+        for (number, line) in text.lines().enumerate() {
+            if names(line, "openraft") || names(line, "rocksdb") {
+                let home = HOMES.iter().any(|home| place.starts_with(home));
+                if home {
+                    right += 1;
+                } else {
+                    wrong.push(format!("{place}:{}: {}", number + 1, line.trim()));
+                }
+            }
+        }
+    }
+    assert!(right > 0, "the search does not find what it looks for");
+    assert!(wrong.is_empty(), "only {HOMES:?} may:\n{}", wrong.join("\n"));
+}

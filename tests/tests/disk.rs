@@ -1,0 +1,318 @@
+//! Disks fill up, rot, vanish and are restored from the wrong copy: the node
+//! refuses and says why, the others go on, and nothing acknowledged is lost.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use holdfast_api::Blob;
+use holdfast_tests::cluster::job;
+use holdfast_tests::{Adders, Cluster, Ended, binaries, eventually, soon};
+
+/// Snapshots and purges soon, so that there are files of every kind.
+const SMALL: [&str; 4] = ["--snapshot-entries", "60", "--entries-kept", "10"];
+
+async fn write(cluster: &Cluster, count: u64) {
+    let keys = cluster.client().keys(job("d"));
+    for n in 0..count {
+        let (key, value) = (format!("k{n}"), format!("v{n}-{}", "x".repeat(200)));
+        keys.put(key.as_str(), value.as_str(), soon()).await.expect("a put");
+    }
+}
+
+async fn assert_holds(cluster: &Cluster, count: usize) {
+    let keys = cluster.agreement(&job("d")).await;
+    assert_eq!(keys.len(), count);
+}
+
+/// A file system of its own that is unmounted in the end.
+struct Mount(PathBuf);
+
+impl Mount {
+    /// None where this user may not mount.
+    fn new(at: PathBuf, options: &str) -> Option<Mount> {
+        fs::create_dir_all(&at).expect("a temporary folder");
+        mount(&["-t", "tmpfs", "-o", options, "holdfast-test"], &at).then(|| Mount(at))
+    }
+
+    fn resize(&self, options: &str) {
+        assert!(mount(&["-o", &format!("remount,{options}")], &self.0), "it was mounted before");
+    }
+}
+
+fn mount(arguments: &[&str], at: &Path) -> bool {
+    let run = |program: &[&str]| {
+        let mut command = Command::new(program[0]);
+        command.args(&program[1..]).args(arguments).arg(at);
+        command.output().is_ok_and(|output| output.status.success())
+    };
+    run(&["mount"]) || run(&["sudo", "-n", "mount"])
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        for program in [&["umount", "-l"][..], &["sudo", "-n", "umount", "-l"]] {
+            let mut command = Command::new(program[0]);
+            command.args(&program[1..]).arg(&self.0);
+            if command.output().is_ok_and(|output| output.status.success()) {
+                return;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_stops_its_node_alone_and_nothing_is_lost() {
+    let mut cluster = Cluster::plan(3, &[]);
+    let full = 3;
+    let Some(disk) = Mount::new(cluster.folder().join("small-disk"), "size=24m") else {
+        eprintln!(
+            "SKIPPED: a full disk needs a small file system, and mounting one is not allowed here"
+        );
+        return;
+    };
+    cluster.set_data_dir(full, disk.0.join("node"));
+    for id in cluster.ids() {
+        cluster.launch(id);
+    }
+    cluster.wait_all_ready().await;
+    write(&cluster, 50).await;
+    let client = cluster.client();
+    let load = Adders::start(&client, &job("load"), 8);
+    load.progress(50).await;
+
+    // Whatever is left is taken away; the next write of the log finds nothing.
+    cluster.expect_error("no space left");
+    let filler = disk.0.join("filler");
+    drop(
+        Command::new("dd")
+            .args(["if=/dev/zero", "bs=64k"])
+            .arg(format!("of={}", filler.display()))
+            .output(),
+    );
+    let keys = client.keys(job("big"));
+    let big = "x".repeat(100_000);
+    for n in 0..40 {
+        // Larger than what a log file may still have room for.
+        keys.put(format!("k{n}").as_str(), big.as_str(), soon()).await.expect("two nodes go on");
+    }
+    cluster.refuses(full, &["no space left", "free space", "start the node again"]).await;
+    load.progress(50).await;
+
+    fs::remove_file(filler).expect("it was written");
+    disk.resize("size=200m");
+    cluster.restart(full).await;
+    load.progress(50).await;
+    let tally = load.finish().await;
+    assert_eq!(tally.failed, 0, "{tally:?}");
+    assert_holds(&cluster, 50).await;
+    cluster.agreement(&job("load")).await;
+    assert_eq!(cluster.agreement(&job("big")).await.len(), 40);
+}
+
+/// Files below a folder whose name `wanted` accepts, the biggest first.
+fn files(folder: &Path, wanted: impl Fn(&str) -> bool + Copy) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("a data folder") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        if path.is_dir() {
+            found.extend(files(&path, wanted));
+        } else if name.is_some_and(|name| wanted(&name)) {
+            found.push(path);
+        }
+    }
+    let length = |path: &PathBuf| fs::metadata(path).map_or(0, |metadata| metadata.len());
+    found.sort_by_key(|path| std::cmp::Reverse(length(path)));
+    found
+}
+
+/// Inverts one byte in the middle of what the file holds.
+fn damage(path: &Path) {
+    let bytes = fs::read(path).expect("a file of a stopped node");
+    // Files may be allocated ahead: zeros at the end are not yet content.
+    let content = bytes.iter().rposition(|byte| *byte != 0).expect("the file holds something") + 1;
+    let at = content / 2;
+    let file = fs::File::options().write(true).open(path).expect("a file of a stopped node");
+    file.write_all_at(&[!bytes[at]], at as u64).expect("a file of a stopped node");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_file_is_named_and_the_node_stays_down() {
+    let mut cluster = Cluster::start_with(3, &SMALL).await;
+    write(&cluster, 150).await;
+    let victim = cluster.follower().await;
+    eventually("a snapshot", async || {
+        let status = cluster.status(victim).await?;
+        status.nodes.into_iter().find(|node| node.id == victim)?.snapshot
+    })
+    .await;
+    cluster.kill(victim);
+    let sound = cluster.folder().join("sound");
+    copy(cluster.data_dir(victim), &sound);
+
+    let mut tried = 0;
+    for (kind, wanted) in [
+        ("the log", (|name| name.ends_with(".log")) as fn(&str) -> bool),
+        ("a table", |name| name.ends_with(".sst")),
+        ("the manifest", |name| name.starts_with("MANIFEST")),
+        ("a snapshot", |name| name.contains("snap")),
+        ("the watermark", |name| name.contains("watermark")),
+        ("the identity", |name| name == "identity.json"),
+    ] {
+        let Some(path) = files(cluster.data_dir(victim), wanted).into_iter().next() else {
+            // Not each start leaves a table behind.
+            assert_eq!(kind, "a table", "there is no file of the kind: {kind}");
+            continue;
+        };
+        tried += 1;
+        damage(&path);
+        cluster.launch(victim);
+        let (status, said) = cluster.ended(victim).await;
+        assert_eq!(status.code(), Some(1), "with {kind} damaged the node ended with {status}");
+        let last = said.lines().last().unwrap_or_default();
+        let folder = cluster.data_dir(victim).display().to_string();
+        assert!(last.contains(&folder), "{kind}: no file is named: {last}");
+        for text in ["restore", "node remove", "never used"] {
+            assert!(last.contains(text), "{kind}: {text:?} is missing: {last}");
+        }
+        cluster.wipe(victim);
+        copy(&sound, cluster.data_dir(victim));
+    }
+    assert!(tried >= 5);
+    // With its own bytes back it is as good as new.
+    cluster.restart(victim).await;
+    assert_holds(&cluster, 150).await;
+}
+
+/// Copies a folder with all that is in it.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a temporary folder");
+    for entry in fs::read_dir(from).expect("a data folder") {
+        let path = entry.expect("an entry").path();
+        let target = to.join(path.file_name().expect("an entry has a name"));
+        if path.is_dir() {
+            copy(&path, &target);
+        } else {
+            fs::copy(&path, &target).expect("a file of a stopped node");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_lost_its_disk_never_comes_back_under_its_old_id() {
+    let mut cluster = Cluster::start(3).await;
+    write(&cluster, 20).await;
+    for victim in [cluster.follower().await, cluster.leader().await] {
+        cluster.kill(victim);
+        let kept = cluster.folder().join(format!("kept-{victim}"));
+        fs::rename(cluster.data_dir(victim), &kept).expect("a stopped node's folder");
+        cluster.launch(victim);
+        let texts = ["its disk was lost", "node remove", "new id", "--join"];
+        cluster.refuses(victim, &texts).await;
+        cluster.wipe(victim);
+        fs::rename(&kept, cluster.data_dir(victim)).expect("a stopped node's folder");
+        cluster.restart(victim).await;
+    }
+    assert_holds(&cluster, 20).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_log_folder_was_lost_refuses() {
+    let mut cluster = Cluster::start(3).await;
+    write(&cluster, 20).await;
+    let victim = cluster.follower().await;
+    cluster.kill(victim);
+    let identity =
+        fs::read(cluster.data_dir(victim).join("identity.json")).expect("it was written");
+    cluster.wipe(victim);
+    fs::create_dir_all(cluster.data_dir(victim)).expect("a temporary folder");
+    fs::write(cluster.data_dir(victim).join("identity.json"), identity).expect("a file");
+    cluster.launch(victim);
+    cluster.refuses(victim, &["log", "missing", "node remove"]).await;
+    write(&cluster, 20).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_disk_was_rolled_back_refuses() {
+    let mut cluster = Cluster::start(3).await;
+    write(&cluster, 20).await;
+    for victim in [cluster.follower().await, cluster.leader().await] {
+        cluster.stop(victim).await;
+        let old = cluster.folder().join(format!("old-{victim}"));
+        copy(cluster.data_dir(victim), &old);
+        cluster.restart(victim).await;
+        write(&cluster, 40).await;
+        // How far the node's log reaches is noted by whoever leads, once it is
+        // caught up.
+        cluster.agreement(&job("d")).await;
+        noted(&cluster, victim).await;
+        cluster.stop(victim).await;
+        let new = cluster.folder().join(format!("new-{victim}"));
+        fs::rename(cluster.data_dir(victim), &new).expect("a stopped node's folder");
+        fs::rename(&old, cluster.data_dir(victim)).expect("a stopped node's folder");
+
+        cluster.expect_error("rolled back");
+        cluster.launch(victim);
+        cluster.refuses(victim, &["rolled back", "node remove", "new node id"]).await;
+        cluster.client().keys(job("d")).put("k0", "v0", soon()).await.expect("two nodes go on");
+        cluster.wipe(victim);
+        fs::rename(&new, cluster.data_dir(victim)).expect("a stopped node's folder");
+        cluster.restart(victim).await;
+    }
+    assert_holds(&cluster, 40).await;
+}
+
+/// Waits until a node's progress must have been written down by others: the
+/// leader does it each second, and at its end.
+async fn noted(cluster: &Cluster, victim: u64) {
+    if cluster.leader().await == victim {
+        // What others hold is the leader's to note; who follows it learns it
+        // when it leads. A leader is judged by its followers.
+        let to = cluster.follower().await;
+        cluster.cli_ok(&["leader", "transfer", &to.to_string()]).await;
+        eventually("the transfer", async || (cluster.leader().await == to).then_some(())).await;
+    }
+    tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_of_another_node_or_cluster_or_program_is_refused() {
+    let mut cluster = Cluster::start(3).await;
+    write(&cluster, 5).await;
+    let (one, two) = (cluster.data_dir(1).to_owned(), cluster.data_dir(2).to_owned());
+    cluster.kill(1);
+    cluster.kill(2);
+
+    cluster.set_data_dir(1, two.clone());
+    cluster.launch(1);
+    cluster.refuses(1, &["belongs to node 2", "--node-id 2"]).await;
+
+    // A node of another cluster is not talked to, whoever started it here.
+    let mut other = Cluster::start(1).await;
+    other.kill(1);
+    cluster.set_data_dir(1, other.data_dir(1).to_owned());
+    cluster.expect_error("cluster");
+    cluster.launch(1);
+    cluster.refuses(1, &["cluster", "--data-dir"]).await;
+
+    let foreign = cluster.folder().join("foreign");
+    fs::create_dir_all(&foreign).expect("a temporary folder");
+    fs::write(foreign.join("holiday.jpg"), "").expect("a temporary file");
+    cluster.set_data_dir(1, foreign);
+    cluster.launch(1);
+    cluster.refuses(1, &["holiday.jpg", "choose an empty folder"]).await;
+
+    cluster.set_data_dir(1, one);
+    cluster.set_data_dir(2, two);
+    cluster.restart(1).await;
+    // One folder, two processes.
+    let mut second = binaries::command("holdfast-store");
+    second.args(["serve", "--node-id", "1", "--data-dir"]).arg(cluster.data_dir(1));
+    second.args(["--listen", &format!("127.0.0.1:{}", cluster.port())]);
+    Ended::of(second).await.failed(1, &["another holdfast-store is using", "stop it first"]);
+    cluster.restart(2).await;
+    assert_eq!(cluster.agreement(&job("d")).await.len(), 5);
+    assert!(cluster.agreement(&job("d")).await.contains_key(&Blob::from("k4")));
+}

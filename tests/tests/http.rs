@@ -1,0 +1,146 @@
+//! JSON over HTTP: any node answers any call, and a retry has one effect.
+
+use holdfast_api::routes;
+use holdfast_tests::http::{Response, get, send};
+use holdfast_tests::{Cluster, eventually};
+use http::Method;
+use serde_json::{Value, json};
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+async fn post(address: &str, path: &str, headers: &[(&str, &str)], body: Value) -> Response {
+    let headers = [&[JSON], headers].concat();
+    let answer = send(address, Method::POST, path, &headers, body.to_string()).await;
+    answer.unwrap_or_else(|error| panic!("POST {path} to {address}: {error}"))
+}
+
+async fn post_ok(address: &str, path: &str, body: Value) -> Value {
+    let answer = post(address, path, &[], body).await;
+    assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+    answer.json()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_node_answers_every_call() {
+    let cluster = Cluster::start(3).await;
+    for (n, id) in cluster.ids().into_iter().enumerate() {
+        let node = cluster.address(id);
+        let key = format!("k{n}");
+        post_ok(node, "/v1/kv/put", json!({"key": key, "value": "v"})).await;
+        assert_eq!(
+            post_ok(node, "/v1/kv/add", json!({"key": "n", "delta": 1})).await["value"],
+            n + 1
+        );
+        let cas = json!({"key": "c", "expected": "", "desired": "x"});
+        assert_eq!(post_ok(node, "/v1/kv/cas", cas).await["swapped"], n == 0);
+        post_ok(node, "/v1/kv/append", json!({"key": "a", "value": "+"})).await;
+        post_ok(node, "/v1/kv/push", json!({"key": "q", "value": key})).await;
+        let waited = json!({"keys": [key], "timeout_ms": 1000});
+        assert_eq!(post_ok(node, "/v1/kv/wait", waited).await["met"], true);
+        // What one node was told, each node tells.
+        for other in cluster.ids() {
+            let entry = get(cluster.address(other), &format!("/v1/kv/get?key={key}")).await;
+            assert_eq!(entry.expect("an answer").json()["value"], "v");
+        }
+    }
+    let node = cluster.address(cluster.follower().await);
+    let list = post_ok(node, "/v1/kv/list", json!({"prefix": "k"})).await;
+    let keys: Vec<&Value> =
+        list["entries"].as_array().expect("a list").iter().map(|e| &e["key"]).collect();
+    assert_eq!(keys, ["k0", "k1", "k2"]);
+    assert_eq!(post_ok(node, "/v1/kv/pop", json!({"key": "q"})).await["value"], "k0");
+    assert_eq!(post_ok(node, "/v1/kv/count", json!({"prefix": "k"})).await["count"], 3);
+    let status = get(node, routes::STATUS).await.expect("an answer").json();
+    assert_eq!(status["nodes"].as_array().map(Vec::len), Some(3));
+    let document = get(node, routes::OPENAPI).await.expect("an answer").json();
+    for path in ["/v1/kv/put", "/v1/kv/watch", "/v1/node/add", "/v1/status"] {
+        assert!(document["paths"][path].is_object(), "{path} is not described");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_in_a_session_has_one_effect_through_any_node_and_leader() {
+    let mut cluster = Cluster::start(3).await;
+    let follower = cluster.address(cluster.follower().await).to_owned();
+    let opened = post_ok(&follower, "/v1/session/open", json!({"ttl_ms": 60_000})).await;
+    let session = opened["session"].to_string();
+    let headers = [
+        (routes::SESSION_HEADER, session.as_str()),
+        (routes::SEQUENCE_HEADER, "1"),
+        (routes::ACK_HEADER, "1"),
+    ];
+    let add = json!({"key": "n", "delta": 7});
+    let first = post(&follower, "/v1/kv/add", &headers, add.clone()).await.json();
+    assert_eq!((&first["value"], &first["replayed"]), (&json!(7), &Value::Null));
+    for id in cluster.ids() {
+        let again = post(cluster.address(id), "/v1/kv/add", &headers, add.clone()).await.json();
+        assert_eq!((&again["value"], &again["replayed"]), (&json!(7), &json!(true)));
+        assert_eq!(again["revision"], first["revision"]);
+    }
+    assert!(cluster.duplicates_answered().await >= 3.0);
+    let leader = cluster.leader().await;
+    cluster.kill(leader);
+    for id in cluster.awake() {
+        let again = eventually("an answer behind the failover", async || {
+            let again = post(cluster.address(id), "/v1/kv/add", &headers, add.clone()).await;
+            (again.status == 200).then(|| again.json())
+        })
+        .await;
+        assert_eq!((&again["value"], &again["replayed"]), (&json!(7), &json!(true)));
+    }
+    // The next sequence acknowledges the first, which is stale from then on.
+    let address = cluster.address(cluster.leader().await).to_owned();
+    let headers_of = |sequence, ack| {
+        [
+            (routes::SESSION_HEADER, session.as_str()),
+            (routes::SEQUENCE_HEADER, sequence),
+            (routes::ACK_HEADER, ack),
+        ]
+    };
+    let next = post(&address, "/v1/kv/add", &headers_of("2", "2"), add.clone()).await.json();
+    assert_eq!(next["value"], 14);
+    let stale = post(&address, "/v1/kv/add", &headers_of("1", "1"), add).await;
+    assert_eq!((stale.status, &stale.json()["code"]), (409, &json!("stale")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn problems_say_what_happened_and_what_to_do() {
+    let mut cluster = Cluster::start(3).await;
+    let leader = cluster.leader().await;
+    let node = cluster.address(leader).to_owned();
+    let put = |body: &'static str| {
+        let node = node.clone();
+        async move { send(&node, Method::POST, "/v1/kv/put", &[JSON], body).await.expect("an answer") }
+    };
+    for (answer, status, code) in [
+        (put("{").await, 400, "invalid_request"),
+        (put(r#"{"key": 7}"#).await, 400, "invalid_request"),
+        (put(r#"{"job": "a/b", "key": "k", "value": "v"}"#).await, 400, "invalid_request"),
+        (get(&node, "/v1/kv/get?key=missing").await.expect("an answer"), 404, "key_not_found"),
+        (get(&node, "/v1/nothing").await.expect("an answer"), 404, "invalid_request"),
+    ] {
+        let text = answer.text();
+        assert_eq!(answer.headers["content-type"], "application/problem+json", "{text}");
+        let problem = answer.json();
+        assert_eq!((answer.status, &problem["code"]), (status, &json!(code)), "{text}");
+        assert_eq!((&problem["retryable"], &problem["outcome"]), (&json!(false), &json!("none")));
+        assert!(problem["detail"].as_str().is_some_and(|detail| detail.len() > 10), "{text}");
+    }
+    // Without a quorum a follower has no leader to pass calls to, and says so.
+    let others: Vec<_> = cluster.ids().into_iter().filter(|id| *id != leader).collect();
+    cluster.kill(leader);
+    cluster.kill(others[0]);
+    let alone = cluster.address(others[1]).to_owned();
+    let unavailable = eventually("the last node to miss its leader", async || {
+        let answer = get(&alone, "/v1/kv/get?key=k").await.ok()?;
+        (answer.json()["code"] == "unavailable").then_some(answer)
+    })
+    .await;
+    assert_eq!(unavailable.status, 503);
+    assert!(unavailable.headers.contains_key("retry-after"));
+    // Alive is not ready.
+    assert_eq!(get(&alone, routes::LIVEZ).await.expect("an answer").status, 200);
+    assert_eq!(get(&alone, routes::READYZ).await.expect("an answer").status, 503);
+    let metrics = get(&alone, routes::METRICS).await.expect("an answer").text();
+    assert!(metrics.contains("holdfast_server_has_leader 0"), "{metrics}");
+}

@@ -1,0 +1,198 @@
+//! Nodes join, vote, leave; and a new one is brought up to date.
+
+use holdfast_api::{Admin, Blob, Code, NodeRole};
+use holdfast_client::Error;
+use holdfast_tests::cluster::job;
+use holdfast_tests::{Adders, Cluster, eventually, soon};
+
+const ADDERS: usize = 24;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_joins_votes_and_replaces_another_under_load() {
+    let mut cluster = Cluster::start(3).await;
+    let client = cluster.client();
+    let load = Adders::start(&client, &job("load"), ADDERS);
+    load.progress(50).await;
+
+    let new = cluster.join();
+    let address = cluster.address(new).to_owned();
+    eventually("the new node to listen", async || {
+        tokio::net::TcpStream::connect(&address).await.ok()
+    })
+    .await;
+    cluster.cli_ok(&["node", "add", &new.to_string(), &address]).await;
+    let role = role_of(&cluster, new).await;
+    assert_eq!(role, (NodeRole::Learner, false), "a new node does not vote");
+    promote(&cluster, new).await;
+    assert!(role_of(&cluster, new).await.1, "a promoted node votes");
+    cluster.wait_ready(new).await;
+    load.progress(50).await;
+
+    // The leader itself is removed: leadership is handed over first.
+    let removed = cluster.leader().await;
+    cluster.cli_ok(&["node", "remove", &removed.to_string()]).await;
+    let (status, said) = cluster.ended(removed).await;
+    assert_ne!(status.code(), Some(0), "a removed node that is started again must stay down");
+    let last = said.lines().last().unwrap_or_default();
+    assert!(last.contains("removed"), "{last}");
+    load.progress(50).await;
+    let tally = load.finish().await;
+    assert_eq!((tally.failed, tally.unknown), (0, 0), "{tally:?}");
+
+    let status = cluster.status(new).await.expect("a node that runs answers");
+    let members: Vec<_> = status.nodes.iter().map(|node| node.id).collect();
+    assert_eq!(members.len(), 3);
+    assert!(!members.contains(&removed), "{members:?}");
+
+    // It is refused for ever: with what it has, and with an empty disk.
+    cluster.expect_error("removed");
+    cluster.launch(removed);
+    cluster.refuses(removed, &["removed"]).await;
+    cluster.wipe(removed);
+    cluster.launch(removed);
+    cluster.refuses(removed, &["removed", "new --node-id"]).await;
+    cluster.agreement(&job("load")).await;
+}
+
+async fn role_of(cluster: &Cluster, id: u64) -> (NodeRole, bool) {
+    eventually("a status that lists the node", async || {
+        let leader = cluster.leader().await;
+        let status = cluster.status(leader).await?;
+        let node = status.nodes.into_iter().find(|node| node.id == id)?;
+        (node.role != NodeRole::Unreachable).then_some((node.role, node.voter))
+    })
+    .await
+}
+
+/// Promotes a learner as soon as it has caught up.
+async fn promote(cluster: &Cluster, id: u64) {
+    let client = cluster.client();
+    eventually("the learner to catch up", async || {
+        match client.admin(Admin::PromoteNode { node: id }, soon()).await {
+            Ok(()) => Some(()),
+            Err(error) if error.code() == Code::QuorumWouldBeLost => None,
+            Err(error) => panic!("node {id} cannot be promoted: {error}"),
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_would_lose_the_quorum_is_refused() {
+    let mut cluster = Cluster::start(3).await;
+    let leader = cluster.leader().await;
+    let mut followers = cluster.ids();
+    followers.retain(|id| *id != leader);
+    let (dead, healthy) = (followers[0], followers[1]);
+    cluster.kill(dead);
+    // Of the two voters left by removing the healthy one, one would answer.
+    let client = cluster.client();
+    eventually("the leader to miss the dead node", async || {
+        match client.admin(Admin::RemoveNode { node: healthy }, soon()).await {
+            Err(error) if error.code() == Code::QuorumWouldBeLost => Some(()),
+            Err(error) => panic!("{error}"),
+            Ok(()) => panic!("the removal of node {healthy} was let through with node {dead} dead"),
+        }
+    })
+    .await;
+    let said = cluster.cli_fails(1, &["node", "remove", &healthy.to_string()]).await;
+    assert!(said.contains("needed") && said.contains("answer"), "{said}");
+    // The dead one may go: two healthy voters are left.
+    client.admin(Admin::RemoveNode { node: dead }, soon()).await.expect("the dead node goes");
+    client.keys(job("q")).put("k", "v", soon()).await.expect("two voters serve");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_wishes_of_an_operator_are_refused_with_what_to_do() {
+    let mut cluster = Cluster::start(3).await;
+    let client = cluster.client();
+    let refused = async |admin: Admin| match client.admin(admin, soon()).await {
+        Err(Error::Refused(problem)) => (problem.code, problem.message),
+        other => panic!("{other:?}"),
+    };
+    let (code, said) = refused(Admin::PromoteNode { node: 9 }).await;
+    assert_eq!(code, Code::NodeNotFound, "{said}");
+    let (code, said) = refused(Admin::PromoteNode { node: 2 }).await;
+    assert!(code == Code::Conflict && said.contains("votes already"), "{said}");
+    let nobody = format!("127.0.0.1:{}", cluster.port());
+    let (code, said) = refused(Admin::AddNode { node: 4, address: nobody.clone() }).await;
+    assert!(code == Code::Conflict && said.contains("--join"), "{said}");
+    let taken = cluster.address(2).to_owned();
+    let (code, said) = refused(Admin::AddNode { node: 4, address: taken }).await;
+    assert!(code == Code::Conflict && said.contains("address of node 2"), "{said}");
+    let (code, said) = refused(Admin::TransferLeader { to: Some(9) }).await;
+    assert_eq!(code, Code::NodeNotFound, "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leadership_goes_where_an_operator_wants_it() {
+    let cluster = Cluster::start(3).await;
+    let client = cluster.client();
+    let load = Adders::start(&client, &job("load"), ADDERS);
+    for _ in 0..3 {
+        load.progress(30).await;
+        let to = cluster.follower().await;
+        cluster.cli_ok(&["leader", "transfer", &to.to_string()]).await;
+        eventually("the chosen node to lead", async || {
+            (cluster.leader().await == to).then_some(())
+        })
+        .await;
+    }
+    let tally = load.finish().await;
+    assert_eq!((tally.failed, tally.unknown), (0, 0), "{tally:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_brings_an_empty_node_up_to_date_and_outlives_restarts() {
+    let flags = ["--snapshot-entries", "50", "--entries-kept", "10"];
+    let mut cluster = Cluster::start_with(3, &flags).await;
+    let client = cluster.client();
+    let keys = client.keys(job("s"));
+    for n in 0..150 {
+        keys.put(format!("k{n}").as_str(), format!("v{n}").as_str(), soon()).await.expect("a put");
+    }
+    // Entries that a new node would need are gone: only a snapshot has them.
+    for id in cluster.ids() {
+        eventually(&format!("a snapshot of node {id}"), async || {
+            let status = cluster.status(id).await?;
+            let own = status.nodes.into_iter().find(|node| node.id == id)?;
+            (own.snapshot? >= 100).then_some(())
+        })
+        .await;
+    }
+    let new = cluster.join();
+    let address = cluster.address(new).to_owned();
+    eventually("the new node to be added", async || {
+        client.admin(Admin::AddNode { node: new, address: address.clone() }, soon()).await.ok()
+    })
+    .await;
+    promote(&cluster, new).await;
+    cluster.wait_ready(new).await;
+    let (_, content) = eventually("the new node to hold everything", async || {
+        let content = cluster.content(new, &job("s")).await?;
+        (content.1.len() == 150).then_some(content)
+    })
+    .await;
+    assert_eq!(content[&Blob::from("k149")], Blob::from("v149"));
+
+    // A follower that was away for longer than the log reaches back.
+    let away = cluster.ids()[0];
+    cluster.kill(away);
+    for n in 150..300 {
+        keys.put(format!("k{n}").as_str(), format!("v{n}").as_str(), soon()).await.expect("a put");
+    }
+    cluster.restart(away).await;
+    assert_eq!(cluster.agreement(&job("s")).await.len(), 300);
+
+    // And everything again from snapshots and the logs behind them.
+    for id in cluster.ids() {
+        cluster.kill(id);
+    }
+    for id in cluster.ids() {
+        cluster.launch(id);
+    }
+    cluster.wait_all_ready().await;
+    let kept = cluster.agreement(&job("s")).await;
+    assert_eq!(kept.len(), 300);
+    assert_eq!(kept[&Blob::from("k299")], Blob::from("v299"));
+}

@@ -1,0 +1,72 @@
+//! PyTorch as it is, in front of a store whose leaders die.
+
+use holdfast_tests::python::{python, script};
+use holdfast_tests::{Agent, Cluster, Script, binaries};
+
+/// Kills after which a test that saw no replayed answer gives up.
+const ROUNDS_MAX: u32 = 15;
+
+/// Kills the leader while the program works, until a retry was answered from
+/// the session table. The program reports its progress in lines that begin
+/// with `word`.
+async fn kill_leaders(cluster: &mut Cluster, program: &mut Script, word: &str, rounds_min: u32) {
+    let mut replayed = 0.0;
+    for round in 1..=ROUNDS_MAX {
+        program.says(word).await;
+        let leader = cluster.leader().await;
+        // What the program reported lies behind it: it is in the next one.
+        cluster.kill(leader);
+        // One line may have been on its way before the kill.
+        program.says(word).await;
+        program.says(word).await;
+        replayed += cluster.duplicates_answered().await;
+        cluster.restart(leader).await;
+        if replayed > 0.0 && round >= rounds_min {
+            return;
+        }
+    }
+    panic!(
+        "the leader was killed {ROUNDS_MAX} times, and no retry was answered from the session table"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pytorchs_client_does_not_notice_that_leaders_die() {
+    let mut cluster = Cluster::start(3).await;
+    let agent = Agent::start(&mut cluster, "torch").await;
+    let (host, port) = agent.host_and_port();
+    let mut program = Script::start(&mut cluster, "store_ops.py", &[host, port]);
+    program.says("operations").await;
+    kill_leaders(&mut cluster, &mut program, "round", 3).await;
+    program.order("stop").await;
+    program.says("counted").await;
+    program.succeeds().await;
+}
+
+/// The job under `holdfast-agent run`, in a run of its own.
+fn job(cluster: &mut Cluster, name: &str) -> Script {
+    let mut agent = binaries::command("holdfast-agent");
+    agent.args(["run", "--store", &cluster.list(), "--job", "ddp", "--"]);
+    agent.arg(python()).arg("-u").arg(script("ddp_job.py"));
+    Script::start_command(cluster, name, agent)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_trains_through_dying_leaders_and_can_be_run_again() {
+    let mut cluster = Cluster::start(3).await;
+    let mut first = job(&mut cluster, "first-run");
+    // In the middle of setting up, and on both sides of the new group.
+    kill_leaders(&mut cluster, &mut first, "step", 2).await;
+    first.order("finish").await;
+    first.says("trained").await;
+    first.succeeds().await;
+
+    // The same job once more: its ranks would hang on the addresses of the
+    // first run's, if they could see them.
+    let mut second = job(&mut cluster, "second-run");
+    second.order("finish").await;
+    second.says("trained").await;
+    second.succeeds().await;
+    let runs = cluster.cli_ok(&["--job", "ddp", "run", "list"]).await;
+    assert!(runs.contains("r1") && runs.contains("r2"), "{runs}");
+}
