@@ -209,7 +209,9 @@ impl Actor {
         let leads = self.navigator.leads();
         let Some(link) = &mut self.link else { return };
         let mut batch = Vec::new();
-        for (asked, stale) in [(&mut link.poll, false), (&mut link.probe, true)] {
+        // A leader proves that it still leads: cut off from the others it would
+        // answer stale questions for ever, and commands never.
+        for (asked, stale) in [(&mut link.poll, false), (&mut link.probe, !leads)] {
             if *asked == Asked::Due {
                 let id = self.calls.next_wire();
                 *asked = Asked::Open(id);
@@ -242,7 +244,10 @@ impl Actor {
                 }
             } else if link.probe == Asked::Open(reply.id) {
                 link.probe = Asked::No;
-                News::None
+                match reply.body {
+                    ReplyBody::Problem(problem) => News::NotLeader(problem.leader),
+                    _ => News::None,
+                }
             } else {
                 self.calls.on_reply(reply, now, random)
             };

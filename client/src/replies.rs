@@ -119,8 +119,13 @@ impl Calls {
     ) -> News {
         let Some(call) = self.open.get_mut(&id) else { return News::None };
         let final_for_it = match &call.ask {
-            // Nothing tells an earlier try of an operator's wish from a new one.
-            Ask::Admin { .. } => !problem.retryable || problem.outcome != Effectiveness::None,
+            // Nothing tells an earlier try of an operator's wish from a new one,
+            // and what stands in its way is for the operator to hear.
+            Ask::Admin { .. } => {
+                !says_nobody_leads(&problem)
+                    || !problem.retryable
+                    || problem.outcome != Effectiveness::None
+            }
             Ask::Propose { .. } if problem.code == Code::SessionExpired => {
                 self.session_expired();
                 return News::None;

@@ -106,7 +106,9 @@ pub async fn run(args: DevArgs) -> anyhow::Result<()> {
             failed = true;
         }
     }
-    tracing::debug!(failed, "all nodes have ended");
+    if failed {
+        bail!("not every node ran until it was told to stop");
+    }
     Ok(())
 }
 

@@ -19,6 +19,7 @@ use http::{HeaderMap, Method};
 use serde::{Deserialize, Serialize};
 
 use crate::dial::{self, DialError};
+use crate::raft::peer::Witness;
 
 /// Path of a node's [`Identity`], for other nodes.
 pub const IDENTITY: &str = "/raft/v1/identity";
@@ -31,6 +32,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// How long another node may take to answer.
 const ASK_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Most nodes asked in one look around.
+const ASKED_MAX: usize = 64;
 
 /// After this long the wait is explained again.
 const EXPLAIN_EVERY: Duration = Duration::from_secs(5);
@@ -48,6 +52,10 @@ pub struct Identity {
     pub members: BTreeMap<NodeId, String>,
     /// Ids that were removed.
     pub retired: BTreeSet<NodeId>,
+    /// If it leads: how far its own log reaches, committed and durable. Its
+    /// followers remember it, as it remembers theirs.
+    #[serde(default)]
+    pub reach: Option<Witness>,
 }
 
 /// What a founder hands over.
@@ -127,6 +135,20 @@ pub enum FormationError {
         /// What this one was told.
         ours: String,
     },
+    /// The data folder belongs to another cluster than the nodes around.
+    #[error(
+        "node {other} belongs to cluster {theirs}, and this node's data folder to cluster {ours}: check --data-dir and --initial-cluster; node {node} of cluster {ours} never changes its cluster"
+    )]
+    OtherCluster {
+        /// This node.
+        node: NodeId,
+        /// The cluster of its folder.
+        ours: String,
+        /// A node that it was told of.
+        other: NodeId,
+        /// That node's cluster.
+        theirs: String,
+    },
     /// An address leads to another node.
     #[error(
         "--initial-cluster says that node {meant} is at {address}, but node {reached} answers there"
@@ -177,11 +199,10 @@ fn judge(
     initial: &BTreeMap<NodeId, String>,
     answers: &BTreeMap<NodeId, Identity>,
 ) -> Result<Next, FormationError> {
+    if let Some(next) = place_among(node, answers)? {
+        return Ok(next);
+    }
     for (meant, answer) in answers {
-        if let Some(cluster_id) = answer.cluster_id.clone().filter(|_| !answer.members.is_empty()) {
-            let ask = initial.get(meant).cloned().unwrap_or_default();
-            return place_in(node, cluster_id, answer, &ask).map(Next::Take);
-        }
         if answer.node != *meant {
             let address = initial.get(meant).cloned().unwrap_or_default();
             return Err(FormationError::OtherNode { meant: *meant, address, reached: answer.node });
@@ -213,20 +234,38 @@ fn judge(
     Ok(Next::HandOver(begun.unwrap_or_else(new_cluster_id)))
 }
 
-/// The place of an empty node in an existing cluster.
-fn place_in(
+/// The place of an empty node in an existing cluster; none if no cluster that
+/// was founded answers. One that knows this id as a member or as removed is
+/// believed, however few the others: an older view may not know it yet. A
+/// place is taken only when a majority of the members answered.
+fn place_among(
     node: NodeId,
-    cluster_id: String,
-    answer: &Identity,
-    ask: &str,
-) -> Result<Place, FormationError> {
-    if answer.retired.contains(&node) {
-        return Err(FormationError::Retired { node, cluster_id });
+    answers: &BTreeMap<NodeId, Identity>,
+) -> Result<Option<Next>, FormationError> {
+    let founded = answers.values().filter(|answer| !answer.members.is_empty());
+    let Some(widest) = founded.clone().max_by_key(|answer| answer.members.len()) else {
+        return Ok(None);
+    };
+    let cluster_id = widest.cluster_id.clone().unwrap_or_default();
+    for answer in founded.clone() {
+        if answer.retired.contains(&node) {
+            return Err(FormationError::Retired { node, cluster_id });
+        }
+        if answer.members.contains_key(&node) {
+            let ask = answer.members.iter().find(|(id, _)| **id == answer.node);
+            let ask = ask.map(|(_, address)| address.clone()).unwrap_or_default();
+            return Err(FormationError::DiskLost { node, cluster_id, ask });
+        }
     }
-    if answer.members.contains_key(&node) {
-        return Err(FormationError::DiskLost { node, cluster_id, ask: ask.to_owned() });
-    }
-    Ok(Place::Member { cluster_id })
+    let needed = widest.members.len() / 2 + 1;
+    let heard = founded.filter(|answer| widest.members.contains_key(&answer.node)).count();
+    Ok(Some(if heard >= needed {
+        Next::Take(Place::Member { cluster_id })
+    } else {
+        Next::Wait(format!(
+            "cluster {cluster_id} exists; to join it {needed} of its nodes must answer, and {heard} do"
+        ))
+    }))
 }
 
 fn new_cluster_id() -> String {
@@ -270,22 +309,38 @@ async fn look(node: NodeId, plan: &Plan) -> Result<Next, FormationError> {
     match plan {
         Plan::Found { initial } => judge(node, initial, &ask_others(node, initial).await),
         Plan::Join { known } => {
-            let mut why = Vec::new();
-            for address in known {
-                match ask_identity(address, ASK_TIME_MAX).await {
-                    Ok(answer) if answer.members.is_empty() => {
-                        why.push(format!("{address} belongs to no cluster yet"));
-                    }
-                    Ok(answer) => {
-                        let cluster_id = answer.cluster_id.clone().unwrap_or_default();
-                        return place_in(node, cluster_id, &answer, address).map(Next::Take);
-                    }
-                    Err(error) => why.push(error.to_string()),
-                }
-            }
-            Ok(Next::Wait(format!("no cluster to join answers: {}", why.join("; "))))
+            let (answers, why) = ask_cluster(known).await;
+            let waiting = || format!("no cluster to join answers: {}", why.join("; "));
+            Ok(place_among(node, &answers)?.unwrap_or_else(|| Next::Wait(waiting())))
         }
     }
+}
+
+/// Asks the nodes at these addresses, and the members that they name; gives
+/// the answers by id, and why there are not more.
+async fn ask_cluster(known: &[String]) -> (BTreeMap<NodeId, Identity>, Vec<String>) {
+    let (mut answers, mut why) = (BTreeMap::new(), Vec::new());
+    let mut asked = BTreeSet::new();
+    let mut addresses: BTreeSet<String> = known.iter().cloned().collect();
+    while !addresses.is_empty() {
+        let asks = addresses.iter().map(|address| ask_identity(address, ASK_TIME_MAX));
+        let results = join_all(asks).await;
+        asked.append(&mut addresses);
+        for result in results {
+            match result {
+                Ok(answer) => {
+                    if answer.members.is_empty() {
+                        why.push(format!("node {} belongs to no cluster yet", answer.node));
+                    }
+                    addresses.extend(answer.members.values().cloned());
+                    answers.insert(answer.node, answer);
+                }
+                Err(error) => why.push(error.to_string()),
+            }
+        }
+        addresses.retain(|address| !asked.contains(address) && asked.len() < ASKED_MAX);
+    }
+    (answers, why)
 }
 
 /// Asks the other nodes of the initial cluster who they are.
@@ -337,6 +392,7 @@ mod tests {
             initial: initial(),
             members: BTreeMap::new(),
             retired: BTreeSet::new(),
+            reach: None,
         }
     }
 
@@ -373,11 +429,24 @@ mod tests {
     }
 
     #[test]
+    fn whoever_knows_a_node_as_a_member_is_believed() {
+        let mut wider = initial();
+        wider.insert(4, "d:1".into());
+        let old = Identity { cluster_id: Some("x".into()), members: initial(), ..empty(1) };
+        let new = Identity { members: wider, node: 2, ..old.clone() };
+        let error = place_among(4, &others([old, new])).unwrap_err();
+        assert!(matches!(error, FormationError::DiskLost { node: 4, .. }), "{error}");
+    }
+
+    #[test]
     fn an_empty_disk_under_a_new_id_joins() {
         let mut wider = initial();
         wider.insert(4, "d:1".into());
         let formed = Identity { cluster_id: Some("x".into()), members: initial(), ..empty(2) };
         let next = judge(4, &wider, &others([formed.clone()])).unwrap();
+        assert!(matches!(&next, Next::Wait(_)), "one of three is not enough: {next:?}");
+        let second = Identity { node: 3, ..formed.clone() };
+        let next = judge(4, &wider, &others([formed.clone(), second])).unwrap();
         assert!(matches!(&next, Next::Take(Place::Member { cluster_id }) if cluster_id == "x"));
         let removed = Identity { retired: [4].into(), ..formed };
         let error = judge(4, &wider, &others([removed])).unwrap_err();

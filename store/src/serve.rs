@@ -17,6 +17,7 @@ use crate::formation::{self, FormationError, Place, Plan};
 use crate::http::metrics::Metrics;
 use crate::http::{self, App, HandedOver, Running};
 use crate::node::effects::Effects;
+use crate::node::upkeep::bound_log;
 use crate::node::witness::Witnessing;
 use crate::node::{Node, Parts, VERSION};
 use crate::raft::tcp::{Tcp, TcpTransport};
@@ -101,7 +102,7 @@ pub async fn run(options: ServeOptions) -> Result<(), ServeError> {
         Some(Plan::Found { initial }) => initial.clone(),
         Some(Plan::Join { .. }) | None => BTreeMap::new(),
     };
-    let app = App::new(node_id, initial, metrics, tasks.clone(), stop.clone());
+    let app = App::new(node_id, initial.clone(), metrics, tasks.clone(), stop.clone());
     let serving = http::accept::serve(
         listener,
         http::router(app.clone()),
@@ -121,7 +122,7 @@ pub async fn run(options: ServeOptions) -> Result<(), ServeError> {
             return Ok(());
         }
     };
-    let ended = watch_over(&mut started, &mut signals).await;
+    let ended = watch_over(&mut started, &initial, &mut signals).await;
     stop_node(started, ended.is_ok(), &options, &mut signals, (tasks, stop, accepting)).await;
     ended
 }
@@ -130,6 +131,7 @@ pub async fn run(options: ServeOptions) -> Result<(), ServeError> {
 struct Started {
     node: Node,
     storage: Storage,
+    witnessing: Arc<Witnessing>,
     fatal: mpsc::Receiver<String>,
 }
 
@@ -173,7 +175,7 @@ async fn start(
         identity.cluster_id.clone(),
         identity.node_id,
         rand::random(),
-        storage.log().last_index().unwrap_or(0),
+        storage.last_index(),
         storage.witnesses(),
         Arc::new(move |why| drop(fatal.try_send(why))),
     )?;
@@ -211,10 +213,12 @@ async fn start(
         };
         counted.watch(count).await;
     }));
-    tasks.spawn(witnessing.run(consensus.clone(), stop.clone()));
+    let bounding = bound_log(consensus.clone(), storage.log());
+    tasks.spawn(stop.clone().run_until_cancelled_owned(bounding));
+    tasks.spawn(witnessing.clone().run(consensus.clone(), stop.clone()));
     tasks.spawn(stop.clone().run_until_cancelled_owned(node.clone().look_after()));
     found_if_due(options, &consensus, &identity.cluster_id, founder).await?;
-    Ok(Started { node, storage, fatal: fatal_received })
+    Ok(Started { node, storage, witnessing, fatal: fatal_received })
 }
 
 async fn find_place(
@@ -278,8 +282,12 @@ async fn resume_founding(
 }
 
 /// Returns when the node is told to stop, or why it cannot go on.
-async fn watch_over(started: &mut Started, signals: &mut Signals) -> Result<(), ServeError> {
-    let Started { node, storage, fatal } = started;
+async fn watch_over(
+    started: &mut Started,
+    initial: &BTreeMap<NodeId, String>,
+    signals: &mut Signals,
+) -> Result<(), ServeError> {
+    let Started { node, storage, witnessing, fatal } = started;
     let log = storage.log();
     let why = tokio::select! {
         () = signals.received() => return Ok(()),
@@ -291,6 +299,7 @@ async fn watch_over(started: &mut Started, signals: &mut Signals) -> Result<(), 
             failure.unwrap_or(why)
         }
         why = mark_formed(node.consensus(), storage) => why,
+        error = node.cast_out(initial, witnessing.as_ref()) => error.to_string(),
     };
     tracing::error!("this node stops: {why}");
     Err(ServeError::Fatal(why))

@@ -51,6 +51,8 @@ def every_operation(store, other) -> None:
     expect(store.num_keys(), keys - 1)
     store.append("a", "ab")
     store.append("a", "cd")
+    # An append has no answer; this one, on the same connection, comes behind it.
+    expect(store.get("a"), b"abcd")
     expect(other.get("a"), b"abcd")
     store.multi_set(["m1", "m2"], ["1", "22"])
     expect(other.multi_get(["m1", "m2"]), [b"1", b"22"])

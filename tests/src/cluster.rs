@@ -84,7 +84,7 @@ impl Cluster {
 
     fn insert(&mut self, id: NodeId) {
         let node = Node {
-            address: format!("127.0.0.1:{}", self.ports.next()),
+            address: format!("127.0.0.1:{}", self.ports.give()),
             data_dir: self.folder.path().join(format!("node-{id}")),
             log: self.folder.path().join(format!("node-{id}.log")),
             place: [String::new(), String::new()],
@@ -227,7 +227,7 @@ impl Cluster {
 
     /// Another port for whatever the test needs.
     pub fn port(&mut self) -> u16 {
-        self.ports.next()
+        self.ports.give()
     }
 
     /// The value of `--store`.

@@ -55,7 +55,7 @@ impl Ports {
     /// # Panics
     ///
     /// If all were given.
-    pub fn next(&mut self) -> u16 {
+    pub fn give(&mut self) -> u16 {
         assert!(self.given < BLOCK, "a test uses at most {BLOCK} ports");
         let port = self.first + self.given;
         self.given += 1;

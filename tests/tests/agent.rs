@@ -136,7 +136,7 @@ async fn progress(store: &mut TcpStore, goal: i64) {
 async fn without_a_quorum_cancels_are_answered_and_what_waits_too_long_is_closed() {
     let mut cluster = Cluster::start(3).await;
     let flags = ["--store-lost-deadline", "3s"];
-    let agent = Agent::start_with(&mut cluster, "lost", &flags).await;
+    let mut agent = Agent::start_with(&mut cluster, "lost", &flags).await;
     let mut waiting = TcpStore::connect(agent.address()).await;
     let mut adding = TcpStore::connect(agent.address()).await;
     assert_eq!(adding.add("n", 1).await, 1);
@@ -150,9 +150,7 @@ async fn without_a_quorum_cancels_are_answered_and_what_waits_too_long_is_closed
     adding.send(op::ADD, &[&key("n"), &1_i64.to_le_bytes()]).await;
     let answer = adding.number_or_end::<8>("an ADD without a quorum").await;
     assert_eq!(answer, None, "nobody may answer");
-    let said = agent.process.said();
-    let line = said.lines().find(|line| line.contains("store_lost_deadline"));
-    let line = line.unwrap_or_else(|| panic!("no reason in the log: {said}"));
+    let line = agent.process.says("store_lost_deadline").await;
     assert!(line.contains("ADD") || line.contains("Add"), "{line}");
 
     let dead: Vec<_> =
@@ -265,4 +263,18 @@ async fn an_agent_that_stops_commits_what_has_arrived() {
     })
     .await;
     assert!(run.contains("r1"), "{run}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_cannot_listen_says_so_and_ends_nobodys_run() {
+    let mut cluster = Cluster::start(1).await;
+    let agent = Agent::start(&mut cluster, "port").await;
+    let mut store = TcpStore::connect(agent.address()).await;
+    assert_eq!(store.add("n", 1).await, 1);
+    let flags = ["--job", "port", "--tcpstore", agent.address()];
+    let (mut second, _) = Agent::run(&mut cluster, "second", &flags, &["true"]);
+    assert_eq!(second.ended().await.code(), Some(125));
+    let said = second.said();
+    assert!(said.contains("in use") && said.contains("--tcpstore"), "{said}");
+    assert_eq!(store.add("n", 1).await, 2, "its run goes on");
 }

@@ -46,7 +46,7 @@ async fn wrong_settings_of_a_node_are_exit_code_2_and_named() {
         (with(&["--initial-cluster", "1=a:1,1=b:1"]), &["appears twice"]),
         (with(&["--initial-cluster", "1=a:1", "--join", "b:1"]), &["--join"]),
         (with(&["--heartbeat", "soon"]), &["--heartbeat"]),
-        (with(&["--snapshot-entries", "-5"]), &["--snapshot-entries"]),
+        (with(&["--snapshot-entries", "many"]), &["--snapshot-entries"]),
         (with(&["--colour", "red"]), &["--colour"]),
         (with(&["--config", "/nonexistent.toml"]), &["/nonexistent.toml"]),
         (with(&["--config", &config]), &["hartbeat", "store.toml"]),
@@ -272,5 +272,12 @@ async fn nodes_that_were_told_of_different_clusters_refuse_each_other() {
     let second =
         ["--node-id", "2", "--data-dir", &dir, "--listen", &two, "--initial-cluster", &initial];
     cluster.launch_as(2, serve(&second));
-    cluster.refuses(2, &["node 1 was started with --initial-cluster", "must be the same"]).await;
+    // Whoever asks first refuses first.
+    let first = eventually("one of the two to refuse", async || {
+        cluster.ids().into_iter().find(|id| cluster.process(*id).end().is_some())
+    })
+    .await;
+    let other = 3 - first;
+    let said = format!("node {other} was started with --initial-cluster");
+    cluster.refuses(first, &[&said, "must be the same"]).await;
 }

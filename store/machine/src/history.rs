@@ -132,3 +132,32 @@ fn weight(batch: &WatchBatch) -> (u64, u64) {
     let changes = batch.changes.len() as u64;
     (changes.max(1), batch.changes.iter().map(bytes).sum::<u64>().max(CHANGE_BYTES))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An index that kept what the history dropped would grow for ever, and
+    /// nobody would notice from the answers.
+    #[test]
+    fn what_is_dropped_leaves_nothing_behind() {
+        let name = holdfast_api::name::default_name();
+        let limits = Limits { history_changes_max: 3, ..Limits::default() };
+        let mut history = History::default();
+        for revision in 1..=10 {
+            let change = |key: &str| Change {
+                job: name.clone(),
+                run: name.clone(),
+                key: key.into(),
+                kind: ChangeKind::Delete,
+            };
+            let changes = vec![change("a"), change("b")];
+            history.push(Arc::new(WatchBatch { revision, changes }));
+            history.trim(&limits);
+        }
+        assert_eq!((history.batches.len(), history.changes, history.by_key.len()), (1, 2, 2));
+        history.trim(&Limits { history_changes_max: 0, ..limits });
+        assert_eq!((history.changes, history.bytes, history.by_key.len()), (0, 0, 0));
+        assert_eq!(history.oldest(), 11);
+    }
+}

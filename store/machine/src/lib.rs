@@ -68,5 +68,4 @@ pub use cluster::{CLUSTER_ID_BYTES_MAX, FEATURE_LEVEL, RETIRED_NODES_MAX};
 pub use codec::{DecodeError, decode_entry, encode_entry};
 pub use image::IMAGE_VERSION;
 pub use machine::Machine;
-pub use number::parse as parse_number;
 pub use read::releases;

@@ -2,7 +2,7 @@
 
 /// Reads leading white space, an optional sign and digits up to the first
 /// byte that is none. None if there is no digit or the number does not fit.
-pub fn parse(text: &[u8]) -> Option<i64> {
+pub(crate) fn parse(text: &[u8]) -> Option<i64> {
     let start = text.iter().position(|byte| !is_space(*byte))?;
     let (negative, digits) = match text[start] {
         b'-' => (true, &text[start + 1..]),

@@ -140,14 +140,15 @@ impl Sessions {
             let what = what.to_owned();
             Admission::Refused(Refusal::SessionWindowFull { session: id, what, limit })
         };
-        if sequence - session.ack >= limits.session_window {
+        // The oldest command is always let in: only it can move the acknowledgement.
+        let is_oldest = sequence == session.ack;
+        if !is_oldest && sequence - session.ack >= limits.session_window {
             return full("session_window", limits.session_window);
         }
-        // A session that holds nothing has nothing to acknowledge, so it may
-        // always go on; and what an answer will weigh is known only afterwards,
-        // so the last one may go over.
+        // What an answer will weigh is known only afterwards, so the last one
+        // may go over, and so may the oldest.
         let bytes_max = limits.session_answer_bytes_max;
-        if session.answer_bytes >= bytes_max && !session.answers.is_empty() {
+        if !is_oldest && session.answer_bytes >= bytes_max {
             return full("session_answer_bytes_max", bytes_max);
         }
         Admission::Fresh

@@ -55,6 +55,10 @@ pub async fn serve(
         let service = TowerToHyperService::new(router.clone());
         let (builder, watcher) = (builder.clone(), draining.watcher());
         tasks.spawn(async move {
+            // Whoever connects and says nothing is not waited for.
+            if tokio::time::timeout(HEAD_TIME_MAX, stream.readable()).await.is_err() {
+                return;
+            }
             let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
             if let Err(error) = watcher.watch(connection.into_owned()).await {
                 tracing::debug!(%error, "a connection ended");

@@ -27,7 +27,7 @@ use std::sync::{Arc, OnceLock};
 
 use holdfast_api::{Code, NodeId, Problem};
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -56,6 +56,8 @@ struct Inner {
     running: OnceLock<Running>,
     /// Where a founder's cluster id goes, while this node has none.
     handed: Mutex<Option<oneshot::Sender<HandedOver>>>,
+    /// See [`stream::UNDER_WAY_KIB_MAX`].
+    stream_room: Arc<Semaphore>,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -91,6 +93,7 @@ impl App {
             metrics,
             running: OnceLock::new(),
             handed: Mutex::default(),
+            stream_room: Arc::new(Semaphore::new(stream::UNDER_WAY_KIB_MAX)),
             tasks,
             stop,
         };

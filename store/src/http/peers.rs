@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use super::{App, HandedOver};
 use crate::formation::{FOUND, Founding, IDENTITY, Identity};
 use crate::node::status::OWN_STATUS;
-use crate::raft::peer::{PEER_HEADER, PeerHello};
+use crate::raft::peer::{PEER_HEADER, PeerHello, Witness};
 use crate::raft::tcp::{PATH, UPGRADE};
 use crate::raft::wire::Channel;
 
@@ -37,8 +37,13 @@ async fn identity(State(app): State<App>) -> Json<Identity> {
         }
         Err(_) => (None, BTreeMap::new(), Default::default()),
     };
+    let reach = app.running().ok().and_then(|running| {
+        let index = running.node.view().own_reach()?;
+        let boot = running.introduction.hello(app.inner.id).boot;
+        Some(Witness { boot, index })
+    });
     let initial = app.inner.initial.clone();
-    Json(Identity { node: app.inner.id, cluster_id, initial, members, retired })
+    Json(Identity { node: app.inner.id, cluster_id, initial, members, retired, reach })
 }
 
 /// A founder hands over the cluster id; answered once it is on the disk.
@@ -48,10 +53,10 @@ async fn found(State(app): State<App>, Json(founding): Json<Founding>) -> Respon
         return refuse("it was started with another --initial-cluster");
     }
     if let Ok(node) = app.node() {
-        return if node.cluster_id() == founding.cluster_id {
+        return if node.cluster_id() == founding.cluster_id && node.view().nodes.is_empty() {
             StatusCode::OK.into_response()
         } else {
-            refuse("it belongs to another cluster")
+            refuse("it belongs to a cluster that was founded before")
         };
     }
     let Some(handed) = app.inner.handed.lock().take() else {

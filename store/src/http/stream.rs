@@ -19,7 +19,7 @@ use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt, StreamExt};
 use holdfast_api::stream::{FRAME_BYTES_MAX, UPGRADE};
 use holdfast_api::{
-    Code, Hello, Problem, Reply, ReplyBody, Request as Asked, RequestBody, Scope, routes,
+    Code, Hello, Problem, Read, Reply, ReplyBody, Request as Asked, RequestBody, Scope, routes,
 };
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
@@ -37,6 +37,13 @@ const UNDER_WAY_MAX: usize = 8_192;
 
 /// Waits and watches of one connection.
 const PARKED_MAX: usize = 262_144;
+
+/// KiB of commands and of long answers under way in all connections together;
+/// past it requests are not read.
+pub const UNDER_WAY_KIB_MAX: usize = 512 * 1024;
+
+/// KiB that a page of a list is taken for before it is made.
+const PAGE_KIB: u32 = 2 * 1024;
 
 /// Bytes of replies of one connection that wait to be written.
 const WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -145,16 +152,37 @@ fn packed<T: serde::Serialize>(value: &T) -> Bytes {
 #[derive(Clone)]
 struct Replies {
     /// Bounded by what may be under way.
-    out: mpsc::UnboundedSender<(Reply, Option<OwnedSemaphorePermit>)>,
+    out: mpsc::UnboundedSender<(Reply, Option<Place>)>,
     waiting_bytes: Arc<AtomicUsize>,
 }
 
 impl Replies {
-    fn send(&self, id: u64, body: ReplyBody, place: Option<OwnedSemaphorePermit>) {
-        self.waiting_bytes.fetch_add(weight(&body), Ordering::Relaxed);
+    fn send(&self, id: u64, body: ReplyBody, place: Option<Place>) {
+        self.waiting_bytes.fetch_add(reply_bytes(&body), Ordering::Relaxed);
         // A connection that is gone needs no replies.
         drop(self.out.send((Reply { id, body }, place)));
     }
+}
+
+/// What a request holds until its reply is written.
+struct Place {
+    _room: Option<OwnedSemaphorePermit>,
+    _place: OwnedSemaphorePermit,
+}
+
+/// KiB that a request is taken for.
+fn cost(body: &RequestBody) -> u32 {
+    let kib = |bytes: usize| u32::try_from(bytes / 1024).unwrap_or(u32::MAX).saturating_add(1);
+    let cost = match body {
+        RequestBody::Propose(proposal) => kib(crate::node::proposer::weight(proposal)),
+        RequestBody::Read { read: Read::MultiGet { keys, .. }, .. } => kib(keys.len() * 128),
+        RequestBody::Read { read: Read::List { .. } | Read::Jobs | Read::Runs { .. }, .. } => {
+            PAGE_KIB
+        }
+        _ => 1,
+    };
+    // A request larger than all the room together must still pass, alone.
+    cost.min(u32::try_from(UNDER_WAY_KIB_MAX).unwrap_or(u32::MAX))
 }
 
 struct Connection {
@@ -233,7 +261,10 @@ impl Connection {
             }
             _ => {}
         }
-        let Ok(place) = self.under_way.clone().acquire_owned().await else { return };
+        let room = self.app.inner.stream_room.clone().acquire_many_owned(cost(&body)).await;
+        let place = self.under_way.clone().acquire_owned().await;
+        let (Ok(room), Ok(place)) = (room, place) else { return };
+        let place = Place { _room: Some(room), _place: place };
         let replies = self.replies.clone();
         match body {
             RequestBody::Propose(proposal) => {
@@ -356,6 +387,7 @@ impl Connection {
                     Ok(batches) => {
                         for batch in batches {
                             let Ok(place) = room.clone().acquire_owned().await else { return };
+                            let place = Place { _room: None, _place: place };
                             replies.send(id, ReplyBody::Changes(batch), Some(place));
                         }
                     }
@@ -372,15 +404,15 @@ impl Connection {
 /// Writes replies, as many in a frame as are waiting.
 async fn write(
     mut sink: SplitSink<Wire, Bytes>,
-    mut replies: mpsc::UnboundedReceiver<(Reply, Option<OwnedSemaphorePermit>)>,
+    mut replies: mpsc::UnboundedReceiver<(Reply, Option<Place>)>,
     waiting_bytes: Arc<AtomicUsize>,
 ) {
     while let Some((first, place)) = replies.recv().await {
-        let mut bytes = weight(&first.body);
+        let mut bytes = reply_bytes(&first.body);
         let (mut frame, mut places) = (vec![first], vec![place]);
         while frame.len() < FRAME_REPLIES_MAX && bytes < FRAME_BYTES_FULL {
             let Ok((reply, place)) = replies.try_recv() else { break };
-            bytes += weight(&reply.body);
+            bytes += reply_bytes(&reply.body);
             frame.push(reply);
             places.push(place);
         }
@@ -400,8 +432,8 @@ async fn write(
 }
 
 /// Roughly the bytes of a reply.
-fn weight(body: &ReplyBody) -> usize {
-    use holdfast_api::{ChangeKind, KvOutcome, Outcome, ReadOutcome};
+fn reply_bytes(body: &ReplyBody) -> usize {
+    use holdfast_api::{ChangeKind, KvOutcome, Outcome, ReadOutcome, TransactionOutcome};
     let entry = |e: &holdfast_api::KeyEntry| {
         64 + e.key.len() + e.value.as_ref().map_or(0, holdfast_api::Blob::len)
     };
@@ -415,6 +447,13 @@ fn weight(body: &ReplyBody) -> usize {
         ReplyBody::Answer(answer) => match &answer.outcome {
             Outcome::Kv(KvOutcome::Compared { value: Some(value), .. })
             | Outcome::Kv(KvOutcome::Popped { value: Some(value), .. }) => value.len(),
+            Outcome::Kv(KvOutcome::Transaction { outcomes, .. }) => {
+                let value = |outcome: &TransactionOutcome| match outcome {
+                    TransactionOutcome::Value { value: Some(value) } => value.len(),
+                    _ => 16,
+                };
+                outcomes.iter().map(value).sum()
+            }
             _ => 64,
         },
         ReplyBody::Changes(batch) => {

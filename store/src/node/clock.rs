@@ -34,6 +34,11 @@ impl LogClock {
         self.time
     }
 
+    /// Takes over the machine's time without counting.
+    pub fn follow(&mut self, now: Instant, applied: LogTime) {
+        *self = LogClock { time: applied, rest: Duration::ZERO, seen: now };
+    }
+
     /// Counts what passed since the last look, and never falls behind `applied`,
     /// the machine's own time.
     pub fn stamp(&mut self, now: Instant, applied: LogTime) -> LogTime {

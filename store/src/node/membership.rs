@@ -33,6 +33,8 @@ impl Node {
         let _one_at_a_time = self.inner.membership.try_lock().map_err(|_| {
             Problem::retryable(Code::Conflict, "another membership change is under way; retry")
         })?;
+        // What is decided here rests on the newest state.
+        self.linearize().await?;
         match admin {
             Admin::AddNode { node, address } => self.add_node(node, address).await,
             Admin::PromoteNode { node } => self.promote_node(node).await,

@@ -3,6 +3,7 @@
 //!
 //! | module | holds |
 //! | --- | --- |
+//! | [`belonging`] | a node that was removed, or strayed, notices |
 //! | [`clock`] | log time as the leader counts it |
 //! | [`proposer`] | commands packed into log entries |
 //! | [`reader`] | linearizable reads, batched |
@@ -14,6 +15,7 @@
 //! | [`upkeep`] | what the leader looks after on its own |
 //! | [`witness`] | how far other nodes' logs were seen to reach |
 
+pub mod belonging;
 pub mod clock;
 pub mod effects;
 pub mod membership;
@@ -31,8 +33,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use holdfast_api::{
-    Answer, Blob, Code, Condition, LeaderHint, NodeId, Outcome, Problem, Proposal, Read,
-    ReadAnswer, ReadOutcome, Revision, Scope, WatchBatch,
+    Answer, Blob, ClusterCommand, Code, Command, Condition, LeaderHint, NodeId, Outcome, Problem,
+    Proposal, Read, ReadAnswer, ReadOutcome, Revision, Scope, SessionCommand, WatchBatch,
 };
 use holdfast_machine::Machine;
 use parking_lot::{MappedRwLockReadGuard, RwLockReadGuard};
@@ -41,7 +43,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::raft::{Consensus, View};
-use crate::storage::SharedState;
+use crate::storage::{AppliedState, SharedState};
 use effects::Effects;
 use proposer::{Done, Proposer};
 use reader::Reader;
@@ -168,10 +170,13 @@ impl Node {
 
     /// Commits a command; `done` hears what became of it. Never blocks.
     pub fn submit(&self, proposal: Proposal, done: Done) {
-        if let Err(problem) = self.leads_or_refer().and_then(|()| self.fits(&proposal)) {
-            return done(Err(problem));
+        let checked = is_for_clients(&proposal.command)
+            .and_then(|()| self.leads_or_refer())
+            .and_then(|()| self.fits(&proposal));
+        match checked {
+            Ok(()) => self.inner.proposer.submit(proposal, done),
+            Err(problem) => done(Err(problem)),
         }
-        self.inner.proposer.submit(proposal, done);
     }
 
     /// Commits a command. A refusal of the state machine is an answer here.
@@ -249,8 +254,13 @@ impl Node {
             ended(Err(problem));
             return None;
         }
-        // The machine must not move between the look at it and the parking.
-        let machine = self.machine();
+        // The state must not move between the look at it and the parking.
+        let state = self.inner.state.read();
+        let machine = &state.machine;
+        if let Err(problem) = self.has_caught_up(&state) {
+            ended(Err(problem));
+            return None;
+        }
         let run = match machine.resolve(scope) {
             Ok(run) => run,
             Err(refusal) => {
@@ -258,10 +268,10 @@ impl Node {
                 return None;
             }
         };
-        let revision = machine.revision();
+        let revision = machine.revision().max(since.unwrap_or(0));
         let registered =
-            self.inner.effects.waits.lock().register(&machine, run, conditions, since, ended);
-        drop(machine);
+            self.inner.effects.waits.lock().register(machine, run, conditions, since, ended);
+        drop(state);
         match registered {
             Registered::Parked(id) => {
                 waiting(revision);
@@ -288,11 +298,13 @@ impl Node {
         from: Option<Revision>,
     ) -> Result<Watcher, Problem> {
         self.leads_or_refer()?;
-        let machine = self.machine();
+        let state = self.inner.state.read();
+        self.has_caught_up(&state)?;
+        let machine = &state.machine;
         let run = machine.resolve(scope).map_err(Problem::from)?;
         let next = from.unwrap_or_else(|| machine.revision() + 1).max(1);
         let registration = self.inner.effects.watches.register(run.clone(), prefix.clone());
-        drop(machine);
+        drop(state);
         Ok(Watcher {
             node: self.clone(),
             run,
@@ -307,6 +319,15 @@ impl Node {
     /// An error that leads to the leader, unless this node leads.
     pub fn leads_or_refer(&self) -> Result<(), Problem> {
         if self.inner.consensus.leads() { Ok(()) } else { Err(self.referral()) }
+    }
+
+    /// A new leader may not have applied yet what was acknowledged before its
+    /// time. Nothing is parked on so old a state: it would wake by old news.
+    fn has_caught_up(&self, state: &AppliedState) -> Result<(), Problem> {
+        if state.term() == self.inner.consensus.leadership().0 {
+            return Ok(());
+        }
+        Err(Problem::retryable(Code::Unavailable, "the new leader is still taking over; retry"))
     }
 
     /// Where to go instead.
@@ -355,12 +376,32 @@ impl Node {
     }
 
     /// Proposes a command of the node's own.
-    async fn propose_own(&self, command: holdfast_api::Command) -> Result<(), Problem> {
-        match self.propose(Proposal { session: None, command }).await?.outcome {
+    async fn propose_own(&self, command: Command) -> Result<(), Problem> {
+        self.leads_or_refer()?;
+        let (done, answer) = oneshot::channel();
+        let proposal = Proposal { session: None, command };
+        self.inner.proposer.submit(proposal, Box::new(|result| drop(done.send(result))));
+        let answer = answer.await.unwrap_or_else(|_| Err(Problem::not_leader(None)))?;
+        match answer.outcome {
             Outcome::Refused(refusal) => Err(refusal.into()),
             _ => Ok(()),
         }
     }
+}
+
+/// Refuses what only the leader itself may propose: log time, feature level,
+/// node ids and expiries follow from what the nodes see.
+fn is_for_clients(command: &Command) -> Result<(), Problem> {
+    match command {
+        Command::Kv { .. } | Command::Run(_) => Ok(()),
+        Command::Session(SessionCommand::Expire { .. }) => Err(only_for_the_leader()),
+        Command::Session(_) | Command::Cluster(ClusterCommand::SetLimits { .. }) => Ok(()),
+        Command::Cluster(_) => Err(only_for_the_leader()),
+    }
+}
+
+fn only_for_the_leader() -> Problem {
+    Problem::refused(Code::InvalidRequest, "only the cluster's leader makes such a command")
 }
 
 /// One watch: reads the history at its own pace.

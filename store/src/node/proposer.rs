@@ -107,14 +107,16 @@ impl Task {
             let has_room = under_way.len() < PIPELINE_MAX;
             tokio::select! {
                 biased;
-                Some(()) = under_way.next(), if !under_way.is_empty() => {}
+                Some(proposed) = under_way.next(), if !under_way.is_empty() => {
+                    self.heard_back(proposed);
+                }
                 ticket = self.tickets.recv(), if has_room => {
                     let Some(ticket) = ticket else { break };
                     let (commands, dones) = self.pack(ticket);
                     under_way.push_back(self.propose(commands, dones));
                 }
                 _ = ticks.tick() => {
-                    self.stamp();
+                    self.look_at_the_clock();
                     let own = self.own_commands();
                     if has_room && !own.is_empty() {
                         under_way.push_back(self.propose(own, VecDeque::new()));
@@ -123,6 +125,23 @@ impl Task {
             }
         }
         while under_way.next().await.is_some() {}
+    }
+
+    /// An announcement that was not heard has to be made again.
+    fn heard_back(&mut self, proposed: Result<(), Option<u64>>) {
+        if proposed.is_err_and(|announced| announced.is_some() && announced == self.started_term) {
+            self.started_term = None;
+        }
+    }
+
+    /// Only a leader counts time; a follower takes it from the log.
+    fn look_at_the_clock(&mut self) {
+        if self.consensus.leads() {
+            self.stamp();
+        } else {
+            let applied = self.state.read().machine.time();
+            self.clock.follow(Instant::now(), applied);
+        }
     }
 
     fn stamp(&mut self) -> LogTime {
@@ -164,12 +183,13 @@ impl Task {
         commands
     }
 
-    /// Proposes one entry; the future tells everybody what became of it.
+    /// Proposes one entry; the future tells everybody what became of it. It
+    /// fails with the term that the entry announced, if it did.
     fn propose(
         &mut self,
         mut commands: Vec<Proposal>,
         dones: VecDeque<Done>,
-    ) -> impl Future<Output = ()> + Send + use<> {
+    ) -> impl Future<Output = Result<(), Option<u64>>> + Send + use<> {
         let time = self.stamp();
         let (term, leads) = self.consensus.leadership();
         // The first entry of a leader says so, whatever else it carries:
@@ -183,7 +203,10 @@ impl Task {
         let consensus = self.consensus.clone();
         async move {
             let result = consensus.propose(Entry { time, commands }).await;
+            let announced = announces.then_some(term);
+            let proposed = result.as_ref().map(drop).map_err(|_| announced);
             tell(dones, result, usize::from(announces));
+            proposed
         }
     }
 }

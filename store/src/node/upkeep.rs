@@ -4,11 +4,42 @@
 use std::time::Duration;
 
 use holdfast_api::{ClusterCommand, Code, Command};
+use holdfast_machine::FEATURE_LEVEL;
 
 use super::Node;
+use crate::raft::Consensus;
+use crate::storage::LogStore;
+
+/// Bytes of log entries in memory after which a snapshot is made, however few
+/// the entries are, and the log behind it is dropped.
+const LOG_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// How often the leader looks.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Keeps the log's bytes bounded on this node, whatever its role. Runs until
+/// it is dropped.
+pub async fn bound_log(consensus: Consensus, log: LogStore) {
+    let mut purged = 0;
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        if log.size().bytes <= LOG_BYTES_MAX {
+            continue;
+        }
+        let view = consensus.view();
+        let bounded = match view.snapshot {
+            // The newest snapshot was made for this reason, or nearly so.
+            Some(snapshot) if snapshot > purged => {
+                purged = snapshot;
+                consensus.purge(snapshot).await
+            }
+            _ => consensus.snapshot().await,
+        };
+        if let Err(error) = bounded {
+            tracing::warn!(%error, "cannot bound the log");
+        }
+    }
+}
 
 impl Node {
     /// Looks after the cluster while this node leads.
@@ -33,6 +64,9 @@ impl Node {
             }
         }
         let current = self.machine().feature_level();
+        if current >= FEATURE_LEVEL {
+            return Ok(());
+        }
         let nodes = self.status().await.nodes;
         // A node that does not answer may be an old one: the level waits for it.
         let levels: Option<Vec<u32>> = nodes.iter().map(|node| node.feature_level).collect();

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use holdfast_api::{Blob, ChangeKind, Condition, Problem, Refusal, Revision, Until, WatchBatch};
+use holdfast_api::{Blob, ChangeKind, Condition, Problem, Refusal, Revision, WatchBatch};
 use holdfast_machine::{Machine, RunKey};
 
 /// How a wait ends: the revision by which all was met, or why it cannot be.
@@ -66,7 +66,8 @@ impl Waits {
         for condition in &missing {
             keys.entry(condition.key.clone()).or_default().insert(id);
         }
-        self.waits.insert(id, Wait { run, since: machine.revision(), missing, ended });
+        let since = machine.revision().max(since.unwrap_or(0));
+        self.waits.insert(id, Wait { run, since, missing, ended });
         Registered::Parked(id)
     }
 
@@ -142,7 +143,7 @@ impl Waits {
             return false;
         }
         let before = wait.missing.len();
-        wait.missing.retain(|c| c.key != *key || !meets(c.until, kind));
+        wait.missing.retain(|c| c.key != *key || !holdfast_machine::releases(c.until, kind));
         let met = wait.missing.len() < before;
         if met && !wait.missing.iter().any(|c| c.key == *key) {
             self.forget(run, key, id);
@@ -165,16 +166,5 @@ impl Waits {
         if keys.is_empty() {
             self.by_key.remove(run);
         }
-    }
-}
-
-/// Whether a change makes a condition true.
-fn meets(until: Until, kind: &ChangeKind) -> bool {
-    match (until, kind) {
-        (Until::Exists, ChangeKind::Put { .. } | ChangeKind::Push { .. }) => true,
-        (Until::AtLeast(least), ChangeKind::Put { value, .. }) => {
-            holdfast_machine::parse_number(value.as_bytes()).is_some_and(|n| n >= least)
-        }
-        _ => false,
     }
 }

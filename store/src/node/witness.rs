@@ -72,12 +72,19 @@ impl Witnessing {
         for (node, matched) in view.matched {
             let index = matched.min(view.committed);
             let Some(boot) = boots.get(&node).copied().filter(|_| index > 0) else { continue };
-            let witness = Witness { boot, index };
-            if self.seen.lock().insert(node, witness) != Some(witness)
-                && let Err(error) = self.store.save(node, boot, index)
-            {
-                tracing::warn!(%error, node, "cannot note how far a node's log reaches");
-            }
+            self.write_down(node, Witness { boot, index });
+        }
+    }
+
+    fn write_down(&self, node: NodeId, witness: Witness) {
+        let known = self.of(node);
+        if known.is_some_and(|known| known.boot == witness.boot && known.index >= witness.index) {
+            return;
+        }
+        if self.seen.lock().insert(node, witness) != Some(witness)
+            && let Err(error) = self.store.save(node, witness.boot, witness.index)
+        {
+            tracing::warn!(%error, node, "cannot note how far a node's log reaches");
         }
     }
 
@@ -103,12 +110,17 @@ impl Introduction for Witnessing {
     }
 
     fn judge(&self, theirs: &PeerHello) -> Result<(), PeerError> {
-        let verdict = peer::check(&self.hello(theirs.node), theirs);
-        match &verdict {
-            Ok(()) => drop(self.boots.lock().insert(theirs.node, theirs.boot)),
-            Err(error) => self.stop_if_ours(error),
+        peer::check(&self.hello(theirs.node), theirs).inspect_err(|error| self.stop_if_ours(error))
+    }
+
+    fn met(&self, theirs: &PeerHello) {
+        self.boots.lock().insert(theirs.node, theirs.boot);
+    }
+
+    fn saw(&self, node: NodeId, witness: Witness) {
+        if witness.index > 0 {
+            self.write_down(node, witness);
         }
-        verdict
     }
 
     fn refused(&self, error: &PeerError) {

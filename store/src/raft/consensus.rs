@@ -62,6 +62,9 @@ impl ConsensusOptions {
             snapshot_policy: SnapshotPolicy::LogsSinceLast(self.snapshot_entries),
             max_in_snapshot_log_to_keep: self.entries_kept,
             enable_pre_vote: Some(true),
+            // A leader that restarts goes through an election: what it had sent before it
+            // stopped may not have reached its own disk.
+            enable_leader_restore: Some(false),
             // A leader that lost its quorum falls silent, so that its followers may elect.
             quorum_loss_probe_interval: Some(ms(self.election_max) * 2 + 200),
             backoff: "50ms 100ms 200ms ...1s".to_owned(),
@@ -109,6 +112,11 @@ impl View {
     /// Whether this node leads.
     pub fn is_leader(&self) -> bool {
         self.role == NodeRole::Leader
+    }
+
+    /// If this node leads: how far its own log is committed and durable.
+    pub fn own_reach(&self) -> Option<u64> {
+        Some(*self.matched.get(&self.id)?.min(&self.committed))
     }
 }
 
@@ -342,6 +350,11 @@ impl Consensus {
     /// Makes a snapshot now.
     pub async fn snapshot(&self) -> Result<(), String> {
         self.raft.trigger().snapshot().await.map_err(|e| e.to_string())
+    }
+
+    /// Drops the log up to an index that a snapshot covers.
+    pub async fn purge(&self, upto: u64) -> Result<(), String> {
+        self.raft.trigger().purge_log(upto).await.map_err(|e| e.to_string())
     }
 
     /// Stops.

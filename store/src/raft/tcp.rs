@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use tokio::io::AsyncReadExt;
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
-use super::peer::{PEER_HEADER, PeerError, PeerHello};
+use super::peer::{PEER_HEADER, PeerError, PeerHello, Witness};
 use super::record::{VoteRecord, decode, encode};
 use super::transport::{Target, Transport, TransportError};
 use super::wire::{Append, Appended, Ask, Channel, SnapshotOffer, SnapshotTaken, Told};
@@ -66,6 +66,10 @@ pub trait Introduction: Send + Sync + 'static {
     fn hello(&self, to: NodeId) -> PeerHello;
     /// Judges the other's words; acts on it if this node must not go on.
     fn judge(&self, theirs: &PeerHello) -> Result<(), PeerError>;
+    /// The other answers under this introduction: the process that it is now.
+    fn met(&self, theirs: &PeerHello);
+    /// A leader's own log was seen to reach so far, committed and durable.
+    fn saw(&self, node: NodeId, witness: Witness);
     /// The other refused, and why; acts on it if this node must not go on.
     fn refused(&self, error: &PeerError);
 }
@@ -121,6 +125,7 @@ impl TcpTransport {
         let theirs = theirs.and_then(|json| serde_json::from_str::<PeerHello>(json).ok());
         let theirs = theirs.ok_or_else(|| unreachable("it did not introduce itself".into()))?;
         self.introduction.judge(&theirs).map_err(|error| unreachable(error.to_string()))?;
+        self.introduction.met(&theirs);
         Ok(framed(io))
     }
 

@@ -203,6 +203,12 @@ impl Storage {
         &self.folder.dir
     }
 
+    /// Index of the last entry that is in the log or in the snapshot.
+    pub fn last_index(&self) -> u64 {
+        let snapshot = self.snapshots.newest_meta().and_then(|meta| Some(meta.last?.index));
+        self.log.last_index().max(snapshot).unwrap_or(0)
+    }
+
     /// The log.
     pub fn log(&self) -> LogStore {
         self.log.clone()

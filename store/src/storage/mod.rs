@@ -13,7 +13,7 @@
 //! | [`log`] | the Raft log in memory, as the consensus library sees it |
 //! | [`writer`] | the one writer behind it: group commit |
 //! | [`backend`] | the seam between log and disk |
-//! | [`rocks`], [`watermark`] | the disk in production |
+//! | [`rocks`], [`wal`], [`watermark`] | the disk in production |
 //! | [`memory`] | the disk in a simulation |
 //! | [`seal`] | checksum and version around each record |
 //! | [`snapshot`] | snapshots: format, folder, sending and receiving |
@@ -45,6 +45,7 @@ pub mod seal;
 pub mod snapshot;
 pub mod state;
 pub mod stats;
+pub mod wal;
 pub mod watermark;
 pub mod writer;
 

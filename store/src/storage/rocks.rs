@@ -20,6 +20,7 @@
 //! the files that somebody may want to look at or repair.
 
 use std::collections::BTreeMap;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -32,6 +33,7 @@ use serde::de::DeserializeOwned;
 use super::backend::{Batch, LogBackend, LogImage, Operation, WitnessRecord};
 use super::error::StorageError;
 use super::seal::{SealError, seal, unseal};
+use super::wal;
 use super::watermark::Watermark;
 use crate::raft::record::{FORMAT, LogIdRecord, LogRecord};
 
@@ -229,8 +231,53 @@ impl LogBackend for RocksLog {
     }
 }
 
+/// Looks for what RocksDB's reader would hang on. In its list of files it is
+/// damage; in a write-ahead log it is damage too, unless all that was made
+/// durable lies before it: then it is the rest of a torn write, and goes.
+fn check_readable(dir: &Path, watermark: &Watermark) -> Result<(), StorageError> {
+    let mut sequence = 0;
+    for path in log_files(dir).map_err(StorageError::io(dir, "listing the database"))? {
+        let file = fs::read(&path).map_err(StorageError::io(&path, "reading it"))?;
+        let found = wal::scan(&file);
+        let is_wal = path.extension().is_some_and(|extension| extension == "log");
+        if is_wal {
+            sequence = found.sequence.max(sequence);
+        }
+        if !found.hangs {
+            continue;
+        }
+        if !is_wal || sequence < watermark.value() {
+            let what = format!("behind byte {} is a record of no known kind", found.whole);
+            return Err(StorageError::damaged(path, what));
+        }
+        File::options()
+            .write(true)
+            .open(&path)
+            .and_then(|file| file.set_len(found.whole as u64).and_then(|()| file.sync_all()))
+            .map_err(StorageError::io(&path, "cutting off a torn write"))?;
+    }
+    Ok(())
+}
+
+/// The write-ahead logs, oldest first, and the list of files that is in use.
+fn log_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let current = fs::read_to_string(dir.join("CURRENT")).unwrap_or_default();
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let is_wal = path.extension().is_some_and(|extension| extension == "log");
+        if is_wal || path.file_name().is_some_and(|name| name == current.trim_end()) {
+            files.push(path);
+        }
+    }
+    // Numbers have leading zeros.
+    files.sort();
+    Ok(files)
+}
+
 /// Compares a database with its watermark without changing it.
 fn check_nothing_lost(dir: &Path, watermark: &Watermark) -> Result<(), StorageError> {
+    check_readable(dir, watermark)?;
     let db = DB::open_for_read_only(&options(), dir, false)
         .map_err(|error| opening_failed(dir, &error))?;
     let (found, known) = (db.latest_sequence_number(), watermark.value());
@@ -246,7 +293,7 @@ fn check_nothing_lost(dir: &Path, watermark: &Watermark) -> Result<(), StorageEr
 
 /// The write-ahead log in which a lost tail would have been.
 fn newest_wal(dir: &Path) -> Option<PathBuf> {
-    let files = std::fs::read_dir(dir).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    let files = fs::read_dir(dir).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
     files.filter(|path| path.extension().is_some_and(|e| e == "log")).max()
 }
 

@@ -40,6 +40,11 @@ pub struct AppliedState {
 }
 
 impl AppliedState {
+    /// Term of the leader that made the last entry in it.
+    pub fn term(&self) -> u64 {
+        self.last.as_ref().map_or(0, |id| id.leader_id.term)
+    }
+
     fn meta(&self) -> SnapshotMetaRecord {
         SnapshotMetaRecord {
             last: self.last.as_ref().map(Into::into),

@@ -276,21 +276,26 @@ impl Queue {
         self.failure.subscribe()
     }
 
-    fn fail(&self, error: StorageError) {
-        let pending = {
+    /// Notes a failure: what is pushed from now on is refused.
+    fn fail(&self, error: &StorageError) {
+        self.state.lock().failed.get_or_insert_with(|| error.clone());
+        self.failure.send_if_modified(|failure| {
+            let first = failure.is_none();
+            failure.get_or_insert_with(|| error.clone());
+            first
+        });
+    }
+
+    /// Completes what was pushed before the failure.
+    fn refuse_queued(&self, error: &StorageError) {
+        let queued = {
             let mut state = self.state.lock();
-            state.failed.get_or_insert_with(|| error.clone());
             state.bytes = 0;
             mem::take(&mut state.requests)
         };
-        for request in pending {
-            request.done.complete(Err(&error));
+        for request in queued {
+            request.done.complete(Err(error));
         }
-        self.failure.send_if_modified(|failure| {
-            let first = failure.is_none();
-            failure.get_or_insert(error);
-            first
-        });
         self.room.notify_waiters();
     }
 
@@ -375,21 +380,20 @@ impl Worker {
         let synced = batch.sync;
         let start = Instant::now();
         let result = if batch.operations.is_empty() { Ok(()) } else { self.backend.write(batch) };
-        if result.is_ok() {
-            self.stats.record(&Written { entries, bytes, synced, took: start.elapsed() });
+        // Whoever hears of a failure finds it noted.
+        match &result {
+            Ok(()) => {
+                let took = start.elapsed();
+                self.stats.record(&Written { entries, bytes, synced, took });
+            }
+            Err(error) => self.queue.fail(error),
         }
         for done in done {
             done.complete(result.as_ref().copied());
         }
         self.queue.room.notify_waiters();
         drop(garbage);
-        match result {
-            Ok(()) => true,
-            Err(error) => {
-                self.queue.fail(error);
-                false
-            }
-        }
+        result.inspect_err(|error| self.queue.refuse_queued(error)).is_ok()
     }
 }
 
@@ -404,7 +408,8 @@ impl Drop for Worker {
             state.closed && state.requests.is_empty() && !std::thread::panicking()
         };
         if !clean {
-            self.queue.fail(StorageError::Stopped);
+            self.queue.fail(&StorageError::Stopped);
+            self.queue.refuse_queued(&StorageError::Stopped);
         }
         self.queue.ended.send_replace(true);
     }

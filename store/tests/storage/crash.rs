@@ -90,7 +90,7 @@ async fn a_torn_write_that_nobody_was_told_of_is_dropped() {
         back.close().await;
     }
     // Blocks that the file system made room for and never filled.
-    for tail in [vec![0; 100], vec![0xa5; 100]] {
+    for tail in [vec![0; 100], vec![0xa5; 100], vec![5; 100]] {
         let torn = kill_image(before.path());
         fs::write(wal(torn.path()), [&whole[..start], &tail].concat()).unwrap();
         let back = reopen(torn.path()).unwrap();
@@ -172,6 +172,30 @@ async fn a_flipped_bit_in_the_write_ahead_log_is_refused() {
     let name = file.strip_prefix(image.path()).unwrap().to_str().unwrap().to_owned();
     let refusals = flip_all_over(image.path(), &name, STRIDE).await;
     assert_eq!(refusals, length.div_ceil(STRIDE), "each flip in the log must be refused");
+}
+
+#[tokio::test]
+async fn damage_that_would_hang_the_database_is_refused() {
+    let dir = folder();
+    let storage = open(dir.path()).unwrap();
+    fill(&storage.log(), 4).await;
+    let image = kill_image(dir.path());
+    storage.close().await;
+
+    let database = fs::read_dir(image.path().join("log")).unwrap();
+    let manifest = database.map(|file| file.unwrap().path());
+    let mut manifest = manifest.filter(|path| path.to_str().unwrap().contains("MANIFEST"));
+    for file in [wal(image.path()), manifest.next().unwrap()] {
+        let name = file.strip_prefix(image.path()).unwrap();
+        let bytes = fs::read(&file).unwrap();
+        let second = 7 + usize::from(u16::from_le_bytes([bytes[4], bytes[5]]));
+        let bad = kill_image(image.path());
+        // From "a whole record" to "a whole record of a recycled file".
+        flip(&bad.path().join(name), second + 6, 1 ^ 5);
+        let error = refused(reopen(bad.path()));
+        assert!(is_damage(&error), "{error}");
+        assert_eq!(error.file(), Some(bad.path().join(name).as_path()), "{error}");
+    }
 }
 
 #[tokio::test]

@@ -135,7 +135,7 @@ async fn votes_and_truncations_wait_in_the_same_queue() {
 #[tokio::test]
 async fn a_full_disk_reaches_the_callback_the_node_and_everybody_after() {
     let (mut log, open, _) = gated();
-    let mut failure = log.failure();
+    let failure = log.failure();
     let (first, first_done) = callback();
     log.append([blank(1, 0)], first).await.unwrap();
     let (second, second_done) = callback();
@@ -146,8 +146,7 @@ async fn a_full_disk_reaches_the_callback_the_node_and_everybody_after() {
         let error = done.await.unwrap().unwrap_err();
         assert!(error.to_string().contains("no space left"), "{error}");
     }
-    let seen = failure.wait_for(Option::is_some).await.unwrap().clone();
-    assert!(matches!(seen, Some(StorageError::Full { .. })));
+    assert!(matches!(*failure.borrow(), Some(StorageError::Full { .. })), "noted before told");
     assert!(log.save_vote(&vote(1)).await.unwrap_err().to_string().contains("no space left"));
     assert!(matches!(log.witnesses().save(2, 1, 1), Err(StorageError::Full { .. })));
     log.close().await;

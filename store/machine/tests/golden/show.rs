@@ -206,7 +206,9 @@ pub fn ask(machine: &Machine, ask: &Ask) -> String {
             machine.cluster_id(),
             machine.has_pending_deadlines(),
         ),
-        Ask::Retired(node) => if machine.is_retired(*node) { "yes" } else { "no" }.to_owned(),
+        Ask::Retired(node) => {
+            machine.retired_at(*node).map_or("no".to_owned(), |at| format!("since {at}"))
+        }
     };
     format!("{text}\n")
 }
