@@ -6,6 +6,7 @@ use bytes::{Buf, BytesMut};
 use holdfast_api::stream::FRAME_BYTES_MAX;
 use holdfast_api::{Hello, Reply, Request};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 /// Why bytes are not a frame of the stream.
 #[derive(Debug, thiserror::Error)]
@@ -51,14 +52,24 @@ pub(crate) fn split(read: &mut BytesMut) -> Result<Option<BytesMut>, FrameError>
     Ok(Some(frame))
 }
 
+/// Nesting that is followed: deeper values come from no node, and would cost
+/// a stack.
+const NESTING_MAX: usize = 64;
+
+fn decode<T: DeserializeOwned>(frame: &[u8]) -> Result<T, FrameError> {
+    let mut decoder = rmp_serde::Deserializer::from_read_ref(frame);
+    decoder.set_max_depth(NESTING_MAX);
+    Ok(T::deserialize(&mut decoder)?)
+}
+
 /// The node's first frame.
 pub(crate) fn decode_hello(frame: &[u8]) -> Result<Hello, FrameError> {
-    Ok(rmp_serde::from_slice(frame)?)
+    decode(frame)
 }
 
 /// Any later frame of the node.
 pub(crate) fn decode_replies(frame: &[u8]) -> Result<Vec<Reply>, FrameError> {
-    Ok(rmp_serde::from_slice(frame)?)
+    decode(frame)
 }
 
 /// Length of a value once encoded.

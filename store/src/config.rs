@@ -1,6 +1,7 @@
 //! What a node is told: flags over environment over a TOML file over defaults.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,6 +11,9 @@ use serde::Deserialize;
 
 use crate::formation::Plan;
 use crate::raft::ConsensusOptions;
+
+/// Nobody needs a longer configuration.
+const FILE_BYTES_MAX: u64 = 64 * 1024;
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
@@ -201,6 +205,7 @@ impl ServeArgs {
                 .max(1),
             entries_kept: self.entries_kept.or(file.entries_kept).unwrap_or(defaults.entries_kept),
         };
+        consensus.check().map_err(|why| wrong("heartbeat and election times", "", &why))?;
         let grace = Duration::from_secs(5);
         Ok(ServeOptions {
             node_id,
@@ -224,8 +229,14 @@ fn wrong(what: &'static str, given: &str, why: &str) -> ConfigError {
 }
 
 fn read_file(path: &Path) -> Result<File, ConfigError> {
-    let text = std::fs::read_to_string(path)
+    let mut text = String::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text))
         .map_err(|why| ConfigError::Unreadable { path: path.to_owned(), why })?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        let why = format!("it is longer than {FILE_BYTES_MAX} bytes");
+        return Err(ConfigError::Malformed { path: path.to_owned(), why });
+    }
     toml::from_str(&text)
         .map_err(|error| ConfigError::Malformed { path: path.to_owned(), why: error.to_string() })
 }

@@ -19,7 +19,7 @@ use http::{HeaderMap, Method};
 use serde::{Deserialize, Serialize};
 
 use crate::dial::{self, DialError};
-use crate::raft::peer::Witness;
+use crate::raft::peer::{Witness, Witnesses};
 
 /// Path of a node's [`Identity`], for other nodes.
 pub const IDENTITY: &str = "/raft/v1/identity";
@@ -56,6 +56,16 @@ pub struct Identity {
     /// followers remember it, as it remembers theirs.
     #[serde(default)]
     pub reach: Option<Witness>,
+    /// How far it saw the logs of the others reach.
+    #[serde(default)]
+    pub seen: Witnesses,
+}
+
+impl Identity {
+    /// Whether it belongs to this cluster.
+    pub fn is_of(&self, cluster_id: &str) -> bool {
+        self.cluster_id.as_deref() == Some(cluster_id)
+    }
 }
 
 /// What a founder hands over.
@@ -393,6 +403,7 @@ mod tests {
             members: BTreeMap::new(),
             retired: BTreeSet::new(),
             reach: None,
+            seen: Witnesses::new(),
         }
     }
 

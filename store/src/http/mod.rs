@@ -58,6 +58,8 @@ struct Inner {
     handed: Mutex<Option<oneshot::Sender<HandedOver>>>,
     /// See [`stream::UNDER_WAY_KIB_MAX`].
     stream_room: Arc<Semaphore>,
+    /// KiB of large frames that are being read, likewise.
+    frame_room: Arc<Semaphore>,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -94,6 +96,7 @@ impl App {
             running: OnceLock::new(),
             handed: Mutex::default(),
             stream_room: Arc::new(Semaphore::new(stream::UNDER_WAY_KIB_MAX)),
+            frame_room: Arc::new(Semaphore::new(stream::UNDER_WAY_KIB_MAX)),
             tasks,
             stop,
         };

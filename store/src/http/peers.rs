@@ -42,8 +42,9 @@ async fn identity(State(app): State<App>) -> Json<Identity> {
         let boot = running.introduction.hello(app.inner.id).boot;
         Some(Witness { boot, index })
     });
+    let seen = app.running().map(|running| running.introduction.all_seen()).unwrap_or_default();
     let initial = app.inner.initial.clone();
-    Json(Identity { node: app.inner.id, cluster_id, initial, members, retired, reach })
+    Json(Identity { node: app.inner.id, cluster_id, initial, members, retired, reach, seen })
 }
 
 /// A founder hands over the cluster id; answered once it is on the disk.

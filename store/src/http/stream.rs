@@ -15,8 +15,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bytes::Bytes;
-use futures::stream::{SplitSink, SplitStream};
-use futures::{SinkExt, StreamExt};
+use futures::SinkExt;
 use holdfast_api::stream::{FRAME_BYTES_MAX, UPGRADE};
 use holdfast_api::{
     Code, Hello, Problem, Read, Reply, ReplyBody, Request as Asked, RequestBody, Scope, routes,
@@ -24,8 +23,10 @@ use holdfast_api::{
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
+use serde::Deserialize;
+use tokio::io::{AsyncReadExt, BufReader, ReadHalf, WriteHalf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio_util::codec::{Framed, LengthDelimitedCodec};
+use tokio_util::codec::{FramedWrite, LengthDelimitedCodec};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -63,7 +64,18 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 /// Batches of one watch that may wait to be written.
 const WATCH_BATCHES_MAX: usize = 64;
 
-type Wire = Framed<TokioIo<Upgraded>, LengthDelimitedCodec>;
+/// Longest time for the rest of a frame, once its length is known.
+const FRAME_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// Frames up to this many KiB are read without asking for room.
+const SMALL_FRAME_KIB: u32 = 256;
+
+/// Nesting that is followed: deeper values come from no client, and would
+/// cost a stack.
+const NESTING_MAX: usize = 64;
+
+type Source = BufReader<ReadHalf<TokioIo<Upgraded>>>;
+type Sink = FramedWrite<WriteHalf<TokioIo<Upgraded>>, LengthDelimitedCodec>;
 
 /// The route of the stream.
 pub fn router(app: App) -> Router {
@@ -102,12 +114,13 @@ async fn open(State(app): State<App>, headers: HeaderMap, request: Request) -> R
 }
 
 async fn serve(app: App, node: Node, io: Upgraded) {
-    let wire = LengthDelimitedCodec::builder()
+    let (source, sink) = tokio::io::split(TokioIo::new(io));
+    let source = BufReader::new(source);
+    let mut sink = LengthDelimitedCodec::builder()
         .little_endian()
         .length_field_length(4)
         .max_frame_length(FRAME_BYTES_MAX as usize)
-        .new_framed(TokioIo::new(io));
-    let (mut sink, source) = wire.split();
+        .new_write(sink);
     if sink.send(packed(&hello(&node))).await.is_err() {
         return;
     }
@@ -226,13 +239,11 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    async fn read(self, mut source: SplitStream<Wire>) {
-        while let Some(frame) = source.next().await {
-            let requests = frame.map_err(|e| e.to_string()).and_then(|frame| {
-                rmp_serde::from_slice::<Vec<Asked>>(&frame).map_err(|e| e.to_string())
-            });
-            let requests = match requests {
-                Ok(requests) => requests,
+    async fn read(self, mut source: Source) {
+        loop {
+            let requests = match self.frame(&mut source).await {
+                Ok(Some(requests)) => requests,
+                Ok(None) => return,
                 Err(error) => {
                     tracing::warn!(%error, "a client's frame cannot be read; its connection is closed");
                     return;
@@ -245,6 +256,35 @@ impl Connection {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         }
+    }
+
+    /// The next frame; none when the client has closed. A large one waits for
+    /// room among all large ones before it is read.
+    async fn frame(&self, source: &mut Source) -> Result<Option<Vec<Asked>>, String> {
+        let Ok(length) = source.read_u32_le().await else { return Ok(None) };
+        if length > FRAME_BYTES_MAX {
+            return Err(format!("a frame of {length} bytes is longer than {FRAME_BYTES_MAX}"));
+        }
+        let kib = length / 1024;
+        let room = if kib > SMALL_FRAME_KIB {
+            let room = self.app.inner.frame_room.clone().acquire_many_owned(kib).await;
+            Some(room.map_err(|e| e.to_string())?)
+        } else {
+            None
+        };
+        let mut frame = Vec::new();
+        let mut rest = source.take(u64::from(length));
+        let read = tokio::time::timeout(FRAME_TIME_MAX, rest.read_to_end(&mut frame)).await;
+        read.map_err(|_| format!("the rest of a frame did not come in {FRAME_TIME_MAX:?}"))?
+            .map_err(|e| e.to_string())?;
+        if frame.len() < length as usize {
+            return Ok(None);
+        }
+        let mut decoder = rmp_serde::Deserializer::from_read_ref(&frame);
+        decoder.set_max_depth(NESTING_MAX);
+        let requests = Vec::<Asked>::deserialize(&mut decoder).map_err(|e| e.to_string());
+        drop(room);
+        requests.map(Some)
     }
 
     async fn take(&self, id: u64, body: RequestBody) {
@@ -403,7 +443,7 @@ impl Connection {
 
 /// Writes replies, as many in a frame as are waiting.
 async fn write(
-    mut sink: SplitSink<Wire, Bytes>,
+    mut sink: Sink,
     mut replies: mpsc::UnboundedReceiver<(Reply, Option<Place>)>,
     waiting_bytes: Arc<AtomicUsize>,
 ) {

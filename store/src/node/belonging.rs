@@ -37,6 +37,9 @@ impl Node {
                     return error;
                 }
                 among_friends = !others.is_empty();
+                for answer in others.values().filter(|o| o.is_of(self.cluster_id())) {
+                    introduction.seen_as(answer.seen.get(&self.id()).copied());
+                }
             }
             tokio::time::sleep(ASK_EVERY).await;
             let view = self.view();
@@ -52,8 +55,11 @@ impl Node {
                 if let Some(error) = removed(self.id(), self.cluster_id(), &answer) {
                     return error;
                 }
-                if let Some(reach) = answer.reach.filter(|_| answer.node != self.id()) {
-                    introduction.saw(answer.node, reach);
+                if answer.is_of(self.cluster_id()) && answer.node != self.id() {
+                    introduction.seen_as(answer.seen.get(&self.id()).copied());
+                    if let Some(reach) = answer.reach {
+                        introduction.saw(answer.node, reach);
+                    }
                 }
             }
         }
@@ -101,6 +107,7 @@ mod tests {
             members: [1, 2, 3].map(|id| (id, format!("n{id}:1"))).into(),
             retired: [].into(),
             reach: None,
+            seen: Default::default(),
         }
     }
 

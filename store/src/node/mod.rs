@@ -33,8 +33,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use holdfast_api::{
-    Answer, Blob, ClusterCommand, Code, Command, Condition, LeaderHint, NodeId, Outcome, Problem,
-    Proposal, Read, ReadAnswer, ReadOutcome, Revision, Scope, SessionCommand, WatchBatch,
+    Answer, Blob, ClusterCommand, Code, Command, Condition, LeaderHint, Limits, NodeId, Outcome,
+    Problem, Proposal, Read, ReadAnswer, ReadOutcome, Refusal, Revision, Scope, SessionCommand,
+    WatchBatch,
 };
 use holdfast_machine::Machine;
 use parking_lot::{MappedRwLockReadGuard, RwLockReadGuard};
@@ -52,6 +53,12 @@ use watches::Registration;
 
 /// This build's version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Largest `command_bytes_max`: half of the longest frame of a stream.
+const COMMAND_BYTES_CEILING: u64 = 32 * 1024 * 1024;
+
+/// Largest `list_page_max`.
+const LIST_PAGE_CEILING: u64 = 1_000_000;
 
 /// Changes given to a watch at a time.
 const WATCH_CHANGES_MAX: usize = 1_024;
@@ -170,7 +177,7 @@ impl Node {
 
     /// Commits a command; `done` hears what became of it. Never blocks.
     pub fn submit(&self, proposal: Proposal, done: Done) {
-        let checked = is_for_clients(&proposal.command)
+        let checked = is_for_clients(&proposal)
             .and_then(|()| self.leads_or_refer())
             .and_then(|()| self.fits(&proposal));
         match checked {
@@ -196,7 +203,7 @@ impl Node {
             return Ok(());
         }
         let what = "command_bytes_max".to_owned();
-        Err(holdfast_api::Refusal::LimitExceeded { what, size, limit }.into())
+        Err(Refusal::LimitExceeded { what, size, limit }.into())
     }
 
     /// Answers a read; `done` hears the answer. Never blocks.
@@ -257,7 +264,8 @@ impl Node {
         // The state must not move between the look at it and the parking.
         let state = self.inner.state.read();
         let machine = &state.machine;
-        if let Err(problem) = self.has_caught_up(&state) {
+        let checked = self.has_caught_up(&state);
+        if let Err(problem) = checked.and_then(|()| are_bounded(&conditions, machine.limits())) {
             ended(Err(problem));
             return None;
         }
@@ -391,13 +399,71 @@ impl Node {
 
 /// Refuses what only the leader itself may propose: log time, feature level,
 /// node ids and expiries follow from what the nodes see.
-fn is_for_clients(command: &Command) -> Result<(), Problem> {
-    match command {
+fn is_for_clients(proposal: &Proposal) -> Result<(), Problem> {
+    if let Some(place) = &proposal.session
+        && (place.sequence == 0 || place.ack == 0 || place.ack > place.sequence)
+    {
+        let why = "a sequence starts at 1, and its acknowledgement is at least 1 and not above it";
+        return Err(Problem::refused(Code::InvalidRequest, why));
+    }
+    match &proposal.command {
         Command::Kv { .. } | Command::Run(_) => Ok(()),
         Command::Session(SessionCommand::Expire { .. }) => Err(only_for_the_leader()),
-        Command::Session(_) | Command::Cluster(ClusterCommand::SetLimits { .. }) => Ok(()),
+        Command::Session(_) => Ok(()),
+        Command::Cluster(ClusterCommand::SetLimits { limits }) => are_sane(limits),
         Command::Cluster(_) => Err(only_for_the_leader()),
     }
+}
+
+/// Limits with which a cluster can still work, and be read and changed.
+fn are_sane(limits: &Limits) -> Result<(), Problem> {
+    let checks = [
+        (limits.session_window >= 1, "session_window must be at least 1"),
+        (limits.sessions_max >= 1, "sessions_max must be at least 1"),
+        (limits.jobs_max >= 1, "jobs_max must be at least 1"),
+        (limits.list_page_max >= 1, "list_page_max must be at least 1"),
+        (limits.list_page_max <= LIST_PAGE_CEILING, "list_page_max is at most 1 000 000"),
+        (
+            limits.session_ttl_ms_min <= limits.session_ttl_ms_max,
+            "session_ttl_ms_min exceeds session_ttl_ms_max",
+        ),
+        (
+            limits.command_bytes_max <= COMMAND_BYTES_CEILING,
+            "command_bytes_max is at most 32 MiB: larger commands do not fit a frame",
+        ),
+        (
+            limits.value_bytes_max <= limits.command_bytes_max,
+            "value_bytes_max exceeds command_bytes_max",
+        ),
+        (
+            limits.key_bytes_max <= limits.command_bytes_max,
+            "key_bytes_max exceeds command_bytes_max",
+        ),
+    ];
+    match checks.into_iter().find(|(sane, _)| !sane) {
+        None => Ok(()),
+        Some((_, why)) => Err(Problem::refused(Code::InvalidRequest, why)),
+    }
+}
+
+/// A wait is bounded like a command.
+fn are_bounded(conditions: &[Condition], limits: &Limits) -> Result<(), Problem> {
+    let refuse = |what: &str, size: u64, limit: u64| {
+        Err(Refusal::LimitExceeded { what: what.to_owned(), size, limit }.into())
+    };
+    let count = conditions.len() as u64;
+    if count > limits.keys_per_command_max {
+        return refuse("keys_per_command_max", count, limits.keys_per_command_max);
+    }
+    let longest = conditions.iter().map(|c| c.key.len() as u64).max().unwrap_or(0);
+    if longest > limits.key_bytes_max {
+        return refuse("key_bytes_max", longest, limits.key_bytes_max);
+    }
+    let bytes = conditions.iter().map(|c| c.key.len() as u64).sum();
+    if bytes > limits.command_bytes_max {
+        return refuse("command_bytes_max", bytes, limits.command_bytes_max);
+    }
+    Ok(())
 }
 
 fn only_for_the_leader() -> Problem {

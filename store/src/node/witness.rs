@@ -110,11 +110,21 @@ impl Introduction for Witnessing {
     }
 
     fn judge(&self, theirs: &PeerHello) -> Result<(), PeerError> {
-        peer::check(&self.hello(theirs.node), theirs).inspect_err(|error| self.stop_if_ours(error))
+        peer::check(&self.hello(theirs.node), theirs)
     }
 
     fn met(&self, theirs: &PeerHello) {
         self.boots.lock().insert(theirs.node, theirs.boot);
+    }
+
+    fn seen_as(&self, witness: Option<Witness>) {
+        if let Err(error) = peer::rolled_back(&self.hello(self.node), witness) {
+            self.stop_if_ours(&error);
+        }
+    }
+
+    fn all_seen(&self) -> Witnesses {
+        self.seen.lock().clone()
     }
 
     fn saw(&self, node: NodeId, witness: Witness) {

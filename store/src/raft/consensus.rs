@@ -45,14 +45,22 @@ impl Default for ConsensusOptions {
 }
 
 impl ConsensusOptions {
-    fn config(&self, cluster_id: &str) -> Result<Config, String> {
-        let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        if self.heartbeat * 2 > self.election_min || self.election_min >= self.election_max {
+    /// Whether the times fit together.
+    pub fn check(&self) -> Result<(), String> {
+        let shortest = Duration::from_millis(1);
+        let (heartbeat, min, max) = (self.heartbeat, self.election_min, self.election_max);
+        if heartbeat < shortest || heartbeat * 2 > min || min + shortest > max {
             return Err(format!(
                 "heartbeat {:?} and election {:?} to {:?} do not fit: the shortest election time must be at least two heartbeats, and below the longest",
                 self.heartbeat, self.election_min, self.election_max
             ));
         }
+        Ok(())
+    }
+
+    fn config(&self, cluster_id: &str) -> Result<Config, String> {
+        self.check()?;
+        let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         Config {
             cluster_name: cluster_id.to_owned(),
             heartbeat_interval: ms(self.heartbeat),

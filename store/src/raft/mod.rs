@@ -9,12 +9,14 @@
 //! | [`wire`] | what nodes say to each other |
 //! | [`transport`] | the seam to the network |
 //! | [`network`] | the library's network on that seam |
+//! | [`open_appends`] | which answers the library may be told |
 //! | [`peer`] | how nodes introduce themselves, and lost disks are found |
 //! | [`tcp`], [`server`] | both ends of the TCP transport |
 //! | [`consensus`] | the library behind our own words |
 
 pub mod consensus;
 pub mod network;
+pub mod open_appends;
 pub mod peer;
 pub mod record;
 pub mod runtime;

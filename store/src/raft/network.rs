@@ -16,7 +16,9 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult,
     TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
 };
+use parking_lot::Mutex;
 
+use super::open_appends::OpenAppends;
 use super::transport::{Target, Transport, TransportError, append_one_by_one};
 use super::types::{NodeAddress, TypeConfig, Vote};
 use super::wire::{self, Append, Ask, Channel, SnapshotOffer, Told};
@@ -125,7 +127,14 @@ impl RaftNetworkV2<TypeConfig> for Peer {
             + 'static,
     {
         Box::pin(async move {
-            let requests = input.map(|request| Append::from(&request)).boxed();
+            let open = Arc::new(Mutex::new(OpenAppends::default()));
+            let sent = open.clone();
+            let requests = input.map(move |request| {
+                let append = Append::from(&request);
+                sent.lock().sent(&append);
+                append
+            });
+            let requests = requests.boxed();
             let (transport, target) = (self.transport.clone(), self.target.clone());
             let answers = if self.channel == Channel::Heartbeat {
                 append_one_by_one(transport, target, self.channel, requests, option.hard_ttl())
@@ -134,6 +143,10 @@ impl RaftNetworkV2<TypeConfig> for Peer {
                 answers.map_err(|e| self.rpc_error(RPCTypes::AppendEntries, e))?
             };
             let this = &*self;
+            let answers = answers.filter(move |answer| {
+                let tell = answer.as_ref().map_or(true, |answer| open.lock().answered(answer));
+                std::future::ready(tell)
+            });
             let results = answers.map(move |answer| {
                 let appended = answer.map_err(|e| this.rpc_error(RPCTypes::AppendEntries, e))?;
                 wire::stream_result(appended).map_err(broken)

@@ -80,8 +80,8 @@ pub enum PeerError {
     },
 }
 
-/// Compares what one says of itself with what the other saw of it.
-fn rolled_back(hello: &PeerHello, seen: Option<Witness>) -> Result<(), PeerError> {
+/// Compares what one says of itself with what another saw of it.
+pub fn rolled_back(hello: &PeerHello, seen: Option<Witness>) -> Result<(), PeerError> {
     match seen {
         Some(seen) if seen.boot != hello.boot && seen.index > hello.log_at_boot => {
             let (node, has) = (hello.node, hello.log_at_boot);

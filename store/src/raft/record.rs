@@ -30,6 +30,8 @@ pub const ORDINAL_MAX: u64 = 1 << 56;
 pub const VOTER_SETS_MAX: usize = 4;
 /// Most nodes of one membership, learners included.
 pub const NODES_MAX: usize = 1024;
+/// Nesting that is followed: no record is deeper.
+const NESTING_MAX: usize = 32;
 /// Longest node address, in bytes.
 pub const ADDRESS_BYTES_MAX: usize = 512;
 
@@ -57,6 +59,7 @@ pub fn encode<T: Serialize>(record: &T) -> Vec<u8> {
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, RecordError> {
     let mut reader = bytes;
     let mut decoder = rmp_serde::Deserializer::new(&mut reader);
+    decoder.set_max_depth(NESTING_MAX);
     let record =
         T::deserialize(&mut decoder).map_err(|error| RecordError::Encoding(error.to_string()))?;
     if reader.is_empty() {

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use tokio::io::AsyncReadExt;
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
-use super::peer::{PEER_HEADER, PeerError, PeerHello, Witness};
+use super::peer::{PEER_HEADER, PeerError, PeerHello, Witness, Witnesses};
 use super::record::{VoteRecord, decode, encode};
 use super::transport::{Target, Transport, TransportError};
 use super::wire::{Append, Appended, Ask, Channel, SnapshotOffer, SnapshotTaken, Told};
@@ -64,10 +64,16 @@ pub fn framed<T: tokio::io::AsyncRead + tokio::io::AsyncWrite>(io: T) -> Wire<T>
 pub trait Introduction: Send + Sync + 'static {
     /// This node's words to another.
     fn hello(&self, to: NodeId) -> PeerHello;
-    /// Judges the other's words; acts on it if this node must not go on.
+    /// Judges the other's words. Whoever connected may be anybody, so that
+    /// nothing but this connection depends on it.
     fn judge(&self, theirs: &PeerHello) -> Result<(), PeerError>;
-    /// The other answers under this introduction: the process that it is now.
+    /// Another node, reached at its own address, introduced itself so.
     fn met(&self, theirs: &PeerHello);
+    /// Another node, asked at its own address, saw this one's log so; stops
+    /// this node if it holds less now.
+    fn seen_as(&self, witness: Option<Witness>);
+    /// What this node saw of the others.
+    fn all_seen(&self) -> Witnesses;
     /// A leader's own log was seen to reach so far, committed and durable.
     fn saw(&self, node: NodeId, witness: Witness);
     /// The other refused, and why; acts on it if this node must not go on.
@@ -124,8 +130,12 @@ impl TcpTransport {
         let theirs = headers.get(PEER_HEADER).and_then(|value| value.to_str().ok());
         let theirs = theirs.and_then(|json| serde_json::from_str::<PeerHello>(json).ok());
         let theirs = theirs.ok_or_else(|| unreachable("it did not introduce itself".into()))?;
-        self.introduction.judge(&theirs).map_err(|error| unreachable(error.to_string()))?;
-        self.introduction.met(&theirs);
+        let verdict = self.introduction.judge(&theirs);
+        match verdict {
+            Ok(()) => self.introduction.met(&theirs),
+            Err(_) => self.introduction.seen_as(theirs.witness),
+        }
+        verdict.map_err(|error| unreachable(error.to_string()))?;
         Ok(framed(io))
     }
 

@@ -3,17 +3,15 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
-
-use crate::samples::Samples;
 
 /// Bytes of one append: what the log record of a small put comes to.
 pub const APPEND_BYTES: usize = 512;
 
 /// Times `count` appends, each followed by fdatasync, to a new file in `dir`.
-pub fn append_and_sync(dir: &Path, count: usize) -> anyhow::Result<Samples> {
+pub fn append_and_sync(dir: &Path, count: usize) -> anyhow::Result<Vec<Duration>> {
     let path = dir.join("raw-append");
     let context = || format!("appending to {}", path.display());
     let mut file = File::create(&path).with_context(context)?;
@@ -26,5 +24,5 @@ pub fn append_and_sync(dir: &Path, count: usize) -> anyhow::Result<Samples> {
         times.push(begun.elapsed());
     }
     std::fs::remove_file(&path).with_context(context)?;
-    Ok(Samples::from(times))
+    Ok(times)
 }

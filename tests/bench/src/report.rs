@@ -149,7 +149,7 @@ impl Report {
         let mut facts =
             vec![("command", command), ("date", now.to_string()), ("commit", machine::commit())];
         facts.extend(machine::description(&bench.data)?);
-        let raw = disk::append_and_sync(bench.folder()?.path(), DISK_APPENDS)?;
+        let raw = Samples::from(disk::append_and_sync(bench.folder()?.path(), DISK_APPENDS)?);
         facts.push((
             "append + fdatasync",
             format!("{} bytes: {}", disk::APPEND_BYTES, p50_p99(&raw)),

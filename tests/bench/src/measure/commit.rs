@@ -1,61 +1,87 @@
 //! One client, one put after the other, against the disk's own sync.
 
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
 use anyhow::Context;
 use holdfast_client::{Consistency, Keys};
+use tokio::task::JoinSet;
 
 use crate::arguments::Bench;
 use crate::cluster::Cluster;
 use crate::disk;
-use crate::load::{self, Put, Worker, closed_loop};
+use crate::load::{self, soon};
 use crate::report::{Aim, Section, spread};
 use crate::samples::{Samples, median, ms};
 
-/// Appends to the raw file in each round.
-const APPENDS: usize = 500;
+/// Turns of the disk and the cluster in each round: short ones, so that what
+/// else goes on with the disk meets both alike.
+const TURNS: usize = 20;
+/// Of each kind in one turn.
+const OPERATIONS: usize = 50;
 /// The aim: the median put takes at most this many syncs.
 const SYNCS_MAX: f64 = 4.0;
 
-/// A read that any node answers from memory: a request's way there and back.
-#[derive(Clone)]
-struct StaleGet(Keys);
+/// One round: appends, puts, and reads that any node answers from memory,
+/// which show a request's way there and back.
+struct Round {
+    disk: Samples,
+    put: Samples,
+    get: Samples,
+}
 
-impl Worker for StaleGet {
-    async fn once(&mut self, n: u64) -> anyhow::Result<()> {
-        self.0.get(load::key(n), load::soon()).await?;
-        Ok(())
+async fn round(folder: PathBuf, keys: Keys) -> anyhow::Result<Round> {
+    let stale = keys.clone().with_consistency(Consistency::Stale);
+    let (mut disk, mut put, mut get) = (Vec::new(), Vec::new(), Vec::new());
+    for turn in 0..TURNS {
+        let folder = folder.clone();
+        let raw = move || disk::append_and_sync(&folder, OPERATIONS);
+        disk.extend(tokio::task::spawn_blocking(raw).await.context("syncing")??);
+        for operation in 0..OPERATIONS {
+            let key = load::key((turn * OPERATIONS + operation) as u64);
+            let begun = Instant::now();
+            keys.put(key.clone(), vec![b'v'; load::VALUE_BYTES], soon()).await?;
+            put.push(begun.elapsed());
+            let begun = Instant::now();
+            stale.get(key, soon()).await?;
+            get.push(begun.elapsed());
+        }
     }
+    Ok(Round { disk: disk.into(), put: put.into(), get: get.into() })
 }
 
 pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
     let cluster = Cluster::start(bench, &[]).await?;
     let keys = cluster.keys();
     load::fill(&keys).await?;
-    let stale = keys.clone().with_consistency(Consistency::Stale);
-    let (mut disk, mut put, mut get) = (Vec::new(), Vec::new(), Vec::new());
+    let mut rounds = Vec::new();
     for _ in 0..bench.effort.rounds {
-        let folder = cluster.folder().to_owned();
-        let raw = move || disk::append_and_sync(&folder, APPENDS);
-        disk.push(tokio::task::spawn_blocking(raw).await.context("syncing")??);
-        put.push(closed_loop(vec![Put(keys.clone())], &bench.effort).await?.latencies);
-        get.push(closed_loop(vec![StaleGet(stale.clone())], &bench.effort).await?.latencies);
+        // In a task, so that it runs where a program's own code would.
+        let mut running = JoinSet::new();
+        running.spawn(round(cluster.folder().to_owned(), keys.clone()));
+        rounds.push(running.join_next().await.context("nothing runs")???);
     }
     let mut section = Section::new(title, &["what", "p50 ms", "p99 ms", "p50 against the disk"]);
-    let ratios = |of: &[Samples]| -> Vec<f64> {
-        of.iter().zip(&disk).map(|(of, disk)| ms(of.p50()) / ms(disk.p50())).collect()
+    let ratios = |of: fn(&Round) -> &Samples| -> Vec<f64> {
+        rounds.iter().map(|round| ms(of(round).p50()) / ms(round.disk.p50())).collect()
     };
-    for (what, samples) in [
-        (format!("append {} bytes + fdatasync, the disk alone", disk::APPEND_BYTES), &disk),
-        ("put, 16-byte key, 128-byte value".to_owned(), &put),
-        ("stale get: a request's way to a node and back".to_owned(), &get),
-    ] {
-        let of = |quantile: fn(&Samples) -> std::time::Duration| -> Vec<f64> {
-            samples.iter().map(|samples| ms(quantile(samples))).collect()
+    let lines: [(String, fn(&Round) -> &Samples); 3] = [
+        (format!("append {} bytes + fdatasync, the disk alone", disk::APPEND_BYTES), |round| {
+            &round.disk
+        }),
+        ("put, 16-byte key, 128-byte value".to_owned(), |round| &round.put),
+        ("stale get: a request's way to a node and back".to_owned(), |round| &round.get),
+    ];
+    for (what, samples) in lines {
+        let of = |quantile: fn(&Samples) -> Duration| -> Vec<f64> {
+            rounds.iter().map(|round| ms(quantile(samples(round)))).collect()
         };
-        let ratio = spread(&ratios(samples));
-        section.row([what, spread(&of(Samples::p50)), spread(&of(Samples::p99)), ratio]);
+        let cells = [of(Samples::p50), of(Samples::p99), ratios(samples)];
+        let [p50, p99, ratio] = cells.map(|values| spread(&values));
+        section.row([what, p50, p99, ratio]);
     }
     let what = "p50 of a put against append + fdatasync";
-    section.aims.push(Aim::ratio_at_most(what, median(ratios(&put)), SYNCS_MAX));
+    section.aims.push(Aim::ratio_at_most(what, median(ratios(|round| &round.put)), SYNCS_MAX));
     section.remark(
         "A put needs its leader's sync and that of one follower, beside each other but on one disk here, and the wake-ups \
          of the threads between client, leader and follower.",

@@ -1,0 +1,115 @@
+//! Which answers to appends the consensus library may be told.
+//!
+//! It tells by log ids alone which of its open requests an answer
+//! acknowledges, and counts each as the follower's word from the moment that
+//! the request was made. An append without entries has the same log id as the
+//! one before it. So the answer to an old request passes for an answer to a
+//! young one, and a leader that was frozen, whose socket still holds answers
+//! from before, would take them for a fresh confirmation and serve reads from
+//! the past.
+//!
+//! Answers come in the order of the requests, and each says how far the log
+//! matches: one that a younger open request could claim is left out, and the
+//! younger one's own answer says the same.
+
+use std::collections::VecDeque;
+
+use super::record::LogIdRecord;
+use super::wire::{Append, Appended};
+
+/// Orders log ids; a log without entries comes first.
+type Place = Option<(u64, u64, u64)>;
+
+/// Appends on one connection that are not answered yet, the oldest first.
+#[derive(Debug, Default)]
+pub struct OpenAppends {
+    open: VecDeque<Span>,
+}
+
+/// The entries of one append lie behind `prev`, up to `last`.
+#[derive(Debug)]
+struct Span {
+    prev: Place,
+    last: Place,
+}
+
+fn place(id: &LogIdRecord) -> Place {
+    Some((id.term, id.node, id.index))
+}
+
+impl OpenAppends {
+    /// A request is about to be sent.
+    pub fn sent(&mut self, append: &Append) {
+        let prev = append.prev.as_ref().and_then(place);
+        let last = append.entries.last().map(|entry| (entry.term, entry.node, entry.index));
+        self.open.push_back(Span { prev, last: last.or(prev) });
+    }
+
+    /// The oldest request was answered. Whether to tell the library.
+    pub fn answered(&mut self, answer: &Appended) -> bool {
+        self.open.pop_front();
+        let Appended::Matched(matched) = answer else { return true };
+        let matched = matched.as_ref().and_then(place);
+        !self.open.iter().any(|younger| matched >= younger.last || matched > younger.prev)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::raft::record::{LogRecord, PayloadRecord, VoteRecord};
+
+    fn id(index: u64) -> LogIdRecord {
+        LogIdRecord { term: 1, node: 1, index }
+    }
+
+    /// An append of the entries behind `prev`, up to `last`.
+    fn append(prev: u64, last: u64) -> Append {
+        let entry = |index| LogRecord { index, term: 1, node: 1, payload: PayloadRecord::Blank };
+        Append {
+            vote: VoteRecord { term: 1, node: 1, committed: true },
+            prev: Some(id(prev)),
+            commit: None,
+            entries: (prev + 1..=last).map(entry).collect(),
+        }
+    }
+
+    fn matched(index: u64) -> Appended {
+        Appended::Matched(Some(id(index)))
+    }
+
+    #[test]
+    fn pipelined_entries_are_each_told() {
+        let mut open = OpenAppends::default();
+        open.sent(&append(5, 7));
+        open.sent(&append(7, 9));
+        assert!(open.answered(&matched(7)));
+        assert!(open.answered(&matched(9)));
+    }
+
+    #[test]
+    fn an_old_answer_does_not_speak_for_a_young_request() {
+        let mut open = OpenAppends::default();
+        open.sent(&append(5, 7));
+        open.sent(&append(7, 7));
+        assert!(!open.answered(&matched(7)), "the append without entries is not answered yet");
+        assert!(open.answered(&matched(7)));
+    }
+
+    #[test]
+    fn an_answer_that_reaches_into_a_younger_request_waits_for_it() {
+        let mut open = OpenAppends::default();
+        open.sent(&append(5, 7));
+        open.sent(&append(7, 9));
+        assert!(!open.answered(&matched(8)));
+        assert!(open.answered(&matched(9)));
+    }
+
+    #[test]
+    fn refusals_are_always_told() {
+        let mut open = OpenAppends::default();
+        open.sent(&append(5, 7));
+        open.sent(&append(7, 7));
+        assert!(open.answered(&Appended::Conflict(Some(id(5)))));
+    }
+}
