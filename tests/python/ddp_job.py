@@ -16,8 +16,37 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 WORLD = 2
+# Threads of each rank that use the store beside the training, as watchdogs do.
+WATCHDOGS = 4
 STEPS_BEFORE_GROUP = 10
 PATIENCE = datetime.timedelta(seconds=60)
+
+
+class Watchdogs:
+    """Beats on connections of their own; what was answered is counted."""
+
+    def __init__(self, rank: int):
+        self.stop = threading.Event()
+        self.answered = [0] * WATCHDOGS
+        self.threads = [threading.Thread(target=self.beat, args=(rank, n)) for n in range(WATCHDOGS)]
+        for thread in self.threads:
+            thread.start()
+
+    def beat(self, rank: int, n: int) -> None:
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = dist.TCPStore(address, port, None, False, timeout=PATIENCE)
+        while not self.stop.is_set():
+            answered = store.add(f"beats/{rank}/{n}", 1)
+            self.answered[n] += 1
+            if answered != self.answered[n]:
+                # An exception would end this thread alone.
+                print(f"beat {self.answered[n]} was answered {answered}", flush=True)
+                os._exit(1)
+
+    def end(self) -> None:
+        self.stop.set()
+        for thread in self.threads:
+            thread.join()
 
 
 def train(rank: int, finish) -> None:
@@ -25,6 +54,7 @@ def train(rank: int, finish) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=PATIENCE)
     store = dist.distributed_c10d._get_default_store()
+    watchdogs = Watchdogs(rank)
     torch.manual_seed(7)
     model = DistributedDataParallel(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -51,6 +81,7 @@ def train(rank: int, finish) -> None:
             print(f"step {step}", flush=True)
         if ending.item():
             break
+    watchdogs.end()
     dist.monitored_barrier(timeout=PATIENCE)
     total = store.add("steps", 0)
     if total != WORLD * step:

@@ -4,8 +4,10 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use crate::binaries;
 use crate::cluster::Cluster;
@@ -47,8 +49,17 @@ pub fn script(name: &str) -> PathBuf {
 pub struct Script {
     child: Child,
     orders: ChildStdin,
-    lines: Lines<BufReader<ChildStdout>>,
-    heard: Vec<String>,
+    heard: watch::Receiver<Heard>,
+    /// Lines that [`Script::says`] has passed.
+    passed: usize,
+    _hearing: JoinSet<()>,
+}
+
+/// All lines so far, and whether there will be more.
+#[derive(Debug, Default)]
+struct Heard {
+    lines: Vec<String>,
+    ended: bool,
 }
 
 impl Script {
@@ -73,25 +84,44 @@ impl Script {
         let mut child = child.unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
         let orders = child.stdin.take().expect("it was asked for");
         let stdout = child.stdout.take().expect("it was asked for");
-        let lines = BufReader::new(stdout).lines();
-        Script { child, orders, lines, heard: Vec::new() }
+        let (tell, heard) = watch::channel(Heard::default());
+        let mut hearing = JoinSet::new();
+        // Heard at once, so that a line is as old as it looks.
+        hearing.spawn(async move {
+            let mut lines = BufReader::new(stdout).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                tell.send_modify(|heard| heard.lines.push(line));
+            }
+            tell.send_modify(|heard| heard.ended = true);
+        });
+        Script { child, orders, heard, passed: 0, _hearing: hearing }
     }
 
-    /// Waits for a line that starts with `text`; answers the rest of it.
+    /// Waits for the next line that starts with `text`; answers the rest of
+    /// it.
     pub async fn says(&mut self, text: &str) -> String {
-        let hearing = async {
-            loop {
-                let line = self.lines.next_line().await.expect("the program writes text");
-                let Some(line) = line else {
-                    panic!("the program ended before it said {text:?}; it said {:#?}", self.heard)
-                };
-                self.heard.push(line.clone());
-                if let Some(rest) = line.strip_prefix(text) {
-                    return rest.trim().to_owned();
-                }
-            }
+        let mut heard = self.heard.clone();
+        let passed = self.passed;
+        let found = |heard: &Heard| {
+            let mut lines = heard.lines.iter().enumerate().skip(passed);
+            lines.find_map(|(n, line)| Some((n, line.strip_prefix(text)?.trim().to_owned())))
         };
-        patiently(&format!("the program to say {text:?}"), hearing).await
+        let hearing = heard.wait_for(|heard| heard.ended || found(heard).is_some());
+        let heard = patiently(&format!("the program to say {text:?}"), hearing).await;
+        let heard = heard.expect("the end is told before the teller goes");
+        let Some((n, rest)) = found(&heard) else {
+            panic!("the program ended before it said {text:?}; it said {:#?}", heard.lines)
+        };
+        self.passed = n + 1;
+        rest
+    }
+
+    /// Waits for a line that starts with `text` and tells of something that
+    /// happened after this call: the first one may have been on its way.
+    pub async fn says_anew(&mut self, text: &str) {
+        self.passed = self.heard.borrow().lines.len();
+        self.says(text).await;
+        self.says(text).await;
     }
 
     /// Gives it an order: one line.
@@ -100,21 +130,11 @@ impl Script {
         self.orders.write_all(text.as_bytes()).await.expect("the program takes orders");
     }
 
-    /// Its process id.
-    pub fn pid(&self) -> u32 {
-        self.child.id().expect("it is running")
-    }
-
     /// Waits for its end, which must be with exit code 0.
-    pub async fn succeeds(mut self) -> Vec<String> {
-        let ending = async {
-            while let Some(line) = self.lines.next_line().await.expect("the program writes text") {
-                self.heard.push(line);
-            }
-            self.child.wait().await.expect("a child can be waited for")
-        };
-        let status = patiently("the program to end", ending).await;
-        assert!(status.success(), "the program ended with {status}; it said {:#?}", self.heard);
-        self.heard
+    pub async fn succeeds(mut self) {
+        let status = patiently("the program to end", self.child.wait()).await;
+        let status = status.expect("a child can be waited for");
+        let lines = &self.heard.borrow().lines;
+        assert!(status.success(), "the program ended with {status}; it said {lines:#?}");
     }
 }

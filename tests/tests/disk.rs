@@ -283,13 +283,14 @@ async fn noted(cluster: &Cluster, victim: u64) {
 async fn a_folder_of_another_node_or_cluster_or_program_is_refused() {
     let mut cluster = Cluster::start(3).await;
     write(&cluster, 5).await;
-    let (one, two) = (cluster.data_dir(1).to_owned(), cluster.data_dir(2).to_owned());
+    let one = cluster.data_dir(1).to_owned();
     cluster.kill(1);
     cluster.kill(2);
 
-    cluster.set_data_dir(1, two.clone());
+    cluster.set_data_dir(1, cluster.data_dir(2).to_owned());
     cluster.launch(1);
     cluster.refuses(1, &["belongs to node 2", "--node-id 2"]).await;
+    cluster.restart(2).await;
 
     // A node of another cluster is not talked to, whoever started it here.
     let mut other = Cluster::start(1).await;
@@ -307,14 +308,12 @@ async fn a_folder_of_another_node_or_cluster_or_program_is_refused() {
     cluster.refuses(1, &["holiday.jpg", "choose an empty folder"]).await;
 
     cluster.set_data_dir(1, one);
-    cluster.set_data_dir(2, two);
     cluster.restart(1).await;
     // One folder, two processes.
     let mut second = binaries::command("holdfast-store");
     second.args(["serve", "--node-id", "1", "--data-dir"]).arg(cluster.data_dir(1));
     second.args(["--listen", &format!("127.0.0.1:{}", cluster.port())]);
     Ended::of(second).await.failed(1, &["another holdfast-store is using", "stop it first"]);
-    cluster.restart(2).await;
     assert_eq!(cluster.agreement(&job("d")).await.len(), 5);
     assert!(cluster.agreement(&job("d")).await.contains_key(&Blob::from("k4")));
 }

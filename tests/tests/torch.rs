@@ -7,19 +7,17 @@ use holdfast_tests::{Agent, Cluster, Script, binaries};
 const ROUNDS_MAX: u32 = 15;
 
 /// Kills the leader while the program works, until a retry was answered from
-/// the session table. The program reports its progress in lines that begin
-/// with `word`.
+/// the session table. The program always has calls under way, and reports its
+/// progress in lines that begin with `word`.
 async fn kill_leaders(cluster: &mut Cluster, program: &mut Script, word: &str, rounds_min: u32) {
     let mut replayed = 0.0;
     for round in 1..=ROUNDS_MAX {
-        program.says(word).await;
+        program.says_anew(word).await;
         let leader = cluster.leader().await;
-        // What the program reported lies behind it: it is in the next one.
         cluster.kill(leader);
-        // One line may have been on its way before the kill.
-        program.says(word).await;
-        program.says(word).await;
+        program.says_anew(word).await;
         replayed += cluster.duplicates_answered().await;
+        eprintln!("leader {leader} killed in round {round}: {replayed} answers replayed");
         cluster.restart(leader).await;
         if replayed > 0.0 && round >= rounds_min {
             return;

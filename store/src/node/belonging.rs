@@ -36,7 +36,7 @@ impl Node {
                 {
                     return error;
                 }
-                among_friends = !others.is_empty();
+                among_friends = others.values().any(|o| o.is_of(self.cluster_id()));
                 for answer in others.values().filter(|o| o.is_of(self.cluster_id())) {
                     introduction.seen_as(answer.seen.get(&self.id()).copied());
                 }

@@ -17,6 +17,9 @@ use super::transport::Transport;
 use super::types::{Answers, LogEntry, NodeAddress, TypeConfig};
 use crate::storage::{LogStore, SnapshotStore, StateMachine};
 
+/// How often it is looked whether consensus has stopped.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
 /// Timings and sizes of consensus.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsensusOptions {
@@ -230,16 +233,15 @@ impl Consensus {
         }
     }
 
-    /// Returns when consensus has stopped, with the reason.
+    /// Returns when consensus has stopped, with the reason. Looks now and then:
+    /// the library's reports change with every entry, and waking for each would
+    /// cost more than it tells.
     pub async fn stopped(&self) -> String {
-        let mut receiver = self.raft.metrics();
         loop {
-            if let Err(fatal) = &receiver.borrow_watched().running_state {
+            if let Err(fatal) = &self.raft.metrics().borrow_watched().running_state {
                 return fatal.to_string();
             }
-            if receiver.changed().await.is_err() {
-                return "consensus has stopped".to_owned();
-            }
+            tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 

@@ -14,6 +14,9 @@ use crate::load::{self, soon};
 use crate::report::{Aim, Section, spread};
 use crate::samples::{Samples, median, ms};
 
+/// One of a round's series.
+type Of = fn(&Round) -> &Samples;
+
 /// Turns of the disk and the cluster in each round: short ones, so that what
 /// else goes on with the disk meets both alike.
 const TURNS: usize = 20;
@@ -65,7 +68,7 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
     let ratios = |of: fn(&Round) -> &Samples| -> Vec<f64> {
         rounds.iter().map(|round| ms(of(round).p50()) / ms(round.disk.p50())).collect()
     };
-    let lines: [(String, fn(&Round) -> &Samples); 3] = [
+    let lines: [(String, Of); 3] = [
         (format!("append {} bytes + fdatasync, the disk alone", disk::APPEND_BYTES), |round| {
             &round.disk
         }),
