@@ -1,8 +1,8 @@
 """An ordinary env:// job: data-parallel training with gloo on two ranks of this machine.
 
 Plain PyTorch. Uses the store as real jobs do: a counter and a value each step, a
-`monitored_barrier`, a `new_group` in the middle. Takes steps until `finish` arrives on standard
-input, so that whoever drives it can disturb the store meanwhile.
+`monitored_barrier`, a `new_group`. Takes steps until `finish` arrives on standard input, and forms
+the group when `group` does, so that whoever drives it can disturb the store meanwhile.
 """
 import datetime
 import multiprocessing
@@ -18,7 +18,6 @@ from torch.nn.parallel import DistributedDataParallel
 WORLD = 2
 # Threads of each rank that use the store beside the training, as watchdogs do.
 WATCHDOGS = 4
-STEPS_BEFORE_GROUP = 10
 PATIENCE = datetime.timedelta(seconds=60)
 
 
@@ -49,7 +48,7 @@ class Watchdogs:
             thread.join()
 
 
-def train(rank: int, finish) -> None:
+def train(rank: int, wanted: dict) -> None:
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(WORLD))
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=PATIENCE)
@@ -70,16 +69,19 @@ def train(rank: int, finish) -> None:
         store.add("steps", 1)
         if step % 5 == 0:
             dist.monitored_barrier(timeout=PATIENCE)
-        if step == STEPS_BEFORE_GROUP:
+        # Rank 0 decides for all.
+        orders = torch.tensor([float(wanted[order].is_set()) for order in ("group", "finish")])
+        dist.broadcast(orders, src=0)
+        grouping, ending = orders.tolist()
+        if grouping and group is None:
             group = dist.new_group(list(range(WORLD)), timeout=PATIENCE)
+            if rank == 0:
+                print("grouped", flush=True)
         if group is not None:
             dist.all_reduce(torch.ones(1), group=group)
-        # Rank 0 decides when to end, for all.
-        ending = torch.tensor([1.0 if rank == 0 and finish.is_set() and group is not None else 0.0])
-        dist.broadcast(ending, src=0)
         if rank == 0:
             print(f"step {step}", flush=True)
-        if ending.item():
+        if ending:
             break
     watchdogs.end()
     dist.monitored_barrier(timeout=PATIENCE)
@@ -98,11 +100,11 @@ def train(rank: int, finish) -> None:
 def main() -> None:
     # Forked, so that PyTorch is imported once.
     context = multiprocessing.get_context("fork")
-    finish = context.Event()
-    ranks = [context.Process(target=train, args=(rank, finish)) for rank in range(WORLD)]
+    wanted = {order: context.Event() for order in ("group", "finish")}
+    ranks = [context.Process(target=train, args=(rank, wanted)) for rank in range(WORLD)]
     for rank in ranks:
         rank.start()
-    threading.Thread(target=obey, args=(finish,), daemon=True).start()
+    threading.Thread(target=obey, args=(wanted,), daemon=True).start()
     # The first rank to end badly ends the job: the others would wait for it.
     while any(rank.is_alive() for rank in ranks):
         multiprocessing.connection.wait([rank.sentinel for rank in ranks if rank.is_alive()])
@@ -112,10 +114,9 @@ def main() -> None:
     sys.exit(any(rank.exitcode for rank in ranks))
 
 
-def obey(finish) -> None:
+def obey(wanted: dict) -> None:
     for line in sys.stdin:
-        if line.strip() == "finish":
-            finish.set()
+        wanted[line.strip()].set()
 
 
 if __name__ == "__main__":

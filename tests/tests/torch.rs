@@ -53,8 +53,13 @@ fn job(cluster: &mut Cluster, name: &str) -> Script {
 async fn a_job_trains_through_dying_leaders_and_can_be_run_again() {
     let mut cluster = Cluster::start(3).await;
     let mut first = job(&mut cluster, "first-run");
-    // In the middle of setting up, and on both sides of the new group.
     kill_leaders(&mut cluster, &mut first, "step", 2).await;
+    // A group is formed while nobody leads.
+    let leader = cluster.leader().await;
+    cluster.kill(leader);
+    first.order("group").await;
+    first.says("grouped").await;
+    cluster.restart(leader).await;
     first.order("finish").await;
     first.says("trained").await;
     first.succeeds().await;
