@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 WORLD = 2
 # Threads of each rank that use the store beside the training, as watchdogs do.
 WATCHDOGS = 4
-PATIENCE = datetime.timedelta(seconds=60)
+PATIENCE = datetime.timedelta(seconds=120)
 
 
 class Watchdogs:

@@ -11,7 +11,7 @@ import threading
 import torch
 from torch.distributed import PrefixStore, TCPStore
 
-PATIENCE = datetime.timedelta(seconds=60)
+PATIENCE = datetime.timedelta(seconds=120)
 ADDERS, COUNTERS_PER_CAS = 6, 2
 
 

@@ -5,6 +5,7 @@
 //! arrived. Neither happens at every kill, so it is repeated.
 
 use holdfast_api::NodeId;
+use holdfast_client::Client;
 
 use crate::cluster::Cluster;
 use crate::load::Adders;
@@ -12,44 +13,47 @@ use crate::load::Adders;
 /// Additions acknowledged between two kills.
 const PROGRESS: u64 = 100;
 
-/// Kills after which a test that saw no replayed answer gives up.
-const ROUNDS_MAX: u32 = 15;
+/// Rounds after which a test that saw no replayed answer gives up.
+pub const ROUNDS_MAX: u32 = 15;
 
-/// Kills the leader, lets the others elect a new one and starts the old one
-/// again: at least `rounds_min` times, and until `replayed` says that a retry
-/// was answered from the session table.
+/// Repeats `round`, which disturbs the cluster under load: at least
+/// `rounds_min` times, and until one of the client's retries was answered from
+/// the session table.
 ///
 /// # Panics
 ///
-/// If no call was under way at a kill, or if no retry was ever answered from
-/// the session table.
-pub async fn kill_leaders(
-    cluster: &mut Cluster,
-    load: &Adders,
-    rounds_min: u32,
-    mut replayed: impl AsyncFnMut(&Cluster) -> bool,
-) {
-    for round in 1..=ROUNDS_MAX {
-        let leader = kill_leader(cluster, load).await;
-        let seen = replayed(cluster).await;
-        cluster.restart(leader).await;
-        if seen && round >= rounds_min {
+/// If none ever was.
+pub async fn until_replayed(client: &Client, rounds_min: u32, mut round: impl AsyncFnMut()) {
+    for done in 1..=ROUNDS_MAX {
+        round().await;
+        if done >= rounds_min && client.statistics().replayed > 0 {
             return;
         }
     }
-    panic!(
-        "the leader was killed {ROUNDS_MAX} times, and no retry was answered from the session table"
-    );
+    panic!("{ROUNDS_MAX} failovers, and no retry was answered from the session table");
+}
+
+/// Kills the leader, lets the others elect a new one and starts the old one
+/// again, [`until_replayed`].
+pub async fn kill_leaders(cluster: &mut Cluster, client: &Client, load: &Adders, rounds_min: u32) {
+    until_replayed(client, rounds_min, async || {
+        let leader = kill_leader(cluster, load).await;
+        cluster.restart(leader).await;
+    })
+    .await;
 }
 
 /// Kills the leader in the middle of the load and waits until the load goes
 /// on with the next one. Answers who was killed.
+///
+/// # Panics
+///
+/// If no call was under way.
 pub async fn kill_leader(cluster: &mut Cluster, load: &Adders) -> NodeId {
     load.progress(PROGRESS).await;
     let leader = cluster.leader().await;
-    let in_flight = load.in_flight();
+    load.is_under_way();
     cluster.kill(leader);
-    assert!(in_flight > 0, "nothing was under way when the leader was killed");
     load.progress(PROGRESS).await;
     leader
 }

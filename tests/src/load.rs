@@ -72,9 +72,11 @@ impl Adders {
         Adders { tasks, shared, keys }
     }
 
-    /// Additions under way.
-    pub fn in_flight(&self) -> i64 {
-        self.shared.in_flight.load(Ordering::SeqCst)
+    /// Asserts that additions are under way at this moment, to be called just
+    /// before the moment is spoilt.
+    #[track_caller]
+    pub fn is_under_way(&self) {
+        assert!(self.shared.in_flight.load(Ordering::SeqCst) > 0, "no call is under way");
     }
 
     /// Additions acknowledged so far.

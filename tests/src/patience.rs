@@ -6,7 +6,7 @@ use holdfast_client::Deadline;
 
 /// Bound on every wait. Long enough for a loaded machine: nothing is measured
 /// with it, it only turns a hang into a failure.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Pause between two looks at something that cannot be awaited.
 const LOOK_EVERY: Duration = Duration::from_millis(20);

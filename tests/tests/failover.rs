@@ -3,9 +3,10 @@
 use holdfast_api::{Blob, Command, KvOp};
 use holdfast_client::{Client, Consistency, Deadline};
 use holdfast_tests::cluster::job;
-use holdfast_tests::failover::{kill_leader, kill_leaders};
+use holdfast_tests::failover::{kill_leader, kill_leaders, until_replayed};
 use holdfast_tests::load::COUNTER;
 use holdfast_tests::{Adders, Cluster, eventually, patiently, soon};
+use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
@@ -16,9 +17,7 @@ async fn leaders_killed_under_load(nodes: u64, rounds_min: u32) {
     let mut cluster = Cluster::start(nodes).await;
     let client = cluster.client();
     let load = Adders::start(&client, &job("load"), ADDERS);
-    let replayed = client.clone();
-    kill_leaders(&mut cluster, &load, rounds_min, async |_| replayed.statistics().replayed > 0)
-        .await;
+    kill_leaders(&mut cluster, &client, &load, rounds_min).await;
     let tally = load.finish().await;
     // With a majority alive, no outcome may stay open and no call may fail.
     assert_eq!((tally.unknown, tally.failed), (0, 0), "{tally:?}");
@@ -41,12 +40,14 @@ async fn five_nodes_go_on_without_two_of_them() {
     let mut cluster = Cluster::start(5).await;
     let client = cluster.client();
     let load = Adders::start(&client, &job("load"), ADDERS);
-    let first = kill_leader(&mut cluster, &load).await;
-    let second = kill_leader(&mut cluster, &load).await;
-    assert_eq!(cluster.awake().len(), 3);
-    cluster.restart(first).await;
-    cluster.restart(second).await;
-    load.progress(50).await;
+    until_replayed(&client, 1, async || {
+        let first = kill_leader(&mut cluster, &load).await;
+        let second = kill_leader(&mut cluster, &load).await;
+        assert_eq!(cluster.awake().len(), 3);
+        cluster.restart(first).await;
+        cluster.restart(second).await;
+    })
+    .await;
     let tally = load.finish().await;
     assert_eq!(tally.failed, 0, "{tally:?}");
     cluster.agreement(&job("load")).await;
@@ -54,7 +55,9 @@ async fn five_nodes_go_on_without_two_of_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_follower_that_dies_or_freezes_disturbs_nobody() {
-    let mut cluster = Cluster::start(3).await;
+    // Patient nodes: whoever stands for election here was disturbed, not starved.
+    let flags = ["--election-min", "2s", "--election-max", "4s"];
+    let mut cluster = Cluster::start_with(3, &flags).await;
     let client = cluster.client();
     let load = Adders::start(&client, &job("load"), ADDERS);
     load.progress(50).await;
@@ -76,7 +79,7 @@ async fn a_follower_that_dies_or_freezes_disturbs_nobody() {
 
     assert_eq!(cluster.leader().await, leader, "no follower makes a healthy leader step down");
     let tally = load.finish().await;
-    assert_eq!((tally.failed, client.statistics().resent), (0, 0), "{tally:?}");
+    assert_eq!(tally.failed, 0, "{tally:?}");
     cluster.agreement(&job("load")).await;
 }
 
@@ -85,23 +88,30 @@ async fn a_leader_that_freezes_is_replaced_and_follows_when_it_thaws() {
     let mut cluster = Cluster::start(3).await;
     let client = cluster.client();
     let load = Adders::start(&client, &job("load"), ADDERS);
+    until_replayed(&client, 2, async || freeze_leader(&mut cluster, &load).await).await;
+    let tally = load.finish().await;
+    assert_eq!(tally.failed, 0, "{tally:?}");
+    cluster.agreement(&job("load")).await;
+}
+
+/// Freezes the leader under load until another leads and has gone on, asks it
+/// to read, and thaws it.
+async fn freeze_leader(cluster: &mut Cluster, load: &Adders) {
     load.progress(50).await;
     let frozen = cluster.leader().await;
-    // This one knows no other node's address, and so asks the frozen one first.
+    // This one was told of no other node, and is connected before the frost.
     let loyal = cluster.client_of(&[frozen]);
-    loyal.status(soon()).await.expect("the leader answers");
+    let keys = loyal.keys(job("load"));
+    keys.get(COUNTER, soon()).await.expect("the leader answers");
 
-    let in_flight = load.in_flight();
+    load.is_under_way();
     cluster.pause(frozen);
-    assert!(in_flight > 0, "nothing was under way when the leader froze");
-    let next = cluster.leader().await;
-    assert_ne!(next, frozen);
+    assert_ne!(cluster.leader().await, frozen);
     load.progress(100).await;
 
     // Reads that lie in its socket when it thaws: a leader that believed in
     // itself would answer them with the past.
     let before = i64::try_from(load.acknowledged()).expect("a small number");
-    let keys = loyal.keys(job("load"));
     let mut reads = JoinSet::new();
     for _ in 0..50 {
         let keys = keys.clone();
@@ -114,16 +124,11 @@ async fn a_leader_that_freezes_is_replaced_and_follows_when_it_thaws() {
         let value = number(&entry.and_then(|entry| entry.value).expect("the counter exists"));
         assert!(value >= before, "a read behind {before} additions saw {value}");
     }
-
     eventually("the thawed node to follow", async || {
         let status = cluster.status(frozen).await?;
         status.leader.filter(|leader| *leader != frozen)
     })
     .await;
-    load.progress(50).await;
-    let tally = load.finish().await;
-    assert_eq!(tally.failed, 0, "{tally:?}");
-    cluster.agreement(&job("load")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -132,27 +137,28 @@ async fn nothing_acknowledged_is_lost_when_all_nodes_are_killed_at_once() {
     let client = cluster.client();
     let load = Adders::start(&client, &job("load"), ADDERS);
     let keys = client.keys(job("values"));
-    for n in 0..100 {
-        keys.put(format!("k{n}").as_str(), format!("v{n}").as_str(), soon()).await.expect("a put");
-    }
-    load.progress(100).await;
-    assert!(load.in_flight() > 0);
-    for id in cluster.ids() {
-        cluster.kill(id);
-    }
-    for id in cluster.ids() {
-        cluster.launch(id);
-    }
-    cluster.wait_all_ready().await;
-    load.progress(100).await;
+    let mut written = BTreeMap::new();
+    // Retries are answered from session tables that came back from the disks.
+    until_replayed(&client, 1, async || {
+        for _ in 0..50 {
+            let (key, value) = (format!("k{}", written.len()), format!("v{}", written.len()));
+            keys.put(key.as_str(), value.as_str(), soon()).await.expect("a put");
+            written.insert(Blob::from(key.as_str()), Blob::from(value.as_str()));
+        }
+        load.is_under_way();
+        for id in cluster.ids() {
+            cluster.kill(id);
+        }
+        for id in cluster.ids() {
+            cluster.launch(id);
+        }
+        cluster.wait_all_ready().await;
+        load.progress(100).await;
+    })
+    .await;
     let tally = load.finish().await;
     assert_eq!(tally.failed, 0, "the session outlives its nodes: {tally:?}");
-    let values = cluster.agreement(&job("values")).await;
-    assert_eq!(values.len(), 100);
-    for n in 0..100 {
-        let (key, value) = (format!("k{n}"), format!("v{n}"));
-        assert_eq!(values[&Blob::from(key.as_str())], Blob::from(value.as_str()));
-    }
+    assert_eq!(cluster.agreement(&job("values")).await, written);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -160,12 +166,16 @@ async fn every_node_can_die_in_turn() {
     let mut cluster = Cluster::start(3).await;
     let client = cluster.client();
     let load = Adders::start(&client, &job("load"), ADDERS);
-    for id in cluster.ids() {
-        load.progress(50).await;
-        cluster.kill(id);
-        load.progress(50).await;
-        cluster.restart(id).await;
-    }
+    until_replayed(&client, 1, async || {
+        for id in cluster.ids() {
+            load.progress(50).await;
+            load.is_under_way();
+            cluster.kill(id);
+            load.progress(50).await;
+            cluster.restart(id).await;
+        }
+    })
+    .await;
     let tally = load.finish().await;
     assert_eq!(tally.failed, 0, "{tally:?}");
     cluster.agreement(&job("load")).await;
@@ -176,15 +186,19 @@ async fn a_client_that_was_told_of_one_follower_finds_the_others() {
     let mut cluster = Cluster::start(3).await;
     let (leader, follower) = (cluster.leader().await, cluster.follower().await);
     let client = cluster.client_of(&[follower]);
-    let keys = client.keys(job("bound"));
-    assert_eq!(keys.add("n", 1, soon()).await.expect("the follower leads to the leader"), 1);
+    let load = Adders::start(&client, &job("bound"), ADDERS);
+    load.progress(1).await;
     assert_eq!(client.statistics().leader, Some(leader));
-    cluster.kill(leader);
-    assert_eq!(keys.add("n", 1, soon()).await.expect("the next leader is found"), 2);
+    kill_leaders(&mut cluster, &client, &load, 1).await;
     // The only node it was told of may go too: it has learned of the others.
-    cluster.restart(leader).await;
     cluster.kill(follower);
-    assert_eq!(keys.add("n", 1, soon()).await.expect("a learned node answers"), 3);
+    load.progress(50).await;
+    let leader = cluster.leader().await;
+    cluster.restart(follower).await;
+    cluster.kill(leader);
+    load.progress(50).await;
+    let tally = load.finish().await;
+    assert_eq!(tally.failed, 0, "{tally:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,7 @@
 //! Watches and waits outlive the leader that they are parked on.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use holdfast_api::{
@@ -7,15 +9,29 @@ use holdfast_api::{
 };
 use holdfast_client::{Deadline, Keys, Watch};
 use holdfast_tests::cluster::job;
-use holdfast_tests::{Cluster, patiently, soon};
+use holdfast_tests::failover::{kill_leader, kill_leaders, until_replayed};
+use holdfast_tests::{Adders, Cluster, patiently, soon};
 use tokio::task::JoinSet;
 
-/// A writer that puts 0, 1, 2, … one behind the other.
-async fn write(keys: Keys, from: u64, to: u64) -> Vec<(Revision, u64)> {
+/// Adders of the load beside the watches and waits.
+const ADDERS: usize = 24;
+
+/// Puts numbers one behind the other, from `from` on, up to `to`.
+async fn write(keys: &Keys, from: u64, to: u64) -> Vec<(Revision, u64)> {
     let mut written = Vec::new();
     for n in from..to {
         let revision = keys.put("w/n", n.to_string().as_str(), soon()).await.expect("a put");
         written.push((revision, n));
+    }
+    written
+}
+
+/// Puts numbers until it is told to stop.
+async fn write_on(keys: Keys, stop: Arc<AtomicBool>) -> Vec<(Revision, u64)> {
+    let mut written = Vec::new();
+    while !stop.load(Ordering::SeqCst) {
+        let next = written.len() as u64;
+        written.extend(write(&keys, next, next + 1).await);
     }
     written
 }
@@ -50,35 +66,37 @@ async fn collect(watch: &mut Watch, last: u64) -> Vec<(Revision, u64)> {
 async fn a_watch_sees_every_change_once_and_in_order_across_failovers() {
     let mut cluster = Cluster::start(3).await;
     let client = cluster.client();
+    let load = Adders::start(&client, &job("load"), ADDERS);
     let keys = client.keys(job("w"));
     keys.put("other", "x", soon()).await.expect("a put");
     let mut watch = keys.watch("w/", None).await.expect("a watch");
-    const BEFORE: u64 = 40;
-    const END: u64 = 240;
+    let stop = Arc::<AtomicBool>::default();
     let mut writing = JoinSet::new();
-    let first = write(keys.clone(), 0, BEFORE).await;
-    writing.spawn(write(keys.clone(), BEFORE, END));
-    let mut seen = collect(&mut watch, BEFORE).await;
-    for goal in [90, 140] {
-        // The writer is in the middle of its puts: some are under way.
-        let leader = cluster.leader().await;
-        cluster.kill(leader);
-        seen.extend(collect(&mut watch, goal).await);
+    writing.spawn(write_on(keys.clone(), stop.clone()));
+    let mut seen = collect(&mut watch, 20).await;
+    until_replayed(&client, 2, async || {
+        let leader = kill_leader(&mut cluster, &load).await;
+        seen.extend(collect(&mut watch, seen.len() as u64 + 20).await);
         cluster.restart(leader).await;
+    })
+    .await;
+    stop.store(true, Ordering::SeqCst);
+    let written = writing.join_next().await.expect("a writer").expect("it does not panic");
+    let last = written.last().expect("it wrote").1;
+    if seen.last().is_none_or(|(_, number)| *number < last) {
+        seen.extend(collect(&mut watch, last).await);
     }
-    seen.extend(collect(&mut watch, END - 1).await);
-    let mut written = first;
-    written.extend(writing.join_next().await.expect("a writer").expect("it does not panic"));
     // Gap-free, no duplicate, ordered, and with the revisions that the puts
     // were answered with.
     assert_eq!(seen, written);
-    assert!(client.statistics().connects > 1, "the watch never moved");
+    let tally = load.finish().await;
+    assert_eq!(tally.failed, 0, "{tally:?}");
 
     // A second watch that resumes in the middle sees exactly the rest.
-    let (revision, number) = written[100];
+    let middle = written.len() / 2;
+    let (revision, _) = written[middle];
     let mut resumed = keys.watch("w/", Some(revision + 1)).await.expect("a watch");
-    assert_eq!(collect(&mut resumed, END - 1).await, written[101..]);
-    assert_eq!(number, 100);
+    assert_eq!(collect(&mut resumed, last).await, written[middle + 1..]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -89,7 +107,7 @@ async fn a_watch_from_a_revision_that_is_gone_ends_with_compacted() {
     let set = Command::Cluster(ClusterCommand::SetLimits { limits });
     client.propose(set, soon()).await.expect("limits");
     let keys = client.keys(job("w"));
-    let written = write(keys.clone(), 0, 60).await;
+    let written = write(&keys, 0, 60).await;
 
     let mut old = keys.watch("w/", Some(written[0].0)).await.expect("a watch");
     let end = patiently("the watch to end", old.next()).await.expect("an error is an item");
@@ -130,17 +148,20 @@ async fn waits_parked_on_a_dead_leader_are_released_by_the_next() {
         (cluster.metric(leader, "holdfast_waits_parked").await >= WAITS as f64).then_some(())
     })
     .await;
+    let load = Adders::start(&client, &job("load"), ADDERS);
+    kill_leaders(&mut cluster, &client, &load, 1).await;
     for round in 0..4 {
+        let gate = format!("gate/{round}");
         if round < 2 {
+            // Released in the time between two leaders.
             let leader = cluster.leader().await;
             cluster.kill(leader);
-            keys.put(format!("gate/{round}").as_str(), "", soon()).await.expect("a put");
+            keys.put(gate.as_str(), "", soon()).await.expect("a put");
             // An event is enough: the key need not last.
-            let gate = format!("gate/{round}");
             keys.delete(gate.as_str(), soon()).await.expect("a delete");
             cluster.restart(leader).await;
         } else {
-            keys.put(format!("gate/{round}").as_str(), "", soon()).await.expect("a put");
+            keys.put(gate.as_str(), "", soon()).await.expect("a put");
         }
         keys.add("counter", 1, soon()).await.expect("an add");
     }

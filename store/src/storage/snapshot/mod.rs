@@ -1,6 +1,6 @@
 //! Whole-image snapshots: made, kept, sent, received.
 //!
-//! A snapshot is one file, see [`format`], that is written under another name,
+//! A snapshot is one file, see [`mod@format`], that is written under another name,
 //! made durable and then renamed. Only the newest is kept. A handle keeps its
 //! file open, so that one that is being read can be deleted.
 

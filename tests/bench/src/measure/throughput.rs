@@ -34,7 +34,7 @@ impl Costed {
     }
 }
 
-/// The columns of [`line`].
+/// The columns of [`fn@line`].
 pub(super) const COLUMNS: [&str; 8] = [
     "operation",
     "in flight",
