@@ -276,6 +276,11 @@ impl Cluster {
         serde_json::from_slice(&answer.body).ok()
     }
 
+    /// What a node says of the cluster, waiting for its answer.
+    pub async fn status_of(&self, id: NodeId) -> Status {
+        eventually(&format!("the status of node {id}"), async || self.status(id).await).await
+    }
+
     /// The leader of the highest term among the nodes that are awake, waiting
     /// for one.
     pub async fn leader(&self) -> NodeId {

@@ -255,9 +255,9 @@ async fn nodes_of_a_new_cluster_wait_for_each_other_and_say_for_whom() {
     cluster.launch(3);
     cluster.wait_all_ready().await;
     let ids: Vec<_> = cluster.ids();
-    let first = cluster.status(ids[0]).await.expect("an answer");
+    let first = cluster.status_of(ids[0]).await;
     for id in ids {
-        let status = cluster.status(id).await.expect("an answer");
+        let status = cluster.status_of(id).await;
         assert_eq!(status.cluster_id, first.cluster_id);
     }
 }

@@ -40,7 +40,7 @@ async fn a_node_joins_votes_and_replaces_another_under_load() {
     let tally = load.finish().await;
     assert_eq!((tally.failed, tally.unknown), (0, 0), "{tally:?}");
 
-    let status = cluster.status(new).await.expect("a node that runs answers");
+    let status = cluster.status_of(new).await;
     let members: Vec<_> = status.nodes.iter().map(|node| node.id).collect();
     assert_eq!(members.len(), 3);
     assert!(!members.contains(&removed), "{members:?}");
