@@ -72,7 +72,9 @@ fn hint(why: &std::io::Error) -> &'static str {
     }
 }
 
-/// Runs one node until it is told to stop, or cannot go on.
+/// Runs one node until it is told to stop, or cannot go on. Whatever the end,
+/// the storage is closed before it: the process must not end while the log's
+/// writer is at work.
 pub async fn run(options: ServeOptions) -> Result<(), ServeError> {
     let mut signals = Signals::new()?;
     raise_file_limit();
@@ -92,9 +94,15 @@ pub async fn run(options: ServeOptions) -> Result<(), ServeError> {
     if matches!((&opened, &options.plan), (Opened::Empty(_), None)) {
         return Err(ServeError::NoPlan(options.data_dir));
     }
-    let listener = TcpListener::bind(&options.listen)
-        .await
-        .map_err(|why| ServeError::Listen { address: options.listen.clone(), why })?;
+    let listener = match TcpListener::bind(&options.listen).await {
+        Ok(listener) => listener,
+        Err(why) => {
+            if let Opened::Existing(storage) = opened {
+                storage.close().await;
+            }
+            return Err(ServeError::Listen { address: options.listen.clone(), why });
+        }
+    };
 
     let (tasks, stop, accepting) =
         (TaskTracker::new(), CancellationToken::new(), CancellationToken::new());
@@ -113,8 +121,8 @@ pub async fn run(options: ServeOptions) -> Result<(), ServeError> {
     tasks.spawn(serving);
     tracing::info!(listen = %options.listen, "listening");
 
-    let mut started = tokio::select! {
-        started = start(&options, opened, &app, &tasks, &stop) => started?,
+    let placed = tokio::select! {
+        placed = take_place(&options, opened, &app) => placed?,
         () = signals.received() => {
             tracing::info!("told to stop before it found its place");
             accepting.cancel();
@@ -122,6 +130,25 @@ pub async fn run(options: ServeOptions) -> Result<(), ServeError> {
             return Ok(());
         }
     };
+    let started = tokio::select! {
+        started = start(&options, &placed, &app, &tasks, &stop) => started.map(Some),
+        () = signals.received() => Ok(None),
+    };
+    let Placed { storage, written, .. } = placed;
+    let (node, witnessing, fatal) = match started {
+        Ok(Some(started)) => started,
+        ended => {
+            accepting.cancel();
+            stop.cancel();
+            storage.close().await;
+            return ended.map(drop);
+        }
+    };
+    if let Some(written) = written {
+        // A founder that is gone asks again.
+        let _ = written.send(());
+    }
+    let mut started = Started { node, storage, witnessing, fatal };
     let ended = watch_over(&mut started, &initial, &mut signals).await;
     stop_node(started, ended.is_ok(), &options, &mut signals, (tasks, stop, accepting)).await;
     ended
@@ -143,14 +170,21 @@ async fn blocking<T: Send + 'static>(
     Ok(done.map_err(|error| ServeError::Fatal(error.to_string()))??)
 }
 
-/// Finds the node's place and starts it there.
-async fn start(
+/// A folder with its place in a cluster.
+struct Placed {
+    storage: Storage,
+    /// Whether this node founds the cluster.
+    founder: bool,
+    /// Whom to tell that the cluster's id is on the disk.
+    written: Option<oneshot::Sender<()>>,
+}
+
+/// Finds the node's place, if it has none yet.
+async fn take_place(
     options: &ServeOptions,
     opened: Opened,
     app: &App,
-    tasks: &TaskTracker,
-    stop: &CancellationToken,
-) -> Result<Started, ServeError> {
+) -> Result<Placed, ServeError> {
     let mut written = None;
     let (storage, founder) = match opened {
         Opened::Existing(storage) => (storage, false),
@@ -164,9 +198,20 @@ async fn start(
             (blocking(move || empty.create(cluster_id)).await?, founder)
         }
     };
-    let identity = storage.identity().clone();
-    tracing::info!(cluster = %identity.cluster_id, "this node's cluster");
+    tracing::info!(cluster = %storage.identity().cluster_id, "this node's cluster");
+    Ok(Placed { storage, founder, written })
+}
 
+/// Starts the node in its place.
+async fn start(
+    options: &ServeOptions,
+    placed: &Placed,
+    app: &App,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) -> Result<(Node, Arc<Witnessing>, mpsc::Receiver<String>), ServeError> {
+    let Placed { storage, founder, .. } = placed;
+    let identity = storage.identity().clone();
     let (fatal, fatal_received) = mpsc::channel(1);
     let effects = Arc::new(Effects::default());
     let state = storage.state_machine(effects.clone()).await?;
@@ -200,10 +245,6 @@ async fn start(
     };
     let node = Node::start(parts, tasks.clone(), stop.clone());
     app.run(Running { node: node.clone(), introduction: witnessing.clone() });
-    if let Some(written) = written {
-        // A founder that is gone asks again.
-        let _ = written.send(());
-    }
     let (seen, counted) = (app.clone(), consensus.clone());
     tasks.spawn(stop.clone().run_until_cancelled_owned(async move {
         let count = |view: View| {
@@ -217,8 +258,8 @@ async fn start(
     tasks.spawn(stop.clone().run_until_cancelled_owned(bounding));
     tasks.spawn(witnessing.clone().run(consensus.clone(), stop.clone()));
     tasks.spawn(stop.clone().run_until_cancelled_owned(node.clone().look_after()));
-    found_if_due(options, &consensus, &identity.cluster_id, founder).await?;
-    Ok(Started { node, storage, witnessing, fatal: fatal_received })
+    found_if_due(options, &consensus, &identity.cluster_id, *founder).await?;
+    Ok((node, witnessing, fatal_received))
 }
 
 async fn find_place(

@@ -25,6 +25,7 @@ async fn a_new_folder_becomes_the_node_s_and_stays_it() {
     let other = folder();
     let storage = open(other.path()).unwrap();
     assert_ne!(storage.identity().generation, made.generation, "each folder has its own");
+    storage.close().await;
 }
 
 #[tokio::test]
