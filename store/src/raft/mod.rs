@@ -9,11 +9,13 @@
 //! | [`wire`] | what nodes say to each other |
 //! | [`transport`] | the seam to the network |
 //! | [`network`] | the library's network on that seam |
+//! | [`append_requests`] | which appends are sent, and when |
 //! | [`open_appends`] | which answers the library may be told |
 //! | [`peer`] | how nodes introduce themselves, and lost disks are found |
 //! | [`tcp`], [`server`] | both ends of the TCP transport |
 //! | [`consensus`] | the library behind our own words |
 
+pub mod append_requests;
 pub mod consensus;
 pub mod network;
 pub mod open_appends;

@@ -18,6 +18,7 @@ use openraft::raft::{
 };
 use parking_lot::Mutex;
 
+use super::append_requests;
 use super::open_appends::OpenAppends;
 use super::transport::{Target, Transport, TransportError, append_one_by_one};
 use super::types::{NodeAddress, TypeConfig, Vote};
@@ -128,17 +129,14 @@ impl RaftNetworkV2<TypeConfig> for Peer {
     {
         Box::pin(async move {
             let open = Arc::new(Mutex::new(OpenAppends::default()));
-            let sent = open.clone();
-            let requests = input.map(move |request| {
-                let append = Append::from(&request);
-                sent.lock().sent(&append);
-                append
-            });
-            let requests = requests.boxed();
+            let made = input.map(|request| Append::from(&request));
             let (transport, target) = (self.transport.clone(), self.target.clone());
             let answers = if self.channel == Channel::Heartbeat {
+                let noted = open.clone();
+                let requests = made.inspect(move |append| noted.lock().made(append)).boxed();
                 append_one_by_one(transport, target, self.channel, requests, option.hard_ttl())
             } else {
+                let requests = append_requests::to_send(made, open.clone()).boxed();
                 let answers = transport.append(target, requests).await;
                 answers.map_err(|e| self.rpc_error(RPCTypes::AppendEntries, e))?
             };

@@ -31,6 +31,9 @@ pub struct OpenAppends {
 struct Span {
     prev: Place,
     last: Place,
+    /// Whether an answer will come. The library waits for one in any case, and
+    /// takes a younger append's for it.
+    sent: bool,
 }
 
 fn place(id: &LogIdRecord) -> Place {
@@ -38,16 +41,23 @@ fn place(id: &LogIdRecord) -> Place {
 }
 
 impl OpenAppends {
-    /// A request is about to be sent.
-    pub fn sent(&mut self, append: &Append) {
+    /// The library made a request.
+    pub fn made(&mut self, append: &Append) {
         let prev = append.prev.as_ref().and_then(place);
         let last = append.entries.last().map(|entry| (entry.term, entry.node, entry.index));
-        self.open.push_back(Span { prev, last: last.or(prev) });
+        self.open.push_back(Span { prev, last: last.or(prev), sent: true });
     }
 
-    /// The oldest request was answered. Whether to tell the library.
+    /// The youngest request will not be sent.
+    pub fn not_sent(&mut self) {
+        if let Some(youngest) = self.open.back_mut() {
+            youngest.sent = false;
+        }
+    }
+
+    /// The oldest request that was sent was answered. Whether to tell the library.
     pub fn answered(&mut self, answer: &Appended) -> bool {
-        self.open.pop_front();
+        while self.open.pop_front().is_some_and(|oldest| !oldest.sent) {}
         let Appended::Matched(matched) = answer else { return true };
         let matched = matched.as_ref().and_then(place);
         !self.open.iter().any(|younger| matched >= younger.last || matched > younger.prev)
@@ -81,8 +91,8 @@ mod tests {
     #[test]
     fn pipelined_entries_are_each_told() {
         let mut open = OpenAppends::default();
-        open.sent(&append(5, 7));
-        open.sent(&append(7, 9));
+        open.made(&append(5, 7));
+        open.made(&append(7, 9));
         assert!(open.answered(&matched(7)));
         assert!(open.answered(&matched(9)));
     }
@@ -90,8 +100,8 @@ mod tests {
     #[test]
     fn an_old_answer_does_not_speak_for_a_young_request() {
         let mut open = OpenAppends::default();
-        open.sent(&append(5, 7));
-        open.sent(&append(7, 7));
+        open.made(&append(5, 7));
+        open.made(&append(7, 7));
         assert!(!open.answered(&matched(7)), "the append without entries is not answered yet");
         assert!(open.answered(&matched(7)));
     }
@@ -99,8 +109,8 @@ mod tests {
     #[test]
     fn an_answer_that_reaches_into_a_younger_request_waits_for_it() {
         let mut open = OpenAppends::default();
-        open.sent(&append(5, 7));
-        open.sent(&append(7, 9));
+        open.made(&append(5, 7));
+        open.made(&append(7, 9));
         assert!(!open.answered(&matched(8)));
         assert!(open.answered(&matched(9)));
     }
@@ -108,8 +118,8 @@ mod tests {
     #[test]
     fn refusals_are_always_told() {
         let mut open = OpenAppends::default();
-        open.sent(&append(5, 7));
-        open.sent(&append(7, 7));
+        open.made(&append(5, 7));
+        open.made(&append(7, 7));
         assert!(open.answered(&Appended::Conflict(Some(id(5)))));
     }
 }
