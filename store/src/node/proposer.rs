@@ -183,8 +183,8 @@ impl Task {
         commands
     }
 
-    /// Proposes one entry; the future tells everybody what became of it. It
-    /// fails with the term that the entry announced, if it did.
+    /// Proposes one entry; everybody hears what became of it. The future fails
+    /// with the term that the entry announced, if it did.
     fn propose(
         &mut self,
         mut commands: Vec<Proposal>,
@@ -201,12 +201,10 @@ impl Task {
             commands.insert(0, Proposal { session: None, command });
         }
         let consensus = self.consensus.clone();
+        let done = Box::new(move |result| tell(dones, result, usize::from(announces)));
         async move {
-            let result = consensus.propose(Entry { time, commands }).await;
-            let announced = announces.then_some(term);
-            let proposed = result.as_ref().map(drop).map_err(|_| announced);
-            tell(dones, result, usize::from(announces));
-            proposed
+            let proposed = consensus.propose(Entry { time, commands }, done).await;
+            proposed.map_err(|_| announces.then_some(term))
         }
     }
 }

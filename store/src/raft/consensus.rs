@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_api::{Answer, Code, Entry, LeaderHint, NodeId, NodeRole, Problem};
+use holdfast_api::{Code, Entry, LeaderHint, NodeId, NodeRole, Problem};
 use openraft::Instant as _;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ClientWriteError, ForwardToLeader, LinearizableReadError, RaftError};
@@ -14,7 +14,7 @@ use openraft::{ChangeMembers, Config, Raft, ReadPolicy, ServerState, SnapshotPol
 
 use super::network::Network;
 use super::transport::Transport;
-use super::types::{Answers, LogEntry, NodeAddress, TypeConfig};
+use super::types::{Done, LogEntry, NodeAddress, TypeConfig};
 use crate::storage::{LogStore, SnapshotStore, StateMachine};
 
 /// How often it is looked whether consensus has stopped.
@@ -29,7 +29,8 @@ pub struct ConsensusOptions {
     pub election_min: Duration,
     /// Longest such silence; also how long voters stay loyal to a leader.
     pub election_max: Duration,
-    /// Entries after which a snapshot is made.
+    /// Entries after which a snapshot is made: at least so many, by the node
+    /// up to two thirds more.
     pub snapshot_entries: u64,
     /// Entries behind the snapshot that are kept for followers that lag.
     pub entries_kept: u64,
@@ -61,7 +62,14 @@ impl ConsensusOptions {
         Ok(())
     }
 
-    fn config(&self, cluster_id: &str) -> Result<Config, String> {
+    /// Nodes do not all make their snapshots at the same moment: a quorum is
+    /// nearly always free of that work.
+    fn snapshot_policy(&self, id: NodeId) -> SnapshotPolicy {
+        let more = self.snapshot_entries / 3 * (id % 3);
+        SnapshotPolicy::LogsSinceLast(self.snapshot_entries.saturating_add(more))
+    }
+
+    fn config(&self, id: NodeId, cluster_id: &str) -> Result<Config, String> {
         self.check()?;
         let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         Config {
@@ -70,7 +78,7 @@ impl ConsensusOptions {
             election_timeout_min: ms(self.election_min),
             election_timeout_max: ms(self.election_max),
             max_payload_entries: 256,
-            snapshot_policy: SnapshotPolicy::LogsSinceLast(self.snapshot_entries),
+            snapshot_policy: self.snapshot_policy(id),
             max_in_snapshot_log_to_keep: self.entries_kept,
             enable_pre_vote: Some(true),
             // A leader that restarts goes through an election: what it had sent before it
@@ -150,7 +158,7 @@ impl Consensus {
         state: StateMachine,
         snapshots: SnapshotStore,
     ) -> Result<Consensus, String> {
-        let config = Arc::new(options.config(cluster_id)?);
+        let config = Arc::new(options.config(id, cluster_id)?);
         let network = Network { id, transport };
         let raft = Raft::new(id, config, network, log, state).await.map_err(|e| e.to_string())?;
         Ok(Consensus { raft, snapshots, election_max: options.election_max })
@@ -245,15 +253,16 @@ impl Consensus {
         }
     }
 
-    /// Commits and applies one entry; answers one for each of its commands.
-    pub async fn propose(&self, entry: Entry) -> Result<Vec<Answer>, Problem> {
-        match self.raft.client_write(LogEntry::new(entry)).await {
-            Ok(response) => {
-                let Answers(answers) = response.data;
-                Ok(answers)
-            }
-            Err(error) => Err(self.write_problem(error)),
+    /// Commits and applies one entry; `done` hears the answers to its commands.
+    /// Fails if it heard a problem instead.
+    pub async fn propose(&self, entry: Entry, done: Done) -> Result<(), Problem> {
+        let entry = LogEntry::new(entry, Some(done));
+        let Err(error) = self.raft.client_write(entry.clone()).await else { return Ok(()) };
+        let problem = self.write_problem(error);
+        if let Some(done) = entry.take_done() {
+            done(Err(problem.clone()));
         }
+        Err(problem)
     }
 
     /// Returns once a read of the applied state is linearizable.

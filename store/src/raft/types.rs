@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use holdfast_api::{Answer, Entry};
+use holdfast_api::{Answer, Entry, Problem};
 use holdfast_machine::{decode_entry, encode_entry};
 use parking_lot::Mutex;
 
@@ -16,7 +16,7 @@ openraft::declare_raft_types!(
     /// [`NodeRuntime`].
     pub TypeConfig:
         D = LogEntry,
-        R = Answers,
+        R = (),
         NodeId = u64,
         Node = NodeAddress,
         Term = u64,
@@ -54,32 +54,39 @@ impl fmt::Display for NodeAddress {
     }
 }
 
+/// Hears once what became of an entry: the answers to its commands, in their
+/// order.
+pub type Done = Box<dyn FnOnce(Result<Vec<Answer>, Problem>) + Send>;
+
 /// The application's part of a log entry. Cloning is cheap.
 ///
 /// The encoded bytes are the truth: they are what is stored, sent and
-/// checksummed. The decoded form rides along on the node that made the entry,
-/// so that it need not decode its own work, and is given up when it is applied
-/// so that the log in memory holds each entry once.
+/// checksummed. The decoded form and whoever waits for the answers ride along
+/// on the node that made the entry: it need not decode its own work, and
+/// answers the moment it has applied it. Both are given up then, so that the
+/// log in memory holds each entry once.
 #[derive(Clone)]
 pub struct LogEntry(Arc<Inner>);
 
 struct Inner {
     encoded: Bytes,
     decoded: Mutex<Option<Entry>>,
+    done: Mutex<Option<Done>>,
 }
 
 impl LogEntry {
-    /// An entry made on this node.
-    pub fn new(entry: Entry) -> LogEntry {
+    /// An entry made on this node, for whoever hears of it.
+    pub fn new(entry: Entry, done: Option<Done>) -> LogEntry {
         let encoded = Bytes::from(encode_entry(&entry));
-        LogEntry(Arc::new(Inner { encoded, decoded: Mutex::new(Some(entry)) }))
+        let decoded = Mutex::new(Some(entry));
+        LogEntry(Arc::new(Inner { encoded, decoded, done: Mutex::new(done) }))
     }
 
     /// An entry that came from the disk or from another node. The bytes are
     /// looked at when the entry is applied, not before: an entry that this
     /// node cannot read must not keep it from storing what others committed.
     pub fn from_encoded(encoded: Bytes) -> LogEntry {
-        LogEntry(Arc::new(Inner { encoded, decoded: Mutex::new(None) }))
+        LogEntry(Arc::new(Inner { encoded, decoded: Mutex::default(), done: Mutex::default() }))
     }
 
     /// The bytes that are stored and sent.
@@ -92,6 +99,11 @@ impl LogEntry {
     pub fn take(&self) -> Result<Entry, holdfast_machine::DecodeError> {
         let decoded = self.0.decoded.lock().take();
         decoded.map_or_else(|| decode_entry(&self.0.encoded), Ok)
+    }
+
+    /// Who is to hear of it; none on other nodes, and once taken.
+    pub fn take_done(&self) -> Option<Done> {
+        self.0.done.lock().take()
     }
 }
 
@@ -112,8 +124,3 @@ impl fmt::Display for LogEntry {
         fmt::Debug::fmt(self, f)
     }
 }
-
-/// The answers to an entry's commands, in their order; none for the entries
-/// that the consensus library makes for itself.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Answers(pub Vec<Answer>);

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use futures::{Stream, StreamExt};
+use holdfast_api::Answer;
 use holdfast_machine::{Effect, FEATURE_LEVEL, Machine};
 use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};
 use openraft::{OptionalSend, RaftSnapshotBuilder};
@@ -13,7 +14,7 @@ use super::error::StorageError;
 use super::offload::Offload;
 use super::snapshot::{Snapshot, SnapshotFile, SnapshotStore};
 use crate::raft::record::SnapshotMetaRecord;
-use crate::raft::types::{Answers, LogId, RaftPayload, SnapshotMeta, StoredMembership, TypeConfig};
+use crate::raft::types::{Done, LogId, RaftPayload, SnapshotMeta, StoredMembership, TypeConfig};
 
 /// Entries applied under one lock: readers wait no longer than for these.
 const APPLY_CHUNK: usize = 64;
@@ -114,11 +115,12 @@ impl StateMachine {
         let entries = entries.collect::<Result<Vec<_>, _>>()?;
         let mut effects = Vec::new();
         let mut garbage = Vec::new();
-        let mut answers = Vec::with_capacity(entries.len());
+        let mut applied = Vec::with_capacity(entries.len());
         let unsupported = {
             let mut state = self.state.write();
-            for Prepared { id, change, responder } in entries {
-                answers.push((state.apply(id, change, &mut effects, &mut garbage), responder));
+            for Prepared { id, change, done, responder } in entries {
+                let answers = state.apply(id, change, &mut effects, &mut garbage);
+                applied.push((answers, done, responder));
             }
             state.machine.unsupported_level()
         };
@@ -131,9 +133,12 @@ impl StateMachine {
         if !effects.is_empty() {
             self.sink.applied(effects);
         }
-        for (answers, responder) in answers {
+        for (answers, done, responder) in applied {
+            if let Some(done) = done {
+                done(Ok(answers));
+            }
             if let Some(responder) = responder {
-                responder.send(answers);
+                responder.send(());
             }
         }
         if !garbage.is_empty() {
@@ -154,26 +159,31 @@ enum Change {
 struct Prepared {
     id: LogId,
     change: Change,
+    done: Option<Done>,
     responder: Option<ApplyResponder<TypeConfig>>,
 }
 
 impl Prepared {
     fn new((entry, responder): EntryResponder<TypeConfig>) -> Result<Prepared, io::Error> {
         let id = entry.log_id;
+        let mut done = None;
         let change = match entry.payload {
             RaftPayload::Blank => Change::Nothing,
-            RaftPayload::Normal(entry) => Change::Entry(entry.take().map_err(|error| {
-                io::Error::other(format!(
-                    "log entry {} cannot be read: {error}; install the version of holdfast-store \
-                     that the other nodes run",
-                    id.index
-                ))
-            })?),
+            RaftPayload::Normal(entry) => {
+                done = entry.take_done();
+                Change::Entry(entry.take().map_err(|error| {
+                    io::Error::other(format!(
+                        "log entry {} cannot be read: {error}; install the version of \
+                         holdfast-store that the other nodes run",
+                        id.index
+                    ))
+                })?)
+            }
             RaftPayload::Membership(membership) => {
                 Change::Membership(StoredMembership::new(Some(id), membership))
             }
         };
-        Ok(Prepared { id, change, responder })
+        Ok(Prepared { id, change, done, responder })
     }
 }
 
@@ -184,19 +194,19 @@ impl AppliedState {
         change: Change,
         effects: &mut Vec<Effect>,
         garbage: &mut Vec<Box<dyn Send>>,
-    ) -> Answers {
+    ) -> Vec<Answer> {
         self.last = Some(id);
         match change {
-            Change::Nothing => Answers::default(),
+            Change::Nothing => Vec::new(),
             Change::Membership(membership) => {
                 self.membership = membership;
-                Answers::default()
+                Vec::new()
             }
             Change::Entry(entry) => {
                 let applied = self.machine.apply(&entry);
                 effects.extend(applied.effects);
                 garbage.extend(applied.garbage);
-                Answers(applied.answers)
+                applied.answers
             }
         }
     }

@@ -55,7 +55,7 @@ fn entries(count: u64) -> Vec<RaftEntry> {
 fn feature_level(level: u32, index: u64) -> RaftEntry {
     let command = Command::Cluster(ClusterCommand::SetFeatureLevel { level });
     let commands = vec![Proposal { session: None, command }];
-    let payload = RaftPayload::Normal(LogEntry::new(Entry { time: 1, commands }));
+    let payload = RaftPayload::Normal(LogEntry::new(Entry { time: 1, commands }, None));
     RaftEntry { log_id: id(1, index), payload }
 }
 

@@ -69,7 +69,7 @@ pub fn put(index: u64, key: &str, value: &[u8]) -> Entry {
 
 pub fn entry(term: u64, index: u64) -> RaftEntry {
     let entry = put(index, &format!("k{index}"), format!("value {index}").as_bytes());
-    RaftEntry { log_id: id(term, index), payload: RaftPayload::Normal(LogEntry::new(entry)) }
+    RaftEntry { log_id: id(term, index), payload: RaftPayload::Normal(LogEntry::new(entry, None)) }
 }
 
 pub fn blank(term: u64, index: u64) -> RaftEntry {
