@@ -38,6 +38,8 @@ pub struct LogStore {
 }
 
 struct Shared {
+    /// This node, once the log has an identity.
+    node: Option<NodeId>,
     memory: RwLock<Memory>,
     queue: Arc<Queue>,
     stats: Arc<WriteStats>,
@@ -165,10 +167,11 @@ impl LogStore {
         writer: Writer,
         stats: Arc<WriteStats>,
     ) -> Result<LogStore, StorageError> {
+        let node = image.identity.as_ref().map(|identity| identity.node_id);
         let memory = Memory::from_image(image)
             .map_err(|error| StorageError::damaged("log", error.to_string()))?;
         let queue = Queue::start(backend, writer, Arc::clone(&stats))?;
-        let shared = Shared { memory: RwLock::new(memory), queue, stats };
+        let shared = Shared { node, memory: RwLock::new(memory), queue, stats };
         Ok(LogStore { shared: Arc::new(shared) })
     }
 
@@ -323,10 +326,20 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let entries: Vec<RaftEntry> = entries.into_iter().collect();
         let bytes = entries.iter().map(entry_bytes).sum();
         let operations = entries.iter().map(LogRecord::from).map(Operation::Append).collect();
-        self.shared.queue.reserve().await;
+        // A follower has nothing else to do for them; a leader sends its own entries to the
+        // others while its disk works.
+        let leader = entries.last().map(|entry| entry.log_id.leader_id.node_id);
+        let follows = leader.zip(self.shared.node).is_some_and(|(leader, me)| leader != me);
+        let queue = &self.shared.queue;
+        queue.reserve().await;
         self.shared.memory.write().append(entries)?;
         let done = Done::Flushed(callback);
-        self.shared.queue.push(Request { operations, bytes, sync: true, done, garbage: vec![] });
+        let request = Request { operations, bytes, sync: true, done, garbage: vec![] };
+        if follows {
+            queue.push_and_write(request)
+        } else {
+            queue.push(request)
+        };
         Ok(())
     }
 

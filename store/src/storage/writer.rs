@@ -3,7 +3,9 @@
 //!
 //! All writes go through here, so they reach the disk in the order in which
 //! they were asked for. While one batch is being synced the next one gathers:
-//! the busier the node, the more entries share a sync.
+//! the busier the node, the more entries share a sync. A follower that is not
+//! busy writes on the thread that appends: what waking threads costs is then a
+//! good part of a put.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -13,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_api::NodeId;
 use openraft::storage::IOFlushed;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::task::TaskTracker;
 
@@ -30,6 +32,10 @@ pub const QUEUE_BYTES_MAX: usize = 64 << 20;
 pub const BATCH_BYTES_MAX: usize = 8 << 20;
 /// How long a change that nobody waits for may wait for a batch to ride on.
 const LAZY_DELAY: Duration = Duration::from_millis(20);
+/// A disk that took longer for its last batch is not waited for by a caller.
+const CALLER_WAITS_MAX: Duration = Duration::from_millis(1);
+/// Batches that follow each other more closely are gathered by the writer.
+const CALLER_QUIET_MIN: Duration = Duration::from_micros(100);
 
 /// Who runs the writer.
 pub enum Writer {
@@ -86,11 +92,24 @@ struct State {
     witnesses: BTreeMap<NodeId, WitnessRecord>,
     /// The writer sleeps without a timeout.
     parked: bool,
+    /// A batch is being written.
+    writing: bool,
+    /// When the last batch was done, and how long it took.
+    last: Option<(Instant, Duration)>,
     closed: bool,
     failed: Option<StorageError>,
 }
 
 impl State {
+    /// Whether a caller may write by itself: nobody else does, its batch
+    /// follows the last one at a distance, and the disk is quick.
+    fn is_quiet(&self) -> bool {
+        let quick = |(at, took): (Instant, Duration)| {
+            took <= CALLER_WAITS_MAX && at.elapsed() >= CALLER_QUIET_MIN
+        };
+        !self.writing && self.requests.len() == 1 && self.last.is_some_and(quick)
+    }
+
     fn has_lazy(&self) -> bool {
         self.committed.is_some() || !self.witnesses.is_empty()
     }
@@ -141,6 +160,11 @@ impl Taken {
 /// What the log's handles and its writer share.
 pub(super) struct Queue {
     state: Mutex<State>,
+    backend: Mutex<Box<dyn LogBackend>>,
+    /// Whether callers may write by themselves: not in a simulation, where a
+    /// batch takes simulated time.
+    callers_write: bool,
+    stats: Arc<WriteStats>,
     /// Wakes a writer thread.
     ready: Condvar,
     /// Wakes a writer task.
@@ -152,9 +176,12 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    fn new() -> Queue {
+    fn new(backend: Box<dyn LogBackend>, callers_write: bool, stats: Arc<WriteStats>) -> Queue {
         Queue {
             state: Mutex::default(),
+            backend: Mutex::new(backend),
+            callers_write,
+            stats,
             ready: Condvar::new(),
             wake: Notify::new(),
             room: Notify::new(),
@@ -169,8 +196,9 @@ impl Queue {
         writer: Writer,
         stats: Arc<WriteStats>,
     ) -> Result<Arc<Queue>, StorageError> {
-        let queue = Arc::new(Queue::new());
-        let worker = Worker { backend, stats, queue: Arc::clone(&queue) };
+        let callers_write = matches!(writer, Writer::Thread);
+        let queue = Arc::new(Queue::new(backend, callers_write, stats));
+        let worker = Worker { queue: Arc::clone(&queue) };
         match writer {
             Writer::Thread => {
                 std::thread::Builder::new()
@@ -187,6 +215,28 @@ impl Queue {
 
     /// Adds a request; it is completed in any case.
     pub fn push(&self, request: Request) {
+        if self.add(request).is_some() {
+            self.notify();
+        }
+    }
+
+    /// Adds a request and, while things are quiet, writes it before it
+    /// returns: two threads less are woken before it is durable and answered.
+    /// Blocks for about a sync of a quick disk.
+    pub fn push_and_write(&self, request: Request) {
+        let Some(mut state) = self.add(request) else { return };
+        if !(self.callers_write && state.is_quiet()) {
+            drop(state);
+            return self.notify();
+        }
+        let taken = state.take();
+        state.writing = true;
+        drop(state);
+        self.commit(taken);
+    }
+
+    /// None if it was refused.
+    fn add(&self, request: Request) -> Option<MutexGuard<'_, State>> {
         let mut state = self.state.lock();
         let refusal = match &state.failed {
             Some(error) => Some(error.clone()),
@@ -195,12 +245,12 @@ impl Queue {
         };
         if let Some(error) = refusal {
             drop(state);
-            return request.done.complete(Err(&error));
+            request.done.complete(Err(&error));
+            return None;
         }
         state.bytes += request.bytes;
         state.requests.push_back(request);
-        drop(state);
-        self.notify();
+        Some(state)
     }
 
     /// Adds operations and waits until they are written.
@@ -299,21 +349,29 @@ impl Queue {
         self.room.notify_waiters();
     }
 
-    /// The next batch; none when closed and empty.
+    /// The next batch; none when closed and empty, or when writing has failed.
     fn next(&self) -> Option<Taken> {
         let mut state = self.state.lock();
         let mut patience = Some(Instant::now() + LAZY_DELAY);
         loop {
-            if !state.requests.is_empty() {
-                return Some(state.take());
+            if state.failed.is_some() {
+                return None;
             }
-            if state.closed {
-                return state.has_lazy().then(|| state.take());
+            if !state.writing {
+                let closed = state.closed;
+                if !state.requests.is_empty() || closed && state.has_lazy() {
+                    state.writing = true;
+                    return Some(state.take());
+                }
+                if closed {
+                    return None;
+                }
             }
             match patience {
                 Some(until) => {
                     if self.ready.wait_until(&mut state, until).timed_out() {
-                        if state.requests.is_empty() && state.has_lazy() {
+                        if !state.writing && state.requests.is_empty() && state.has_lazy() {
+                            state.writing = true;
                             return Some(state.take());
                         }
                         patience = None;
@@ -337,6 +395,7 @@ impl Queue {
             {
                 let mut state = self.state.lock();
                 if !state.requests.is_empty() || state.has_lazy() {
+                    state.writing = true;
                     return Some(state.take());
                 }
                 if state.closed {
@@ -349,51 +408,75 @@ impl Queue {
     }
 }
 
-struct Worker {
-    backend: Box<dyn LogBackend>,
-    stats: Arc<WriteStats>,
-    queue: Arc<Queue>,
+/// Ends a batch whatever became of it, a panic included.
+struct Writing<'a> {
+    queue: &'a Queue,
+    begun: Instant,
 }
 
-impl Worker {
-    fn run(mut self) {
-        while let Some(taken) = self.queue.next() {
-            if !self.commit(taken) {
-                break;
-            }
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.queue.fail(&StorageError::Stopped);
+        }
+        let mut state = self.queue.state.lock();
+        state.writing = false;
+        state.last = Some((Instant::now(), self.begun.elapsed()));
+        let due = !state.requests.is_empty() || state.closed || state.failed.is_some();
+        drop(state);
+        if due {
+            self.queue.notify();
         }
     }
+}
 
-    async fn run_as_task(mut self, mut latency: Box<dyn FnMut() -> Duration + Send>) {
-        while let Some(taken) = self.queue.next_as_task().await {
-            tokio::time::sleep(latency()).await;
-            if !self.commit(taken) {
-                break;
-            }
-        }
-    }
-
+impl Queue {
     /// Writes a batch and completes its requests. False if that failed.
-    fn commit(&mut self, taken: Taken) -> bool {
+    fn commit(&self, taken: Taken) -> bool {
         let Taken { batch, bytes, done, garbage } = taken;
         let entries = batch.operations.iter().filter(|o| matches!(o, Operation::Append(_))).count();
         let synced = batch.sync;
-        let start = Instant::now();
-        let result = if batch.operations.is_empty() { Ok(()) } else { self.backend.write(batch) };
+        let writing = Writing { queue: self, begun: Instant::now() };
+        let empty = batch.operations.is_empty();
+        let result = if empty { Ok(()) } else { self.backend.lock().write(batch) };
         // Whoever hears of a failure finds it noted.
         match &result {
             Ok(()) => {
-                let took = start.elapsed();
+                let took = writing.begun.elapsed();
                 self.stats.record(&Written { entries, bytes, synced, took });
             }
-            Err(error) => self.queue.fail(error),
+            Err(error) => self.fail(error),
         }
         for done in done {
             done.complete(result.as_ref().copied());
         }
-        self.queue.room.notify_waiters();
+        self.room.notify_waiters();
         drop(garbage);
-        result.inspect_err(|error| self.queue.refuse_queued(error)).is_ok()
+        drop(writing);
+        result.inspect_err(|error| self.refuse_queued(error)).is_ok()
+    }
+}
+
+struct Worker {
+    queue: Arc<Queue>,
+}
+
+impl Worker {
+    fn run(self) {
+        while let Some(taken) = self.queue.next() {
+            if !self.queue.commit(taken) {
+                break;
+            }
+        }
+    }
+
+    async fn run_as_task(self, mut latency: Box<dyn FnMut() -> Duration + Send>) {
+        while let Some(taken) = self.queue.next_as_task().await {
+            tokio::time::sleep(latency()).await;
+            if !self.queue.commit(taken) {
+                break;
+            }
+        }
     }
 }
 
@@ -402,7 +485,7 @@ impl Drop for Worker {
     /// wait for a writer that is gone.
     fn drop(&mut self) {
         // The backend's files are closed before anybody hears of the end.
-        self.backend = Box::new(Gone);
+        *self.queue.backend.lock() = Box::new(Gone);
         let clean = {
             let state = self.queue.state.lock();
             state.closed && state.requests.is_empty() && !std::thread::panicking()

@@ -9,7 +9,7 @@ use holdfast_store::storage::backend::{Batch, LogBackend, LogImage, Operation};
 use holdfast_store::storage::memory::MemoryDisk;
 use holdfast_store::storage::stats::WriteStats;
 use holdfast_store::storage::writer::Writer;
-use holdfast_store::storage::{LogStore, StorageError};
+use holdfast_store::storage::{Identity, LogStore, StorageError};
 use openraft::alias::OneshotReceiverOf;
 use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::type_config::TypeConfigExt;
@@ -241,4 +241,73 @@ async fn replication_gets_a_bounded_piece_and_at_least_one_entry() {
     assert!(log.size().bytes > 2 * REPLICATE_BYTES_MAX);
     log.purge(id(1, 4)).await.unwrap();
     assert_eq!((log.size().entries, log.size().bytes), (0, 0));
+}
+
+/// Notes the thread of each write; one may be made to fail.
+struct Threads {
+    seen: Arc<Mutex<Vec<std::thread::ThreadId>>>,
+    fails_at: Option<usize>,
+}
+
+impl LogBackend for Threads {
+    fn load(&mut self) -> Result<LogImage, StorageError> {
+        Ok(LogImage::default())
+    }
+
+    fn write(&mut self, _: Batch) -> Result<(), StorageError> {
+        let mut seen = self.seen.lock();
+        seen.push(std::thread::current().id());
+        if Some(seen.len()) == self.fails_at { Err(full()) } else { Ok(()) }
+    }
+}
+
+type Seen = Arc<Mutex<Vec<std::thread::ThreadId>>>;
+
+/// The log of this node, and the threads that write it.
+fn log_of(node: u64, fails_at: Option<usize>) -> (LogStore, Seen) {
+    let seen = Seen::default();
+    let backend = Threads { seen: Arc::clone(&seen), fails_at };
+    let identity = Some(Identity::new("cluster".into(), node, 7));
+    let image = LogImage { identity, ..LogImage::default() };
+    let log = LogStore::start(Box::new(backend), image, Writer::Thread, Arc::default()).unwrap();
+    (log, seen)
+}
+
+/// Appends one entry after the other, each a while after the last was durable.
+async fn append_quietly(log: &mut LogStore, count: u64) -> Vec<Result<(), std::io::Error>> {
+    let mut results = Vec::new();
+    for index in 0..count {
+        let (flushed, done) = callback();
+        log.append([blank(1, index)], flushed).await.unwrap();
+        results.push(done.await.unwrap());
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+    results
+}
+
+#[tokio::test]
+async fn a_quiet_follower_writes_on_the_thread_that_appends_and_a_leader_never_does() {
+    let here = std::thread::current().id();
+    for (node, own) in [(2, true), (1, false)] {
+        let (mut log, seen) = log_of(node, None);
+        let results = append_quietly(&mut log, 5).await;
+        assert!(results.iter().all(Result::is_ok));
+        let seen = seen.lock().clone();
+        assert_eq!(seen.len(), 5);
+        assert_ne!(seen[0], here, "nobody knows how quick the disk is");
+        assert_eq!(seen[1..].contains(&here), own, "node {node} of a cluster that node 1 leads");
+        log.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_failure_on_the_thread_that_appends_stops_the_log_like_any_other() {
+    let (mut log, _) = log_of(2, Some(2));
+    let results = append_quietly(&mut log, 2).await;
+    assert!(results[0].is_ok() && results[1].is_err());
+    assert!(matches!(&*log.failure().borrow(), Some(StorageError::Full { .. })));
+    let (flushed, done) = callback();
+    log.append([blank(1, 2)], flushed).await.unwrap();
+    assert!(done.await.unwrap().is_err());
+    log.close().await;
 }
