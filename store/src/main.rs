@@ -32,6 +32,9 @@ Examples:
 
 Exit codes: 0 stopped as asked, 1 failed (the last message says why and what to do), 2 usage.";
 
+/// More do not help: one consensus, one state machine.
+const WORKER_THREADS_MAX: usize = 8;
+
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run one node
@@ -52,9 +55,17 @@ struct HealthArgs {
     ready: bool,
 }
 
+/// Half the processors: the rest is for what writes to the disk. Few threads
+/// answer sooner than many that wake each other.
+fn worker_threads() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    (processors / 2).clamp(1, WORKER_THREADS_MAX)
+}
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = match runtime.worker_threads(worker_threads()).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("holdfast-store: cannot start its threads: {error}");

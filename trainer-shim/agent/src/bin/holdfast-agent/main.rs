@@ -53,7 +53,8 @@ fn start(command_line: CommandLine) -> anyhow::Result<u8> {
     let (flags, mode) = command_line.split();
     let settings = Settings::resolve(flags)?;
     start_logging(&settings)?;
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = (processors / 2).clamp(1, THREADS_MAX);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     match mode {
