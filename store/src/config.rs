@@ -59,7 +59,8 @@ pub struct ServeArgs {
     /// Longest such silence [default: 400ms]
     #[arg(long, env = "HOLDFAST_ELECTION_MAX", value_name = "TIME", value_parser = humantime::parse_duration)]
     pub election_max: Option<Duration>,
-    /// Log entries after which a snapshot is made [default: 50000]
+    /// Log entries after which a snapshot is made (by the node up to two thirds more, so that nodes
+    /// take turns) [default: 50000]
     #[arg(long, env = "HOLDFAST_SNAPSHOT_ENTRIES", value_name = "N")]
     pub snapshot_entries: Option<u64>,
     /// Log entries kept behind a snapshot for followers that lag [default: 10000]

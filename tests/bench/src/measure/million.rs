@@ -22,7 +22,7 @@ const KEYS_PER_COMMAND: usize = 1_000;
 const FILL_IN_FLIGHT: usize = 4;
 /// Entries after which the nodes make a snapshot: more than filling takes, and
 /// few enough that the paced puts cross it every few seconds.
-const SNAPSHOT_ENTRIES: u64 = 3_000;
+const SNAPSHOT_ENTRIES: u64 = 6_000;
 /// How often a paced put starts.
 const PUT_EVERY: Duration = Duration::from_millis(2);
 /// Longest wait for the snapshots.
@@ -160,7 +160,9 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
     section.row([state, own, other, peak, spread(&from_log)]);
 
     let lookout = Lookout::start(cluster.ids().map(|node| cluster.data(node)).collect());
-    let puts = paced(&keys, &lookout, bench.effort.snapshots).await?;
+    // Each of the nodes makes one at least.
+    let snapshots = bench.effort.snapshots.max(cluster.ids().count());
+    let puts = paced(&keys, &lookout, snapshots).await?;
     let spans = lookout.spans();
     drop(lookout);
     let (during, without) = split(&puts, &spans);
@@ -184,7 +186,7 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
     let lasted = median(spans.iter().map(|span| (span.until - span.from).as_secs_f64()));
     section.remark(format!(
         "A put every {PUT_EVERY:?}, timed from when it was due: while at least one node was making a snapshot {} (worst \
-         {:.1} ms, {} puts), otherwise {} (worst {:.1} ms, {} puts). {} snapshots by all three nodes, each over after \
+         {:.1} ms, {} puts), otherwise {} (worst {:.1} ms, {} puts). {} times, each over after \
          {lasted:.2} s, of {} each.",
         p50_p99(&during),
         ms(during.max()),
@@ -201,8 +203,8 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
         filled.as_secs_f64()
     ));
     section.remark(
-        "The three nodes make their snapshots at the same log index, so at the same time, and share the cores and the \
-         disk: on hosts of their own each would make its own alone.",
+        "The three nodes make their snapshots at different log indexes, so mostly one at a time; here they share the \
+         cores and the disk with the one that makes its.",
     );
     cluster.remark_elections(&mut section).await?;
     Ok(section)
