@@ -4,15 +4,16 @@
 //! What a node's reply means for a call is in [`crate::replies`]; how the
 //! session is opened and kept in [`crate::tenancy`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use holdfast_api::{Command, Effectiveness, Problem, Proposal, Request, RequestBody, SessionRef};
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
-use crate::call::{Ask, Call, CallId};
+use crate::call::{Ask, Call, CallId, Progress};
 use crate::error::Error;
+use crate::flights::{Flights, Left};
 use crate::navigator::Wants;
 use crate::statistics::Counters;
 use crate::tenancy::Tenancy;
@@ -32,6 +33,7 @@ pub(crate) struct Calls {
     pub(crate) tenancy: Tenancy,
     pub(crate) counters: Arc<Counters>,
     pub(crate) backoff: Backoff,
+    flights: Flights,
     queues: Queues,
     deadlines: BTreeSet<(Instant, CallId)>,
     /// Waits and watches that the node should forget.
@@ -63,6 +65,7 @@ impl Calls {
             tenancy,
             counters,
             backoff,
+            flights: Flights::default(),
             queues: Queues::default(),
             deadlines: BTreeSet::new(),
             cancels: Vec::new(),
@@ -76,8 +79,19 @@ impl Calls {
         if let Some(deadline) = call.deadline {
             self.deadlines.insert((deadline, id));
         }
+        let goes_out = match &call.ask {
+            Ask::Read { read, stale: false, .. } => {
+                let open = &self.open;
+                let on_wire =
+                    |lead| open.get(&lead).is_some_and(|call| call.progress.wire.is_some());
+                self.flights.join(read, id, on_wire)
+            }
+            _ => true,
+        };
         self.open.insert(id, call);
-        self.enqueue(id);
+        if goes_out {
+            self.enqueue(id);
+        }
     }
 
     /// Nobody waits for this call any more.
@@ -197,6 +211,12 @@ impl Calls {
             call.progress.sequence = Some(reference.sequence);
             session = Some(reference);
         }
+        if let Ask::Read { read, stale, .. } = &call.ask {
+            self.counters.reads_sent.add(1);
+            if !stale {
+                self.flights.sent(read);
+            }
+        }
         call.progress.sent = true;
         call.progress.wire = Some(wire);
         self.on_wire.insert(wire, id);
@@ -259,8 +279,9 @@ impl Calls {
 
     /// Takes a call out of the table, wherever it is.
     pub(crate) fn remove(&mut self, id: CallId) -> Option<Call> {
+        let delayed = self.delayed.contains(&id);
         self.dequeue(id);
-        let call = self.open.remove(&id)?;
+        let mut call = self.open.remove(&id)?;
         if let Some(deadline) = call.deadline {
             self.deadlines.remove(&(deadline, id));
         }
@@ -273,7 +294,50 @@ impl Calls {
         if let Some(sequence) = call.progress.sequence {
             self.tenancy.release(sequence);
         }
+        if let Ask::Read { read, stale: false, .. } = &call.ask {
+            match self.flights.leave(read, id) {
+                Left::Nothing => {}
+                Left::Leads(next) => self.enqueue(next),
+                Left::Succeeds(heir) => {
+                    let progress = std::mem::take(&mut call.progress);
+                    self.succeed(heir, progress, delayed);
+                }
+            }
+        }
         Some(call)
+    }
+
+    /// A caller goes on with a read in the place of the one that led it.
+    fn succeed(&mut self, heir: CallId, progress: Progress, delayed: bool) {
+        let Some(call) = self.open.get_mut(&heir) else { return };
+        let wire = progress.wire;
+        call.progress = progress;
+        match wire {
+            Some(wire) => {
+                self.on_wire.insert(wire, heir);
+            }
+            None if delayed => {
+                self.delayed.insert(heir);
+            }
+            None => self.enqueue(heir),
+        }
+    }
+
+    /// Takes out everybody who shares what a node said to this call.
+    pub(crate) fn take_sharers(&mut self, id: CallId) -> VecDeque<CallId> {
+        match self.open.get(&id).map(|call| &call.ask) {
+            Some(Ask::Read { read, stale: false, .. }) => self.flights.take_aboard(read, id),
+            _ => VecDeque::new(),
+        }
+    }
+
+    /// The call that is sent for this one: another's, if it shares a read.
+    fn sent_for<'a>(&'a self, call: &'a Call) -> &'a Call {
+        let lead = match &call.ask {
+            Ask::Read { read, stale: false, .. } => self.flights.lead(read),
+            _ => None,
+        };
+        lead.and_then(|lead| self.open.get(&lead)).unwrap_or(call)
     }
 
     /// Ends a call without a result.
@@ -358,7 +422,7 @@ impl Calls {
         {
             self.deadlines.pop_first();
             let Some(call) = self.open.get(&id) else { continue };
-            let error = deadline_error(call, leads, &tried);
+            let error = deadline_error(self.sent_for(call), leads, &tried);
             self.fail(id, error);
         }
     }

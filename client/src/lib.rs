@@ -38,6 +38,10 @@
 //!   without its answer is not sent again, and says that its outcome is
 //!   unknown.
 //! * **Reads** are linearizable unless asked otherwise, and simply repeated.
+//!   Callers that ask the same at the same time share one read, which is sent
+//!   after the last of them has asked: of each question one is on the wire and
+//!   one waits behind it, at most. This serves every program on the client,
+//!   each door of an agent included.
 //! * **Waits** are re-attached to the next leader with the revision at which
 //!   they were first registered, so that nothing between is missed.
 //! * **Watches** deliver every change once and in order, or end with
@@ -52,6 +56,7 @@
 //! | `options`, `deadline`, `error`, `statistics` | what goes in and comes out |
 //! | `actor` | the one task: connects the pure parts with sockets and time |
 //! | `calls`, `call`, `replies` | pure: the table of open calls, and what replies mean for them |
+//! | `flights` | pure: identical reads share one answer |
 //! | `session`, `tenancy` | pure: sequences and acknowledgements; opening, keeping, closing |
 //! | `navigator`, `endpoints`, `backoff` | pure: which node to talk to, and when |
 //! | `liveness` | pure: a silent connection or a dead one |
@@ -91,6 +96,7 @@ mod connection;
 mod deadline;
 mod endpoints;
 mod error;
+mod flights;
 mod frame;
 mod keys;
 mod liveness;

@@ -60,17 +60,14 @@ impl Calls {
     fn finish(&mut self, id: CallId, body: ReplyBody) {
         // Answered, so the node has nothing left to forget.
         self.take_off_wire(id);
-        let Some(call) = self.remove(id) else { return };
-        // A caller that has just gone away is no longer interested.
-        match (call.ask, body) {
-            (Ask::Propose { reply, .. }, ReplyBody::Answer(answer)) => drop(reply.send(Ok(answer))),
-            (Ask::Read { reply, .. }, ReplyBody::Read(answer)) => drop(reply.send(Ok(answer))),
-            (Ask::Wait { reply, .. }, ReplyBody::Released { revision }) => {
-                drop(reply.send(Ok(revision)));
+        for sharer in self.take_sharers(id) {
+            if let Some(call) = self.remove(sharer) {
+                self.counters.reads_shared.add(1);
+                give(call.ask, body.clone());
             }
-            (Ask::Status { reply }, ReplyBody::Status(status)) => drop(reply.send(Ok(status))),
-            (Ask::Admin { reply, .. }, ReplyBody::Done) => drop(reply.send(Ok(()))),
-            (ask, _) => ask.fail(Error::unexpected("a request")),
+        }
+        if let Some(call) = self.remove(id) {
+            give(call.ask, body);
         }
     }
 
@@ -138,8 +135,12 @@ impl Calls {
                 true if problem.outcome == Effectiveness::None => Effectiveness::Unknown,
                 _ => problem.outcome,
             };
+            let error = Error::refused(Problem { outcome, ..problem });
             self.take_off_wire(id);
-            self.fail(id, Error::refused(Problem { outcome, ..problem }));
+            for sharer in self.take_sharers(id) {
+                self.fail(sharer, error.clone());
+            }
+            self.fail(id, error);
             return News::None;
         }
         call.progress.uncertain |= problem.outcome != Effectiveness::None && call.ask.has_effect();
@@ -218,6 +219,21 @@ impl Calls {
             self.tenancy.chore_again(Some(now + pause));
         }
         News::None
+    }
+}
+
+/// Hands an answer to its caller. One that has just gone away is no longer
+/// interested.
+fn give(ask: Ask, body: ReplyBody) {
+    match (ask, body) {
+        (Ask::Propose { reply, .. }, ReplyBody::Answer(answer)) => drop(reply.send(Ok(answer))),
+        (Ask::Read { reply, .. }, ReplyBody::Read(answer)) => drop(reply.send(Ok(answer))),
+        (Ask::Wait { reply, .. }, ReplyBody::Released { revision }) => {
+            drop(reply.send(Ok(revision)));
+        }
+        (Ask::Status { reply }, ReplyBody::Status(status)) => drop(reply.send(Ok(status))),
+        (Ask::Admin { reply, .. }, ReplyBody::Done) => drop(reply.send(Ok(()))),
+        (ask, _) => ask.fail(Error::unexpected("a request")),
     }
 }
 

@@ -15,6 +15,10 @@ pub struct Statistics {
     pub replayed: u64,
     /// Commands that ended with an unknown outcome.
     pub unknown: u64,
+    /// Reads sent to a node, those sent again included.
+    pub reads_sent: u64,
+    /// Reads that were answered by another caller's, which asked the same.
+    pub reads_shared: u64,
     /// The leader, as last heard of.
     pub leader: Option<NodeId>,
 }
@@ -26,6 +30,8 @@ pub(crate) struct Counters {
     pub(crate) resent: Counter,
     pub(crate) replayed: Counter,
     pub(crate) unknown: Counter,
+    pub(crate) reads_sent: Counter,
+    pub(crate) reads_shared: Counter,
     /// 0 = not known; node ids start at 1.
     leader: AtomicU64,
 }
@@ -55,6 +61,8 @@ impl Counters {
             resent: self.resent.get(),
             replayed: self.replayed.get(),
             unknown: self.unknown.get(),
+            reads_sent: self.reads_sent.get(),
+            reads_shared: self.reads_shared.get(),
             leader: (leader != 0).then_some(leader),
         }
     }

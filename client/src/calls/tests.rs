@@ -15,6 +15,8 @@ use crate::call::{Permits, Wait, WatchAsk};
 use crate::replies::News;
 use crate::watch::{Mailbox, WATCH_BATCHES_MAX};
 
+mod sharing;
+
 const SECOND: Duration = Duration::from_secs(1);
 const TTL: Duration = Duration::from_secs(600);
 const SESSION: u64 = 70;
@@ -551,14 +553,14 @@ fn a_slow_watch_is_cut_and_goes_on_where_it_stopped() {
 #[test]
 fn a_frame_is_bounded_in_requests_and_bytes() {
     let mut bench = Bench::new();
-    let _reads: Vec<_> = (0..1500).map(|_| bench.read(false)).collect();
+    let _reads: Vec<_> = (0..1500).map(|_| bench.read(true)).collect();
     assert_eq!((bench.sent().len(), bench.sent().len()), (1024, 476));
 
     let mut bench = Bench::new();
     let mut keep = Vec::new();
     for bytes in [BATCH_BYTES_MAX / 2, BATCH_BYTES_MAX / 2, 1, 9 * BATCH_BYTES_MAX, 1] {
         let (reply, result) = oneshot::channel();
-        let ask = Ask::Read { read: Read::Jobs, stale: false, reply };
+        let ask = Ask::Read { read: Read::Jobs, stale: true, reply };
         bench.next_call += 1;
         bench.calls.submit(bench.next_call, Call::new(ask, None, bytes, Permits::default()));
         keep.push(result);

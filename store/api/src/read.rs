@@ -9,7 +9,7 @@ use crate::outcome::Refusal;
 
 /// A question to the state. Answered by the state machine itself, at one
 /// revision.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Read {

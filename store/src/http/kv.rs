@@ -64,6 +64,7 @@ pub async fn propose(
 
 /// Asks the state.
 pub async fn ask(app: &App, read: Read, stale: bool) -> Result<(ReadOutcome, Seen), Failure> {
+    app.metrics().asked();
     let ReadAnswer { revision, outcome } = app.node()?.read(read, stale).await?;
     match outcome {
         ReadOutcome::Refused(refusal) => Err(refusal.into()),

@@ -60,6 +60,7 @@ pub struct Metrics {
     proposals_committed: Counter,
     proposals_failed: Counter,
     duplicates_answered: Counter,
+    reads: Counter,
     fsync_seconds: Histogram,
     request_seconds: Family<RequestLabels, Histogram>,
 }
@@ -110,6 +111,12 @@ impl Metrics {
             "Commands that were sent again and got the answer of their first try",
             duplicates_answered.clone(),
         );
+        let reads = Counter::default();
+        registry.register(
+            "server_reads",
+            "Questions that this node's clients asked",
+            reads.clone(),
+        );
         let fsync_seconds = fsync_histogram();
         registry.register(
             "disk_wal_fsync_duration_seconds",
@@ -129,9 +136,15 @@ impl Metrics {
             proposals_committed,
             proposals_failed,
             duplicates_answered,
+            reads,
             fsync_seconds,
             request_seconds,
         }
+    }
+
+    /// A client asked something.
+    pub fn asked(&self) {
+        self.reads.inc();
     }
 
     /// A command was committed and this is handed to its client.
@@ -340,6 +353,7 @@ mod tests {
         let metrics = Metrics::new();
         metrics.answered(&answer(false));
         metrics.answered(&answer(true));
+        metrics.asked();
         metrics.proposal_failed(&Problem::unknown(Code::Unavailable, ""));
         metrics.leader_seen(1, 1);
         metrics.leader_seen(1, 1);
@@ -351,6 +365,7 @@ mod tests {
             "holdfast_server_proposals_committed_total 2",
             "holdfast_server_proposals_failed_total 1",
             "holdfast_session_duplicates_answered_total 1",
+            "holdfast_server_reads_total 1",
             "holdfast_server_leader_changes_total 2",
             "holdfast_disk_wal_fsync_duration_seconds_count 1",
             "holdfast_http_request_duration_seconds_count{route=\"/v1/kv/put\",code=\"200\"} 1",

@@ -325,6 +325,7 @@ impl Connection {
                 self.node.submit(proposal, done);
             }
             RequestBody::Read { read, stale } => {
+                self.app.metrics().asked();
                 self.node.submit_read(read, stale, move |result| {
                     let body = result.map_or_else(ReplyBody::Problem, ReplyBody::Read);
                     replies.send(id, body, Some(place));

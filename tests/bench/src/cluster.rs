@@ -186,6 +186,16 @@ impl Cluster {
         serde_json::from_slice(&body).context("reading the status document")
     }
 
+    /// The value of a metric of a node that has no labels.
+    pub async fn metric(&self, node: NodeId, name: &str) -> anyhow::Result<f64> {
+        let text = self.get(node, routes::METRICS).await?;
+        let text = std::str::from_utf8(&text).context("reading metrics")?;
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value
+            .and_then(|value| value.parse().ok())
+            .with_context(|| format!("node {node} has no {name}"))
+    }
+
     /// The leader that a majority of the nodes agrees on.
     pub async fn leader(&self) -> anyhow::Result<NodeId> {
         let deadline = Instant::now() + READY_TIME_MAX;

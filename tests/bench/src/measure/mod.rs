@@ -6,6 +6,7 @@ mod door;
 mod failover;
 mod million;
 mod peers;
+mod polls;
 mod snapshots;
 mod storm;
 mod throughput;
@@ -36,6 +37,8 @@ pub enum Measurement {
     Watchers,
     /// Barriers through the TCPStore door.
     Barrier,
+    /// Many hosts whose ranks poll one absent key.
+    Polls,
     /// Other stores.
     Peers,
 }
@@ -50,6 +53,7 @@ pub const ALL: &[Measurement] = &[
     Measurement::Million,
     Measurement::Watchers,
     Measurement::Barrier,
+    Measurement::Polls,
     Measurement::Peers,
 ];
 
@@ -65,6 +69,7 @@ impl Measurement {
             Measurement::Million => "million",
             Measurement::Watchers => "watchers",
             Measurement::Barrier => "barrier",
+            Measurement::Polls => "polls",
             Measurement::Peers => "peers",
         }
     }
@@ -80,6 +85,7 @@ impl Measurement {
             Measurement::Million => "A big state: memory, restart, snapshots",
             Measurement::Watchers => "Puts beside unrelated watchers",
             Measurement::Barrier => "Barriers through the TCPStore door",
+            Measurement::Polls => "Ranks of 2000 hosts poll an absent key",
             Measurement::Peers => "Other stores",
         }
     }
@@ -96,6 +102,7 @@ impl Measurement {
             Measurement::Million => Box::pin(million::run(bench, title)).await,
             Measurement::Watchers => Box::pin(watchers::run(bench, title)).await,
             Measurement::Barrier => Box::pin(barrier::run(bench, title)).await,
+            Measurement::Polls => Box::pin(polls::run(bench, title)).await,
             Measurement::Peers => Box::pin(peers::run(bench, title)).await,
         }
     }

@@ -11,6 +11,7 @@
 //! | [`decoder`] | bytes in, complete messages out, at any segmentation |
 //! | [`mapping`] | what each operation asks of the store, and how its answer reads |
 //! | [`connection`] | the order of one connection: a state machine without I/O |
+//! | [`pace`] | polls of one host, in step |
 //! | [`limits`] | every bound of the door, by name |
 //! | [`budget`] | the memory that all connections share |
 //! | [`serve`] | listener and socket loops, the only module that does I/O |
@@ -30,6 +31,7 @@ pub mod connection;
 pub mod decoder;
 pub mod limits;
 pub mod mapping;
+pub mod pace;
 pub mod serve;
 
 pub use limits::Limits;

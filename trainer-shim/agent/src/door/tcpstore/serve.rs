@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use holdfast_api::{Code, Condition, Scope};
+use holdfast_api::{Code, Condition, Read, ReadOutcome, Scope};
 use holdfast_client::{Client, Consistency, Deadline, Error};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
@@ -23,6 +23,7 @@ use super::connection::{Action, Connection};
 use super::decoder::{Decoder, WireError};
 use super::limits::Limits;
 use super::mapping::{Call, CallAnswer, Mapping};
+use super::pace::{Beat, Pace};
 
 /// Clients that may wait to be accepted. A job opens all its connections at
 /// once; a short backlog resets some of them.
@@ -62,6 +63,7 @@ struct Shared {
     budget: Budget,
     wait_budget: Budget,
     open: AtomicUsize,
+    beat: Beat,
     fence: Fence,
 }
 
@@ -120,6 +122,7 @@ impl Door {
             budget,
             wait_budget,
             open: AtomicUsize::new(0),
+            beat: Beat::new(),
             fence: Fence::default(),
         }))
     }
@@ -206,6 +209,7 @@ struct Task {
     calling: Op,
     call: Asked<CallAnswer>,
     wait: Asked<()>,
+    pace: Pace,
     /// No more bytes will come.
     ended: bool,
     /// What ended the input before the client did.
@@ -232,6 +236,7 @@ impl Task {
             calling: Op::Validate,
             call: None,
             wait: None,
+            pace: Pace::default(),
             ended: false,
             refused: None,
             unread_since: None,
@@ -332,7 +337,13 @@ impl Task {
             match action {
                 Action::Call { op, call } => {
                     self.calling = op;
-                    self.call = Some(self.shared.call(call));
+                    let hold = match &call {
+                        Call::Read(Read::Check { keys, .. }) => {
+                            self.pace.asks(keys, self.shared.beat, Instant::now())
+                        }
+                        _ => Duration::ZERO,
+                    };
+                    self.call = Some(self.shared.call(call, hold));
                 }
                 Action::Wait(conditions) => {
                     let bytes = conditions.iter().map(|condition| condition.key.len()).sum();
@@ -404,6 +415,9 @@ impl Task {
     fn answered(&mut self, answer: Result<CallAnswer, Error>) -> Result<(), Closed> {
         let op = self.calling;
         let answer = answer.map_err(|error| self.shared.closes(op, &error))?;
+        if let CallAnswer::Read(ReadOutcome::Checked { all_exist }) = &answer {
+            self.pace.answered(*all_exist, Instant::now());
+        }
         self.connection
             .answered(answer)
             .map_err(|error| Closed::Store { op, reason: error.to_string() })
@@ -422,10 +436,14 @@ impl Task {
 }
 
 impl Shared {
-    fn call(&self, call: Call) -> BoxFuture<'static, Result<CallAnswer, Error>> {
+    /// Asks the store, after holding the question back.
+    fn call(&self, call: Call, hold: Duration) -> BoxFuture<'static, Result<CallAnswer, Error>> {
         let client = self.client.clone();
-        let deadline = Deadline::after(self.options.store_lost_deadline);
+        let deadline = Deadline::after(self.options.store_lost_deadline + hold);
         Box::pin(async move {
+            if !hold.is_zero() {
+                sleep(hold).await;
+            }
             match call {
                 Call::Propose(command) => {
                     let answer = client.propose(command, deadline).await?;

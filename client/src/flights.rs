@@ -1,0 +1,105 @@
+//! Identical reads share one answer. Pure.
+//!
+//! A read sees every write that was acknowledged before it began, and what a
+//! node answers it is at least as young as the moment it was *sent*. So a
+//! caller may join a read that has not been sent yet, and never one that is on
+//! its way: that one may be answered from a state before the call began. Who
+//! comes then waits for the next. For each question one read is on the wire at
+//! most, and one waits behind it, however many callers there are.
+
+use std::collections::{HashMap, VecDeque};
+
+use holdfast_api::Read;
+
+use crate::call::CallId;
+
+/// The linearizable reads that are open, by question.
+#[derive(Debug, Default)]
+pub(crate) struct Flights(HashMap<Read, Flight>);
+
+#[derive(Debug)]
+struct Flight {
+    /// The call that is sent for all of them.
+    lead: CallId,
+    /// Get the lead's answer.
+    aboard: VecDeque<CallId>,
+    /// Came after the lead was sent; the first of them leads next.
+    behind: VecDeque<CallId>,
+}
+
+/// What follows when a caller leaves.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Nothing: others led, or nobody is left.
+    Nothing,
+    /// This one is the lead now, in the place of the one that left.
+    Succeeds(CallId),
+    /// This one is the lead of a read that has to be sent.
+    Leads(CallId),
+}
+
+impl Flights {
+    /// Adds a caller. Whether it has to be sent itself; otherwise it gets
+    /// another's answer.
+    pub(crate) fn join(
+        &mut self,
+        read: &Read,
+        id: CallId,
+        on_wire: impl Fn(CallId) -> bool,
+    ) -> bool {
+        let Some(flight) = self.0.get_mut(read) else {
+            let flight = Flight { lead: id, aboard: VecDeque::new(), behind: VecDeque::new() };
+            self.0.insert(read.clone(), flight);
+            return true;
+        };
+        let place = if on_wire(flight.lead) { &mut flight.behind } else { &mut flight.aboard };
+        place.push_back(id);
+        false
+    }
+
+    /// The lead goes out, perhaps again: whoever has come until now has its
+    /// answer in common.
+    pub(crate) fn sent(&mut self, read: &Read) {
+        if let Some(flight) = self.0.get_mut(read) {
+            flight.aboard.append(&mut flight.behind);
+        }
+    }
+
+    /// Who leads the calls with this question.
+    pub(crate) fn lead(&self, read: &Read) -> Option<CallId> {
+        self.0.get(read).map(|flight| flight.lead)
+    }
+
+    /// Takes out everybody who shares what the lead was told.
+    pub(crate) fn take_aboard(&mut self, read: &Read, lead: CallId) -> VecDeque<CallId> {
+        match self.0.get_mut(read) {
+            Some(flight) if flight.lead == lead => std::mem::take(&mut flight.aboard),
+            _ => VecDeque::new(),
+        }
+    }
+
+    /// Takes a caller out.
+    pub(crate) fn leave(&mut self, read: &Read, id: CallId) -> Left {
+        let Some(flight) = self.0.get_mut(read) else { return Left::Nothing };
+        if flight.lead != id {
+            flight.aboard.retain(|other| *other != id);
+            flight.behind.retain(|other| *other != id);
+            return Left::Nothing;
+        }
+        if let Some(heir) = flight.aboard.pop_front() {
+            flight.lead = heir;
+            return Left::Succeeds(heir);
+        }
+        match flight.behind.pop_front() {
+            Some(next) => {
+                flight.lead = next;
+                flight.aboard.append(&mut flight.behind);
+                Left::Leads(next)
+            }
+            None => {
+                self.0.remove(read);
+                Left::Nothing
+            }
+        }
+    }
+}
