@@ -7,7 +7,8 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
-use holdfast_api::{Blob, Hello, Read, Reply, ReplyBody, Request, RequestBody, Scope};
+use holdfast_api::stream::MINOR_REPORTS;
+use holdfast_api::{AgentReport, Blob, Hello, Read, Reply, ReplyBody, Request, RequestBody, Scope};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::mpsc;
@@ -34,6 +35,7 @@ pub(crate) enum Event {
     Submit(CallId, Box<Call>),
     Abandon(CallId),
     WatchHasRoom(CallId),
+    Report(Box<AgentReport>),
     Close,
 }
 
@@ -48,6 +50,8 @@ pub(crate) struct Actor {
     navigator: Navigator,
     attempts: FuturesUnordered<BoxFuture<'static, Attempted>>,
     link: Option<Link>,
+    /// What this program last told of itself, and when.
+    report: Option<(AgentReport, Instant)>,
     /// Set once the client is being closed: when to stop waiting.
     farewell: Option<Instant>,
 }
@@ -61,6 +65,9 @@ struct Link {
     poll: Asked,
     /// The question whether the node lives, while it is open.
     probe: Asked,
+    /// Whether the node has yet to hear the report, and would understand it.
+    report_due: bool,
+    takes_reports: bool,
 }
 
 /// A question of the client itself.
@@ -102,6 +109,7 @@ impl Actor {
             navigator: Navigator::new(options.endpoints.clone(), backoff),
             attempts: FuturesUnordered::new(),
             link: None,
+            report: None,
             farewell: None,
             options,
             inbox,
@@ -117,7 +125,12 @@ impl Actor {
             let wake_at = self.act(now);
             match self.wake(wake_at, now).await {
                 Wake::Event(event) => self.on_event(event),
-                Wake::Room => self.send(Instant::now()),
+                Wake::Room => {
+                    // Callers that are about to ask go out with the first:
+                    // in one frame, and of the same question in one read.
+                    tokio::task::yield_now().await;
+                    self.send(Instant::now());
+                }
                 Wake::Incoming(Some(Ok(replies))) => self.on_replies(replies),
                 Wake::Incoming(Some(Err(error))) => self.lost(&error),
                 Wake::Incoming(None) => self.lost(&ConnectionError::Closed),
@@ -155,7 +168,10 @@ impl Actor {
         let closing = self.farewell.is_some();
         let (room, incoming) = match &mut self.link {
             Some(link) => {
-                let sendable = sendable || link.poll == Asked::Due || link.probe == Asked::Due;
+                let sendable = sendable
+                    || link.poll == Asked::Due
+                    || link.probe == Asked::Due
+                    || link.report_due;
                 (sendable.then_some(&link.connection.outgoing), Some(&mut link.connection.incoming))
             }
             None => (None, None),
@@ -174,6 +190,12 @@ impl Actor {
             Some(Event::Submit(id, call)) => self.calls.submit(id, *call),
             Some(Event::Abandon(id)) => self.calls.abandon(id),
             Some(Event::WatchHasRoom(id)) => self.calls.watch_has_room(id),
+            Some(Event::Report(report)) => {
+                self.report = Some((*report, Instant::now()));
+                if let Some(link) = &mut self.link {
+                    link.report_due = link.takes_reports;
+                }
+            }
             // All handles are gone.
             Some(Event::Close) | None => self.close(),
         }
@@ -217,6 +239,13 @@ impl Actor {
                 *asked = Asked::Open(id);
                 batch.push(Request { id, body: question(stale) });
             }
+        }
+        if let Some((report, at)) = &self.report
+            && std::mem::take(&mut link.report_due)
+        {
+            let age = u64::try_from(now.duration_since(*at).as_millis()).unwrap_or(u64::MAX);
+            let body = RequestBody::Report(report.clone().aged(age));
+            batch.push(Request { id: self.calls.next_wire(), body });
         }
         self.calls.fill(&mut batch, leads, now);
         if !batch.is_empty() {
@@ -310,9 +339,12 @@ impl Actor {
                 if self.navigator.leads() {
                     self.attempts.clear();
                 }
+                let takes_reports = hello.minor >= MINOR_REPORTS;
                 self.link = Some(Link {
                     address,
                     connection,
+                    report_due: takes_reports && self.report.is_some(),
+                    takes_reports,
                     liveness: Liveness::new(
                         self.options.probe_after,
                         self.options.probe_timeout,

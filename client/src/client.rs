@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use holdfast_api::{
-    Admin, Answer, Blob, Code, Command, Condition, Effectiveness, Problem, Read, ReadAnswer,
-    ReadOutcome, Revision, Scope, Status,
+    Admin, AgentReport, Answer, Blob, Code, Command, Condition, Effectiveness, Problem, Read,
+    ReadAnswer, ReadOutcome, Revision, Scope, Status,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::task::TaskTracker;
@@ -195,6 +195,15 @@ impl Client {
         let bytes = frame::encoded_bytes(&admin);
         let ask = |reply| Ask::Admin { admin, reply };
         self.call(ask, bytes, &self.shared.calls, deadline).await
+    }
+
+    /// What this program tells of itself, for operators to see: the present
+    /// node hears it now, and each that follows when it is connected to. Nodes
+    /// that are too old to understand it hear nothing. It keeps no connection
+    /// alive by itself.
+    pub fn report(&self, report: AgentReport) {
+        // A task that has ended has nobody left to tell.
+        let _ = self.shared.events.send(Event::Report(Box::new(report)));
     }
 
     /// Typed verbs over the keys of one scope.

@@ -61,6 +61,7 @@
 //! | `navigator`, `endpoints`, `backoff` | pure: which node to talk to, and when |
 //! | `liveness` | pure: a silent connection or a dead one |
 //! | `frame` | pure: frames to bytes and back |
+//! | `fetch` | one question by plain HTTP, beside the stream |
 //! | `connection` | the rim: TCP, the HTTP upgrade, a reader and a writer task |
 //!
 //! # Architecture invariants
@@ -96,6 +97,7 @@ mod connection;
 mod deadline;
 mod endpoints;
 mod error;
+mod fetch;
 mod flights;
 mod frame;
 mod keys;
@@ -114,6 +116,7 @@ pub use client::{
 };
 pub use deadline::Deadline;
 pub use error::Error;
+pub use fetch::{FETCH_BYTES_MAX, FetchError, Fetched, fetch};
 pub use keys::{Compared, Keys, Page, Popped, Transacted};
 pub use options::{ENDPOINTS_MAX, EndpointError, Options, parse_endpoints};
 pub use statistics::Statistics;

@@ -31,6 +31,7 @@ Exit codes:
 Examples:
   holdfast status
   holdfast --store 10.0.0.1:21001,10.0.0.2:21001 node list
+  holdfast --job llm waits
   holdfast --job llm run open
   holdfast --job llm kv put checkpoint/step 4200
   holdfast --job llm kv cas owner '' \"$(hostname)\"
@@ -112,6 +113,12 @@ pub(crate) enum ClusterCommand {
     /// Show who leads, or hand leadership over
     #[command(subcommand)]
     Leader(LeaderCommand),
+    /// Show the agents and who is connected to them; of one job with --job
+    #[command(subcommand)]
+    Agent(AgentCommand),
+    /// Show who has been waiting for more than a second, for what, and since when; of one job with
+    /// --job, of one run with --run
+    Waits,
     /// Show jobs
     #[command(subcommand)]
     Job(JobCommand),
@@ -149,6 +156,14 @@ pub(crate) enum NodeCommand {
         #[arg(value_parser = clap::value_parser!(u64).range(1..))]
         id: NodeId,
     },
+}
+
+/// Commands on agents.
+#[derive(Debug, Subcommand)]
+pub(crate) enum AgentCommand {
+    /// List all agents that are connected to the cluster
+    #[command(visible_alias = "ls")]
+    List,
 }
 
 /// Commands on the leader.

@@ -9,6 +9,8 @@
 //! holdfast status
 //! holdfast node list | add ID ADDRESS | promote ID | remove ID
 //! holdfast leader show | transfer [ID]
+//! holdfast agent list
+//! holdfast waits
 //! holdfast job list
 //! holdfast run list | open [NAME] | end NAME | delete NAME
 //! holdfast kv put K V [--if-revision REV] | get K [--stale] [--raw] | add K N | cas K EXPECTED NEW
@@ -54,7 +56,9 @@
 //!
 //! | command | document |
 //! | --- | --- |
-//! | `status` | [`Status`](holdfast_api::Status): `{"cluster_id", "leader": id or null, "term", "revision", "feature_level", "answered_by", "nodes": [{"id", "address", "role", "voter", "last_log", "applied", "snapshot", "version", "feature_level"}], "limits"}` |
+//! | `status` | [`Status`](holdfast_api::Status): with `agents`: `{"cluster_id", "leader": id or null, "term", "revision", "feature_level", "answered_by", "nodes": [{"id", "address", "role", "voter", "last_log", "applied", "snapshot", "version", "feature_level"}], "limits"}` |
+//! | `agent list` | [`Agents`](holdfast_api::Agents): `{"agents": [{"job", "run", "host", "pid", "version", "listens", "draining", "clients": [{"pid", "rank", "from", "connections"}], "waits", "node", "told_ms_ago"}], "unreachable": [id], "left_out"}` |
+//! | `waits` | `{"waits": [{"job", "run", "missing": in words or null, "keys", "at_least", "blocked_ms", "waiters": [{"host", "pid", "rank", "blocked_ms"}], "waiters_left_out"}], "agents", "unreachable": [id]}` |
 //! | `node list` | `{"leader", "nodes"}`, both as in `status` |
 //! | `node add`, `promote`, `remove` | `{"node"}` |
 //! | `leader show` | `{"leader", "address", "term"}` |
@@ -92,6 +96,7 @@
 //! | `commands` | what the commands do, a file for each family |
 //! | `document` | answers: the JSON contract, and the forms for people |
 //! | `output` | tables, bare values, standard output and error |
+//! | `pytorch` | what keys of PyTorch stand for |
 //! | `exit` | errors: exit code, problem document and text, in one place |
 //!
 //! # Architecture invariants
@@ -109,6 +114,7 @@ mod config;
 mod document;
 mod exit;
 mod output;
+mod pytorch;
 
 use std::ffi::OsString;
 use std::io::{self, Write};

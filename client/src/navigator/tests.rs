@@ -60,6 +60,7 @@ impl Bench {
             cluster_id: cluster.to_owned(),
             node,
             version: "1".to_owned(),
+            minor: 0,
             leader: leader.map(hint),
             nodes: (1..=3).map(hint).collect(),
         };

@@ -6,5 +6,6 @@
 mod bad_peers;
 mod exactly_once;
 mod finding_the_leader;
+mod reports;
 mod scripted;
 mod waits_and_watches;

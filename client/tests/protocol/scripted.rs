@@ -77,6 +77,7 @@ impl Node {
             cluster_id: CLUSTER.to_owned(),
             node: self.id,
             version: "0.1.0".to_owned(),
+            minor: stream::MINOR,
             leader,
             nodes: vec![self.hint()],
         }

@@ -8,6 +8,7 @@
 //!
 //! | module | holds |
 //! | --- | --- |
+//! | [`agent`] | what agents tell of themselves |
 //! | [`blob`] | keys and values: bytes, with a readable escape for people |
 //! | [`name`] | names of jobs and runs, and the [`Scope`] they form |
 //! | [`command`] | log entries and the commands in them |
@@ -30,6 +31,7 @@
 //! * A field added to anything that is logged is skipped when it has its
 //!   default, so that old logs keep their bytes.
 
+pub mod agent;
 pub mod blob;
 pub mod command;
 pub mod limits;
@@ -42,6 +44,7 @@ pub mod status;
 pub mod stream;
 pub mod watch;
 
+pub use agent::{AgentClient, AgentReport, AgentStatus, AgentWait, Agents};
 pub use blob::Blob;
 pub use command::{
     ClusterCommand, Command, Compare, Entry, KeyValue, KvOp, LogTime, Nonce, Proposal, Revision,

@@ -4,6 +4,8 @@
 pub const STREAM: &str = "/v1/stream";
 /// The status document.
 pub const STATUS: &str = "/v1/status";
+/// The agents that are connected to the cluster, and who waits there.
+pub const AGENTS: &str = "/v1/agents";
 /// Alive: the process serves; never tied to the quorum.
 pub const LIVEZ: &str = "/livez";
 /// Ready: a leader is known, a linearizable read works, the log is applied.

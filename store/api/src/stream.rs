@@ -10,6 +10,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Blob;
+use crate::agent::AgentReport;
 use crate::command::{Proposal, Revision};
 use crate::name::{NodeId, Scope};
 use crate::outcome::Answer;
@@ -24,6 +25,13 @@ pub const UPGRADE: &str = "holdfast-stream/1";
 /// Longest frame in bytes; a longer one closes the connection.
 pub const FRAME_BYTES_MAX: u32 = 64 * 1024 * 1024;
 
+/// What this version understands beyond the first one, in [`Hello::minor`].
+pub const MINOR: u32 = MINOR_REPORTS;
+
+/// From this minor version on a node takes [`RequestBody::Report`]; an older
+/// one would take it for a broken frame.
+pub const MINOR_REPORTS: u32 = 1;
+
 /// The node's first frame.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Hello {
@@ -33,6 +41,9 @@ pub struct Hello {
     pub node: NodeId,
     /// Its version.
     pub version: String,
+    /// What it understands beyond the first version of this protocol.
+    #[serde(default)]
+    pub minor: u32,
     /// The leader, if it knows one.
     pub leader: Option<LeaderHint>,
     /// All nodes of the cluster: where else to ask.
@@ -89,6 +100,9 @@ pub enum RequestBody {
         /// Its request id.
         request: u64,
     },
+    /// What an agent tells of itself, in the place of what it told before on
+    /// this stream. Not answered; from [`MINOR_REPORTS`] on.
+    Report(AgentReport),
     /// The status document, from any node.
     Status,
     /// An operator's wish, to the leader.

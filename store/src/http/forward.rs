@@ -82,6 +82,7 @@ const CALLS: &[(Method, &str, Class)] = &[
     (Method::GET, "/v1/jobs", Class::Read),
     (Method::GET, "/v1/status", Class::Local),
     (Method::GET, "/v1/nodes", Class::Local),
+    (Method::GET, "/v1/agents", Class::Local),
     (Method::POST, "/v1/node/add", Class::Change),
     (Method::POST, "/v1/node/promote", Class::Change),
     (Method::POST, "/v1/node/remove", Class::Change),

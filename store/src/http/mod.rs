@@ -3,6 +3,7 @@
 //! | module | serves |
 //! | --- | --- |
 //! | [`kv`], [`cluster`] | JSON under `/v1/`, for people and scripts |
+//! | [`agents`] | what agents tell of themselves |
 //! | [`stream`] | the multiplexed stream of clients and agents |
 //! | [`peers`] | other nodes, under `/raft/v1/` |
 //! | [`health`], [`metrics`] | `/livez`, `/readyz`, `/metrics` |
@@ -12,6 +13,7 @@
 //! | [`accept`] | connections: accepted, bounded, drained |
 
 pub mod accept;
+pub mod agents;
 pub mod cluster;
 pub mod forward;
 pub mod health;
@@ -60,6 +62,7 @@ struct Inner {
     stream_room: Arc<Semaphore>,
     /// KiB of large frames that are being read, likewise.
     frame_room: Arc<Semaphore>,
+    reports: agents::Reports,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -97,6 +100,7 @@ impl App {
             handed: Mutex::default(),
             stream_room: Arc::new(Semaphore::new(stream::UNDER_WAY_KIB_MAX)),
             frame_room: Arc::new(Semaphore::new(stream::UNDER_WAY_KIB_MAX)),
+            reports: agents::Reports::default(),
             tasks,
             stop,
         };

@@ -16,7 +16,7 @@ use utoipa_axum::routes;
 
 use super::problem::extract::BODY_BYTES_MAX;
 use super::problem::{Failure, ProblemDocument};
-use super::{App, cluster, forward, health, kv, metrics};
+use super::{App, agents, cluster, forward, health, kv, metrics};
 
 /// What the description says of itself.
 #[derive(OpenApi)]
@@ -98,6 +98,7 @@ fn described_routes() -> OpenApiRouter<App> {
         .routes(routes!(c::jobs))
         .routes(routes!(c::status))
         .routes(routes!(c::nodes))
+        .routes(routes!(agents::agents))
         .routes(routes!(c::add_node))
         .routes(routes!(c::promote_node))
         .routes(routes!(c::remove_node))

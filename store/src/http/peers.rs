@@ -12,6 +12,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::sync::oneshot;
 
+use super::agents::{OWN_AGENTS, own_agents};
 use super::{App, HandedOver};
 use crate::formation::{FOUND, Founding, IDENTITY, Identity};
 use crate::node::status::OWN_STATUS;
@@ -25,6 +26,7 @@ pub fn router(app: App) -> Router {
         .route(IDENTITY, get(identity))
         .route(FOUND, post(found))
         .route(OWN_STATUS, get(own_status))
+        .route(OWN_AGENTS, get(own_agents))
         .route(&format!("{PATH}{{channel}}"), get(channel))
         .with_state(app)
 }

@@ -16,7 +16,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bytes::Bytes;
 use futures::SinkExt;
-use holdfast_api::stream::{FRAME_BYTES_MAX, UPGRADE};
+use holdfast_api::stream::{FRAME_BYTES_MAX, MINOR, UPGRADE};
 use holdfast_api::{
     Code, Hello, Problem, Read, Reply, ReplyBody, Request as Asked, RequestBody, Scope, routes,
 };
@@ -31,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::App;
+use super::agents::Place as ReportPlace;
 use crate::node::{Node, ParkedWait, VERSION};
 
 /// Requests of one connection under way, waits and watches not counted.
@@ -131,6 +132,7 @@ async fn serve(app: App, node: Node, io: Upgraded) {
         node,
         under_way: Arc::new(Semaphore::new(UNDER_WAY_MAX)),
         parked: Arc::default(),
+        report: app.inner.reports.place(),
         tasks: TaskTracker::new(),
         closed: app.inner.stop.child_token(),
     };
@@ -152,6 +154,7 @@ fn hello(node: &Node) -> Hello {
         cluster_id: node.cluster_id().to_owned(),
         node: node.id(),
         version: VERSION.to_owned(),
+        minor: MINOR,
         leader: node.view().leader,
         nodes: node.directory(),
     }
@@ -205,6 +208,8 @@ struct Connection {
     under_way: Arc<Semaphore>,
     /// Waits and watches by request id; dropping one ends it.
     parked: Arc<Mutex<HashMap<u64, Parked>>>,
+    /// What the agent at the other end tells of itself.
+    report: ReportPlace,
     tasks: TaskTracker,
     closed: CancellationToken,
 }
@@ -299,6 +304,7 @@ impl Connection {
             RequestBody::Watch { scope, prefix, from } => {
                 return self.watch(id, &scope, prefix, from);
             }
+            RequestBody::Report(report) => return self.report.tell(report),
             _ => {}
         }
         let room = self.app.inner.stream_room.clone().acquire_many_owned(cost(&body)).await;
@@ -345,7 +351,10 @@ impl Connection {
                     replies.send(id, body, Some(place));
                 });
             }
-            RequestBody::Cancel { .. } | RequestBody::Wait { .. } | RequestBody::Watch { .. } => {}
+            RequestBody::Cancel { .. }
+            | RequestBody::Wait { .. }
+            | RequestBody::Watch { .. }
+            | RequestBody::Report(_) => {}
         }
     }
 

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_api::{Code, Command, Effectiveness, Name, Outcome, RunCommand, RunOutcome, Scope};
+use holdfast_api::{
+    AgentReport, Code, Command, Effectiveness, Name, Outcome, RunCommand, RunOutcome, Scope,
+};
 use holdfast_client::{Client, Deadline, Statistics};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
@@ -13,11 +15,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::door::tcpstore::serve::{self, BACKLOG, Door};
+use crate::roster;
 
 /// How often to say that the store does not answer yet.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(3);
 /// How often to look whether the leader changed, to log it.
 const LEADER_INTERVAL: Duration = Duration::from_secs(1);
+/// How often to look whether there is anything new to tell operators.
+const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What an agent serves, and from where.
 #[derive(Debug, Clone)]
@@ -129,6 +134,7 @@ struct Identity {
     address: SocketAddr,
     job: Name,
     run: Name,
+    host: String,
 }
 
 impl Handle {
@@ -157,6 +163,23 @@ impl Handle {
         self.door.fenced()
     }
 
+    /// What the agent tells of itself, without its connections.
+    fn introduction(&self) -> AgentReport {
+        AgentReport {
+            host: self.identity.host.clone(),
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            job: self.identity.job.clone(),
+            run: self.identity.run.clone(),
+            listens: self.identity.address.to_string(),
+            draining: false,
+            clients: Vec::new(),
+            clients_left_out: 0,
+            waits: Vec::new(),
+            waits_left_out: 0,
+        }
+    }
+
     /// What the store's client has been through.
     pub fn statistics(&self) -> Statistics {
         self.client.statistics()
@@ -183,7 +206,7 @@ impl Agent {
         let scope = Scope { job: options.job.clone(), run: Some(run.clone()) };
         let door = Door::new(client.clone(), scope, options.door);
         let handle = Handle {
-            identity: Arc::new(Identity { address, job: options.job, run }),
+            identity: Arc::new(Identity { address, job: options.job, run, host: host_name() }),
             door: door.handle(),
             client: client.clone(),
         };
@@ -201,6 +224,7 @@ impl Agent {
         tokio::select! {
             () = door.run(listener, shutdown) => {}
             never = log_leaders(&client) => match never {},
+            never = report(&client, &handle) => match never {},
         }
         drop(handle);
         client.close().await;
@@ -266,4 +290,33 @@ async fn log_leaders(client: &Client) -> std::convert::Infallible {
         // While no leader is known, the last one stays the one to compare with.
         before = Statistics { leader: now.leader.or(before.leader), ..now };
     }
+}
+
+/// Tells the store who is connected and who waits, whenever that has changed.
+async fn report(client: &Client, handle: &Handle) -> std::convert::Infallible {
+    let mut told: Option<AgentReport> = None;
+    let mut interval = tokio::time::interval(REPORT_INTERVAL);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    loop {
+        interval.tick().await;
+        let looking = handle.clone();
+        let roster = move || looking.door.roster().look_for_processes();
+        if let Err(error) = tokio::task::spawn_blocking(roster).await {
+            warn!(%error, "cannot look for the processes of connections");
+        }
+        let mut report = handle.introduction();
+        handle.door.roster().fill(&mut report, Instant::now());
+        // Of waits it is told again how long they last.
+        let news = !report.waits.is_empty();
+        if news || !told.as_ref().is_some_and(|told| roster::same(told, &report)) {
+            client.report(report.clone());
+            told = Some(report);
+        }
+    }
+}
+
+/// The name of this host; empty where the system does not tell.
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
 }

@@ -14,6 +14,8 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`agent`] | the component: opens the run, listens, serves |
+//! | [`roster`] | who is connected and waits for what, for operators |
+//! | [`process`] | which process is at the other end of a connection |
 //! | [`door`] | front doors, one for each foreign protocol |
 //! | [`door::tcpstore`] | PyTorch's TCPStore: codec, mapping, order, sockets |
 //!
@@ -29,8 +31,12 @@
 //!   are in `door/*/serve.rs` alone.
 //! * Every buffer, queue and count has a bound with a name
 //!   ([`door::tcpstore::Limits`]), and no client can cost another its service.
+//! * What operators are shown is gathered beside the work: a trainer's
+//!   operation waits for no look-up and no report.
 //! * No name is ever looked up for a client: a silent name server must not
 //!   stop a job from starting.
 
 pub mod agent;
 pub mod door;
+pub mod process;
+pub mod roster;

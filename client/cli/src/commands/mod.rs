@@ -1,5 +1,6 @@
 //! What the commands do: one file per family.
 
+pub(crate) mod agents;
 pub(crate) mod config;
 pub(crate) mod job;
 pub(crate) mod kv;
@@ -9,6 +10,7 @@ pub(crate) mod node;
 pub(crate) mod run;
 pub(crate) mod status;
 pub(crate) mod wait;
+pub(crate) mod waits;
 pub(crate) mod watch;
 
 use std::fmt;
@@ -19,7 +21,7 @@ use holdfast_api::{
 };
 use holdfast_client::{Client, Consistency, Deadline, Options};
 
-use crate::cli::ClusterCommand;
+use crate::cli::{AgentCommand, ClusterCommand};
 use crate::config::{Settings, Timeout};
 use crate::exit::Failure;
 use crate::output::{self, Document, Output};
@@ -47,6 +49,8 @@ impl Context {
             ClusterCommand::Status => status::run(self).await,
             ClusterCommand::Node(command) => node::run(self, command).await,
             ClusterCommand::Leader(command) => leader::run(self, command).await,
+            ClusterCommand::Agent(AgentCommand::List) => agents::list(self).await,
+            ClusterCommand::Waits => waits::run(self).await,
             ClusterCommand::Job(command) => job::run(self, command).await,
             ClusterCommand::Run(command) => run::run(self, command).await,
             ClusterCommand::Kv(command) => kv::run(self, command).await,

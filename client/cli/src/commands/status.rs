@@ -2,20 +2,44 @@
 
 use std::io::{self, Write};
 
-use holdfast_api::{NodeRole, NodeStatus, Status};
+use holdfast_api::{AgentStatus, NodeRole, NodeStatus, Status};
 
-use super::Context;
+use serde::Serialize;
+
+use super::{Context, agents};
 use crate::exit::Failure;
-use crate::output::{Document, cell, write_rows};
+use crate::output::{Document, Output, cell, write_rows};
 
 /// Prints the status of the cluster, as any node sees it.
 pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
     let status = context.client.status(context.deadline()).await?;
-    context.emit(&status)?;
+    // A table has its own for them: `agent list`.
+    let agents = match context.output() {
+        Output::Json => agents::ask_all(context).await.map(|all| all.agents),
+        Output::Table => None,
+    };
+    let document = StatusWithAgents { status, agents };
+    context.emit(&document)?;
+    let status = document.status;
     if status.leader.is_none() {
         context.talk(leaderless(&status));
     }
     Ok(())
+}
+
+/// `status`.
+#[derive(Debug, Serialize)]
+struct StatusWithAgents {
+    #[serde(flatten)]
+    status: Status,
+    /// Null where no node can tell.
+    agents: Option<Vec<AgentStatus>>,
+}
+
+impl Document for StatusWithAgents {
+    fn write_table(&self, out: &mut Vec<u8>) -> io::Result<()> {
+        self.status.write_table(out)
+    }
 }
 
 /// Why there is no leader, as far as it can be seen, and what to do.
@@ -127,6 +151,16 @@ pub(crate) mod tests {
             nodes: vec![node(1), node(2), node(3)],
             limits: Limits::default(),
         }
+    }
+
+    #[test]
+    fn json_has_the_agents_beside_what_the_api_says() {
+        let agents = Some(vec![agents::tests::agent("a", 0..2)]);
+        let document = StatusWithAgents { status: cluster(&[1, 2]), agents };
+        let printed: Value =
+            serde_json::from_slice(&render(&document, Output::Json).unwrap()).unwrap();
+        assert_eq!(printed["leader"], 1);
+        assert_eq!(printed["agents"][0]["clients"][1]["connections"], 2);
     }
 
     #[test]

@@ -24,6 +24,8 @@ use super::decoder::{Decoder, WireError};
 use super::limits::Limits;
 use super::mapping::{Call, CallAnswer, Mapping};
 use super::pace::{Beat, Pace};
+use crate::process;
+use crate::roster::{Entry, Roster};
 
 /// Clients that may wait to be accepted. A job opens all its connections at
 /// once; a short backlog resets some of them.
@@ -63,6 +65,7 @@ struct Shared {
     budget: Budget,
     wait_budget: Budget,
     open: AtomicUsize,
+    roster: Roster,
     beat: Beat,
     fence: Fence,
 }
@@ -101,6 +104,11 @@ impl Handle {
         self.0.open.load(Ordering::Relaxed)
     }
 
+    /// Who is connected.
+    pub fn roster(&self) -> &Roster {
+        &self.0.roster
+    }
+
     /// Why nothing is served any more, if the run has ended.
     pub fn fenced(&self) -> Option<&str> {
         self.0.fence.reason.get().map(String::as_str)
@@ -122,6 +130,7 @@ impl Door {
             budget,
             wait_budget,
             open: AtomicUsize::new(0),
+            roster: Roster::default(),
             beat: Beat::new(),
             fence: Fence::default(),
         }))
@@ -172,7 +181,10 @@ impl Door {
         if let Err(error) = prepare(&stream) {
             debug!(%peer, %error, "cannot set socket options");
         }
-        let task = Task::new(Arc::clone(&self.0), stream);
+        // A socket whose own address cannot be had is closed already.
+        let Ok(local) = stream.local_addr() else { return };
+        let entry = self.0.roster.enter(process::Connection { peer, local });
+        let task = Task::new(Arc::clone(&self.0), stream, entry);
         let shutdown = shutdown.clone();
         connections.spawn(async move {
             let closed = task.run(&shutdown).await;
@@ -201,6 +213,7 @@ type Asked<T> = Option<BoxFuture<'static, Result<T, Error>>>;
 struct Task {
     shared: Arc<Shared>,
     stream: TcpStream,
+    entry: Entry,
     decoder: Decoder,
     connection: Connection,
     account: Account,
@@ -225,10 +238,11 @@ impl Drop for Task {
 }
 
 impl Task {
-    fn new(shared: Arc<Shared>, stream: TcpStream) -> Task {
+    fn new(shared: Arc<Shared>, stream: TcpStream, entry: Entry) -> Task {
         shared.open.fetch_add(1, Ordering::Relaxed);
         Task {
             stream,
+            entry,
             decoder: Decoder::new(shared.options.limits.clone()),
             connection: Connection::new(shared.mapping.clone()),
             account: shared.budget.account(),
@@ -348,6 +362,7 @@ impl Task {
                 Action::Wait(conditions) => {
                     let bytes = conditions.iter().map(|condition| condition.key.len()).sum();
                     self.wait_account.set(bytes)?;
+                    self.entry.waits(&conditions);
                     self.wait = Some(self.shared.wait(conditions));
                 }
                 Action::StopWaiting => self.stop_waiting(),
@@ -358,6 +373,7 @@ impl Task {
 
     fn stop_waiting(&mut self) {
         self.wait = None;
+        self.entry.goes_on();
         // Holding less is never refused.
         let _ = self.wait_account.set(0);
     }

@@ -1,0 +1,182 @@
+//! The agents: who is connected to them.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use holdfast_api::{Agents, Code, Name, Problem, routes};
+use holdfast_client::{Error, fetch};
+
+use super::Context;
+use crate::config::{Source, Sourced, Timeout};
+use crate::exit::Failure;
+use crate::output::{Document, cell, write_rows};
+
+/// How long one node may take before the next is asked.
+const NODE_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Lists the agents.
+pub(crate) async fn list(context: &Context) -> Result<(), Failure> {
+    let agents = ask(context).await?;
+    context.emit(&agents)?;
+    talk(context, &agents);
+    Ok(())
+}
+
+/// Says what the list does not show.
+pub(crate) fn talk(context: &Context, agents: &Agents) {
+    if !agents.unreachable.is_empty() {
+        let nodes: Vec<String> = agents.unreachable.iter().map(u64::to_string).collect();
+        context.talk(format!(
+            "agents that are connected to these nodes are not shown, for the nodes do not answer: {}; see `holdfast status`",
+            nodes.join(", ")
+        ));
+    }
+    if agents.left_out > 0 {
+        context.talk(format!("{} agents told more than a node keeps", agents.left_out));
+    }
+}
+
+/// The agents of the job and run that were named, or all of them.
+pub(crate) async fn ask(context: &Context) -> Result<Agents, Failure> {
+    let settings = &context.settings;
+    let job = Some(&settings.job).filter(|job| job.source != Source::Default);
+    let mut query = Vec::new();
+    let pair = |name: &str, value: &Name| format!("{name}={value}");
+    query.extend(job.map(|Sourced { value, .. }| pair("job", value)));
+    query.extend(settings.run.value.as_ref().map(|run| pair("run", run)));
+    from_any_node(context, &format!("{}?{}", routes::AGENTS, query.join("&"))).await
+}
+
+/// The agents of all jobs, for a document that can do without; none if no node
+/// can tell.
+pub(crate) async fn ask_all(context: &Context) -> Option<Agents> {
+    from_any_node(context, routes::AGENTS).await.ok()
+}
+
+async fn from_any_node(context: &Context, path: &str) -> Result<Agents, Failure> {
+    let patience = match context.settings.timeout.value {
+        Timeout::After(duration) => duration.min(NODE_TIME_MAX),
+        Timeout::Never => NODE_TIME_MAX,
+    };
+    let mut tried = Vec::new();
+    for address in &context.settings.store.value.0 {
+        let why = match fetch(address, path, patience).await {
+            Ok(answer) if answer.status.is_success() => {
+                match serde_json::from_slice(&answer.body) {
+                    Ok(agents) => return Ok(agents),
+                    Err(error) => format!("its answer cannot be read: {error}"),
+                }
+            }
+            Ok(answer) if answer.status.as_u16() == 404 => {
+                let message = format!(
+                    "{address} runs a version that cannot tell of agents; `holdfast node list` shows the versions, \
+                     upgrade the node or name another with --store"
+                );
+                return Err(Failure::refused(Problem::refused(Code::InvalidRequest, message)));
+            }
+            Ok(answer) => match serde_json::from_slice::<Problem>(&answer.body) {
+                Ok(problem) => problem.message,
+                Err(_) => format!("it answered {}", answer.status),
+            },
+            Err(error) => error.to_string(),
+        };
+        tried.push((address.clone(), why));
+    }
+    Err(Failure::Client(Error::Unreachable { tried }))
+}
+
+impl Document for Agents {
+    fn write_table(&self, out: &mut Vec<u8>) -> io::Result<()> {
+        let header = [
+            "JOB",
+            "RUN",
+            "HOST",
+            "PID",
+            "LISTENS",
+            "PROCESSES",
+            "CONNECTIONS",
+            "RANKS",
+            "WAITS",
+            "NODE",
+        ];
+        let rows = self.agents.iter().map(|agent| {
+            let report = &agent.report;
+            let mut ranks: Vec<u64> = report.clients.iter().filter_map(|one| one.rank).collect();
+            ranks.sort_unstable();
+            let connections: u64 = report.clients.iter().map(|client| client.connections).sum();
+            let waits = report.waits.len() as u64 + report.waits_left_out;
+            let processes = report.clients.len() as u64 + report.clients_left_out;
+            [
+                report.job.to_string(),
+                report.run.to_string(),
+                report.host.clone(),
+                report.pid.to_string(),
+                report.listens.clone() + if report.draining { " (draining)" } else { "" },
+                processes.to_string(),
+                connections.to_string(),
+                cell(Some(crate::pytorch::ranges(&ranks)).filter(|ranks| !ranks.is_empty())),
+                waits.to_string(),
+                agent.node.to_string(),
+            ]
+        });
+        write_rows(out, Some(header), rows)?;
+        if self.agents.is_empty() {
+            writeln!(out, "no agent is connected")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use holdfast_api::{AgentClient, AgentReport, AgentStatus};
+
+    use super::*;
+    use crate::output::{Output, render};
+
+    /// An agent whose ranks have one process with two connections each.
+    pub(crate) fn agent(host: &str, ranks: std::ops::Range<u64>) -> AgentStatus {
+        let client = |rank: u64| AgentClient {
+            pid: Some(100 + rank as u32),
+            rank: Some(rank),
+            from: "127.0.0.1".to_owned(),
+            connections: 2,
+        };
+        let report = AgentReport {
+            host: host.to_owned(),
+            pid: 7,
+            version: "0.1.0".to_owned(),
+            job: "train".parse().unwrap(),
+            run: "r1".parse().unwrap(),
+            listens: "127.0.0.1:29500".to_owned(),
+            draining: false,
+            clients: ranks.map(client).collect(),
+            clients_left_out: 0,
+            waits: Vec::new(),
+            waits_left_out: 0,
+        };
+        AgentStatus { report, node: 2, told_ms_ago: 5 }
+    }
+
+    #[test]
+    fn the_table_has_a_line_for_each_agent() {
+        let agents =
+            Agents { agents: vec![agent("a", 0..4), agent("b", 4..5)], ..Agents::default() };
+        let table = String::from_utf8(render(&agents, Output::Table).unwrap()).unwrap();
+        let wanted = "\
+JOB    RUN  HOST  PID  LISTENS          PROCESSES  CONNECTIONS  RANKS  WAITS  NODE
+train  r1   a     7    127.0.0.1:29500  4          8            0-3    0      2
+train  r1   b     7    127.0.0.1:29500  1          2            4      0      2
+";
+        assert_eq!(table, wanted);
+    }
+
+    #[test]
+    fn json_is_the_document_of_the_api() {
+        let agents = Agents { agents: vec![agent("a", 0..1)], unreachable: vec![3], left_out: 0 };
+        let printed: serde_json::Value =
+            serde_json::from_slice(&render(&agents, Output::Json).unwrap()).unwrap();
+        assert_eq!(printed, serde_json::to_value(&agents).unwrap());
+        assert_eq!(printed["agents"][0]["clients"][0]["rank"], 0);
+    }
+}

@@ -1,0 +1,280 @@
+//! Who waits for what.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Write};
+use std::time::Duration;
+
+use holdfast_api::{AgentWait, Agents, Blob, Name, NodeId};
+use serde::Serialize;
+
+use super::{Context, agents};
+use crate::exit::Failure;
+use crate::output::{Document, cell, write_rows};
+use crate::pytorch::{self, Missing};
+
+/// Most groups in a table.
+const GROUPS_MAX: usize = 20;
+/// Most waiters of one group in a table.
+const WAITERS_MAX: usize = 16;
+/// Most keys of one group in a table.
+const KEYS_MAX: usize = 4;
+
+/// Shows every blocked wait.
+pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
+    let agents = agents::ask(context).await?;
+    context.emit(&Waits::of(&agents))?;
+    agents::talk(context, &agents);
+    Ok(())
+}
+
+/// `waits`.
+#[derive(Debug, PartialEq, Serialize)]
+struct Waits {
+    /// The longest wait first.
+    waits: Vec<Group>,
+    /// Agents that were asked.
+    agents: u64,
+    /// Nodes whose agents could not be asked.
+    unreachable: Vec<NodeId>,
+}
+
+/// Everybody in one run who waits for the same.
+#[derive(Debug, PartialEq, Serialize)]
+struct Group {
+    job: Name,
+    run: Name,
+    /// What is missing, in words; null where the keys say it best.
+    missing: Option<String>,
+    /// The keys that are missing.
+    keys: Vec<Blob>,
+    /// The keys must be numbers of at least this.
+    at_least: Option<i64>,
+    /// How long the longest has waited.
+    blocked_ms: u64,
+    waiters: Vec<Waiter>,
+    /// Waiters that their agents did not name.
+    waiters_left_out: u64,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct Waiter {
+    host: String,
+    pid: Option<u32>,
+    rank: Option<u64>,
+    blocked_ms: u64,
+}
+
+impl Waits {
+    fn of(agents: &Agents) -> Waits {
+        let mut groups: BTreeMap<(&Name, &Name, String), Group> = BTreeMap::new();
+        for agent in &agents.agents {
+            let report = &agent.report;
+            for wait in &report.waits {
+                let missing = in_words(wait);
+                let what = missing.clone().unwrap_or_else(|| format!("{:?}", wait.keys));
+                let waiter = Waiter {
+                    host: report.host.clone(),
+                    pid: wait.pid,
+                    rank: wait.rank,
+                    blocked_ms: wait.blocked_ms,
+                };
+                let group =
+                    groups.entry((&report.job, &report.run, what)).or_insert_with(|| Group {
+                        job: report.job.clone(),
+                        run: report.run.clone(),
+                        missing,
+                        keys: wait.keys.clone(),
+                        at_least: wait.at_least,
+                        blocked_ms: 0,
+                        waiters: Vec::new(),
+                        waiters_left_out: 0,
+                    });
+                group.blocked_ms = group.blocked_ms.max(wait.blocked_ms);
+                group.waiters.push(waiter);
+            }
+        }
+        let mut waits: Vec<Group> = groups.into_values().collect();
+        for group in &mut waits {
+            group.waiters.sort_by(|a, b| {
+                (a.rank.is_none(), a.rank, &a.host, a.pid).cmp(&(
+                    b.rank.is_none(),
+                    b.rank,
+                    &b.host,
+                    b.pid,
+                ))
+            });
+        }
+        waits.extend(left_out(agents));
+        waits.sort_by_key(|group| std::cmp::Reverse(group.blocked_ms));
+        let count = agents.agents.len() as u64;
+        Waits { waits, agents: count, unreachable: agents.unreachable.clone() }
+    }
+}
+
+/// What agents had no room to name, a group for each run.
+fn left_out(agents: &Agents) -> impl Iterator<Item = Group> {
+    let mut counts: BTreeMap<(Name, Name), u64> = BTreeMap::new();
+    for agent in &agents.agents {
+        let report = &agent.report;
+        if report.waits_left_out > 0 {
+            *counts.entry((report.job.clone(), report.run.clone())).or_default() +=
+                report.waits_left_out;
+        }
+    }
+    counts.into_iter().map(|((job, run), waiters_left_out)| Group {
+        job,
+        run,
+        missing: Some("waits beyond what an agent tells".to_owned()),
+        keys: Vec::new(),
+        at_least: None,
+        blocked_ms: 0,
+        waiters: Vec::new(),
+        waiters_left_out,
+    })
+}
+
+/// What a wait misses, if all its keys are PyTorch's.
+fn in_words(wait: &AgentWait) -> Option<String> {
+    let read = |key: &Blob| pytorch::missing(key, wait.at_least);
+    let missing: Option<BTreeSet<Missing>> = wait.keys.iter().map(read).collect();
+    missing.filter(|missing| !missing.is_empty()).map(|missing| pytorch::sentence(&missing))
+}
+
+fn since(blocked_ms: u64) -> String {
+    let blocked = Duration::from_millis(blocked_ms);
+    humantime::format_duration(Duration::from_secs(blocked.as_secs())).to_string()
+}
+
+impl Group {
+    fn count(&self) -> u64 {
+        self.waiters.len() as u64 + self.waiters_left_out
+    }
+
+    fn write(&self, out: &mut Vec<u8>) -> io::Result<()> {
+        let keys: Vec<String> = self.keys.iter().take(KEYS_MAX).map(Blob::escaped).collect();
+        let more = self.keys.len().saturating_sub(KEYS_MAX);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let keys = format!("{}{more}", keys.join(" "));
+        let words = match &self.missing {
+            Some(missing) => missing.clone(),
+            None => format!("not there: {keys}"),
+        };
+        let (job, run, count) = (&self.job, &self.run, self.count());
+        writeln!(out, "job {job}, run {run}: {words}")?;
+        let wait = if count == 1 { "waits" } else { "wait" };
+        write!(out, "  {count} {wait}, the longest for {}", since(self.blocked_ms))?;
+        if self.missing.is_some() && !self.keys.is_empty() {
+            write!(out, "; key {keys}")?;
+        }
+        writeln!(out)?;
+        let rows = self.waiters.iter().take(WAITERS_MAX).map(|waiter| {
+            [
+                format!("    {}", cell(waiter.rank)),
+                waiter.host.clone(),
+                cell(waiter.pid),
+                since(waiter.blocked_ms),
+            ]
+        });
+        if !self.waiters.is_empty() {
+            write_rows(out, Some(["    RANK", "HOST", "PID", "SINCE"]), rows)?;
+        }
+        let more = self.waiters.len().saturating_sub(WAITERS_MAX);
+        if more > 0 {
+            writeln!(out, "    … and {more} more; -o json shows all")?;
+        }
+        Ok(())
+    }
+}
+
+impl Document for Waits {
+    fn write_table(&self, out: &mut Vec<u8>) -> io::Result<()> {
+        for (place, group) in self.waits.iter().take(GROUPS_MAX).enumerate() {
+            if place > 0 {
+                writeln!(out)?;
+            }
+            group.write(out)?;
+        }
+        match self.waits.len() {
+            0 => writeln!(out, "nobody waits; agents connected: {}", self.agents),
+            many if many > GROUPS_MAX => {
+                writeln!(out, "\n… and {} more; -o json shows all", many - GROUPS_MAX)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::agents::tests::agent;
+    use super::*;
+    use crate::output::{Output, render};
+
+    fn wait(rank: u64, keys: &[&str], blocked_ms: u64) -> AgentWait {
+        AgentWait {
+            pid: Some(100 + rank as u32),
+            rank: Some(rank),
+            keys: keys.iter().map(|key| (*key).into()).collect(),
+            keys_left_out: 0,
+            at_least: None,
+            blocked_ms,
+        }
+    }
+
+    fn table(agents: &Agents) -> String {
+        String::from_utf8(render(&Waits::of(agents), Output::Table).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn who_waits_for_the_same_stands_together_the_longest_first() {
+        let mut first = agent("node-a", 0..2);
+        first.report.waits = vec![
+            wait(1, &["/default_pg/0//cpu//0/5"], 40_500),
+            wait(0, &["/default_pg/0//cpu//0/5"], 41_000),
+        ];
+        let mut second = agent("node-b", 2..4);
+        second.report.waits =
+            vec![wait(2, &["/default_pg/0//cpu//0/5"], 39_000), wait(3, &["/mine"], 90_000)];
+        let agents = Agents { agents: vec![first, second], ..Agents::default() };
+        let wanted = "\
+job train, run r1: not there: /mine
+  1 waits, the longest for 1m 30s
+    RANK  HOST    PID  SINCE
+    3     node-b  103  1m 30s
+
+job train, run r1: rank 5 has not published its gloo address
+  3 wait, the longest for 41s; key /default_pg/0//cpu//0/5
+    RANK  HOST    PID  SINCE
+    0     node-a  100  41s
+    1     node-a  101  40s
+    2     node-b  102  39s
+";
+        assert_eq!(table(&agents), wanted);
+        let json: serde_json::Value =
+            serde_json::from_slice(&render(&Waits::of(&agents), Output::Json).unwrap()).unwrap();
+        assert_eq!(json["waits"][1]["missing"], "rank 5 has not published its gloo address");
+        assert_eq!(json["waits"][1]["waiters"][2]["host"], "node-b");
+        assert_eq!(json["waits"][0]["missing"], serde_json::Value::Null);
+        assert_eq!(json["waits"][0]["keys"][0], "/mine");
+    }
+
+    #[test]
+    fn a_table_is_bounded_and_says_what_it_leaves_out() {
+        let mut crowd = agent("a", 0..0);
+        crowd.report.waits = (0..500).map(|rank| wait(rank, &["/k"], 2_000)).collect();
+        crowd.report.waits_left_out = 9;
+        for n in 0..50 {
+            let key = format!("/{n}");
+            crowd.report.waits.push(wait(n, &[key.as_str()], 1_000));
+        }
+        let table = table(&Agents { agents: vec![crowd], ..Agents::default() });
+        assert!(table.contains("… and 484 more"), "{table}");
+        assert!(table.ends_with("… and 32 more; -o json shows all\n"), "{table}");
+        assert!(table.lines().count() < 120);
+    }
+
+    #[test]
+    fn nobody_waiting_is_said() {
+        assert_eq!(table(&Agents::default()), "nobody waits; agents connected: 0\n");
+    }
+}

@@ -1,0 +1,134 @@
+//! What agents tell of themselves: who is connected to them, and who waits
+//! for what. Shown to operators, decided upon by nobody, never logged.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Blob;
+use crate::name::{Name, NodeId};
+
+/// Most processes that one agent names.
+pub const CLIENTS_MAX: usize = 1_024;
+/// Most waits that one agent names.
+pub const WAITS_MAX: usize = 1_024;
+/// Most keys of one wait that are named.
+pub const WAIT_KEYS_MAX: usize = 512;
+/// Longest report in bytes, about; an agent leaves waits out to stay below it,
+/// and a node does not keep a longer one.
+pub const REPORT_BYTES_MAX: usize = 256 * 1024;
+
+/// What an agent tells of itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AgentReport {
+    /// The name of its host.
+    pub host: String,
+    /// Its process id there.
+    pub pid: u32,
+    /// Its version.
+    pub version: String,
+    /// The job that it serves.
+    pub job: Name,
+    /// The run.
+    pub run: Name,
+    /// Where trainers connect to it.
+    pub listens: String,
+    /// It takes no new trainers and ends with the last.
+    #[serde(default)]
+    pub draining: bool,
+    /// The processes that are connected to it.
+    pub clients: Vec<AgentClient>,
+    /// Clients beyond those that are named.
+    #[serde(default)]
+    pub clients_left_out: u64,
+    /// Waits that have been blocked for some time, the longest first.
+    pub waits: Vec<AgentWait>,
+    /// Waits beyond those that are named.
+    #[serde(default)]
+    pub waits_left_out: u64,
+}
+
+/// A process that is connected to an agent; several whose process cannot be
+/// known stand together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AgentClient {
+    /// Its process id on the agent's host; null where it cannot be known.
+    pub pid: Option<u32>,
+    /// Its `RANK`; null where it has none or it cannot be known.
+    pub rank: Option<u64>,
+    /// The address that it connects from, without the port.
+    pub from: String,
+    /// Its open connections.
+    pub connections: u64,
+}
+
+/// A wait that is blocked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AgentWait {
+    /// Who waits: see [`AgentClient::pid`].
+    pub pid: Option<u32>,
+    /// See [`AgentClient::rank`].
+    pub rank: Option<u64>,
+    /// The keys that are missing.
+    pub keys: Vec<Blob>,
+    /// Keys beyond those that are named; they may exist already.
+    #[serde(default)]
+    pub keys_left_out: u64,
+    /// The keys must be numbers of at least this; null = they must exist.
+    #[serde(default)]
+    pub at_least: Option<i64>,
+    /// For how long.
+    pub blocked_ms: u64,
+}
+
+/// The agents that are connected to the cluster.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Agents {
+    /// In order of job, run, host and process.
+    pub agents: Vec<AgentStatus>,
+    /// Nodes that did not answer: agents may be connected to them.
+    pub unreachable: Vec<NodeId>,
+    /// Reports that nodes had no room for.
+    pub left_out: u64,
+}
+
+/// One agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AgentStatus {
+    /// What it told.
+    #[serde(flatten)]
+    pub report: AgentReport,
+    /// The node that it is connected to.
+    pub node: NodeId,
+    /// How long ago it told that, or told that nothing has changed.
+    pub told_ms_ago: u64,
+}
+
+impl AgentReport {
+    /// The same report after this time has passed.
+    pub fn aged(mut self, by_ms: u64) -> AgentReport {
+        for wait in &mut self.waits {
+            wait.blocked_ms = wait.blocked_ms.saturating_add(by_ms);
+        }
+        self
+    }
+
+    /// About how many bytes it takes.
+    pub fn size(&self) -> usize {
+        const CLIENT_BYTES: usize = 64;
+        const WAIT_BYTES: usize = 64;
+        const KEY_BYTES: usize = 16;
+        let texts = [&self.host, &self.version, &self.listens];
+        let key = |key: &Blob| key.len() + KEY_BYTES;
+        let wait = |wait: &AgentWait| WAIT_BYTES + wait.keys.iter().map(key).sum::<usize>();
+        let client = |client: &AgentClient| CLIENT_BYTES + client.from.len();
+        texts.into_iter().map(String::len).sum::<usize>()
+            + self.job.as_str().len()
+            + self.run.as_str().len()
+            + self.clients.iter().map(client).sum::<usize>()
+            + self.waits.iter().map(wait).sum::<usize>()
+    }
+}

@@ -1,0 +1,315 @@
+//! What agents tell of themselves: kept in memory beside their connections,
+//! put together from all nodes when somebody asks, and never logged.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Json;
+use axum::extract::State;
+use futures::future::join_all;
+use holdfast_api::agent::{CLIENTS_MAX, REPORT_BYTES_MAX, WAITS_MAX};
+use holdfast_api::{AgentReport, AgentStatus, AgentWait, Agents, Condition, Name, Scope, Until};
+use http::{HeaderMap, Method};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::App;
+use super::problem::extract::Params;
+use super::problem::{Failure, ReadProblems};
+use crate::dial;
+use crate::node::Node;
+
+/// Path of the agents that are connected to one node, for other nodes.
+pub const OWN_AGENTS: &str = "/raft/v1/agents";
+
+/// How long another node may take to name its agents.
+const ASK_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Bytes of reports that a node keeps; what does not fit is only counted.
+const KEPT_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// The reports of this node's connections. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Reports(Arc<Mutex<Kept>>);
+
+#[derive(Default)]
+struct Kept {
+    last_place: u64,
+    told: BTreeMap<u64, Told>,
+    bytes: usize,
+    left_out: HashSet<u64>,
+}
+
+struct Told {
+    report: AgentReport,
+    size: usize,
+    at: Instant,
+}
+
+/// Where the report of one connection is kept, until this is dropped.
+pub struct Place {
+    id: u64,
+    reports: Reports,
+}
+
+impl Reports {
+    /// A place for a new connection.
+    pub fn place(&self) -> Place {
+        let mut kept = self.0.lock();
+        kept.last_place += 1;
+        Place { id: kept.last_place, reports: self.clone() }
+    }
+
+    /// All reports as they would read now, and how many had no room.
+    fn now(&self) -> (Vec<(AgentReport, u64)>, u64) {
+        let kept = self.0.lock();
+        let aged = |told: &Told| {
+            let ms = u64::try_from(told.at.elapsed().as_millis()).unwrap_or(u64::MAX);
+            (told.report.clone().aged(ms), ms)
+        };
+        (kept.told.values().map(aged).collect(), kept.left_out.len() as u64)
+    }
+}
+
+impl Kept {
+    fn forget(&mut self, id: u64) {
+        self.left_out.remove(&id);
+        if let Some(told) = self.told.remove(&id) {
+            self.bytes -= told.size;
+        }
+    }
+}
+
+impl Place {
+    /// Takes the place of what was told before.
+    pub fn tell(&self, report: AgentReport) {
+        let size = report.size();
+        let kept = &mut *self.reports.0.lock();
+        kept.forget(self.id);
+        let bounded = size <= REPORT_BYTES_MAX
+            && report.clients.len() <= CLIENTS_MAX
+            && report.waits.len() <= WAITS_MAX;
+        if !bounded || kept.bytes + size > KEPT_BYTES_MAX {
+            kept.left_out.insert(self.id);
+            return;
+        }
+        kept.bytes += size;
+        kept.told.insert(self.id, Told { report, size, at: Instant::now() });
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.reports.0.lock().forget(self.id);
+    }
+}
+
+/// Which agents are meant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct AgentsParams {
+    /// Only those of this job.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    pub job: Option<Name>,
+    /// Only those of runs with this name.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    pub run: Option<Name>,
+}
+
+impl AgentsParams {
+    fn wants(&self, report: &AgentReport) -> bool {
+        self.job.as_ref().is_none_or(|job| *job == report.job)
+            && self.run.as_ref().is_none_or(|run| *run == report.run)
+    }
+}
+
+/// The agents, their clients, and who has been waiting there for what.
+///
+/// Any node answers, for all that it can reach. Agents tell what has changed
+/// every few seconds, so that the answer is that old.
+#[utoipa::path(
+    get, path = "/v1/agents", operation_id = "agents", tag = "operations", params(AgentsParams),
+    responses((status = 200, description = "The agents", body = Agents), ReadProblems)
+)]
+pub async fn agents(
+    State(app): State<App>,
+    Params(params): Params<AgentsParams>,
+) -> Result<Json<Agents>, Failure> {
+    let node = app.node()?;
+    let view = node.view();
+    let others = view
+        .nodes
+        .iter()
+        .filter(|(id, _)| **id != view.id)
+        .map(|(id, address)| async { (*id, ask_agents(address).await) });
+    let mut all = own(&app.inner.reports, node);
+    for (id, answer) in join_all(others).await {
+        match answer {
+            Some(theirs) => {
+                all.agents.extend(theirs.agents);
+                all.left_out += theirs.left_out;
+            }
+            None => all.unreachable.push(id),
+        }
+    }
+    all.agents.retain(|agent| params.wants(&agent.report));
+    put_in_order(&mut all.agents);
+    Ok(Json(all))
+}
+
+/// The agents that are connected to this node.
+pub async fn own_agents(State(app): State<App>) -> Result<Json<Agents>, Failure> {
+    Ok(Json(own(&app.inner.reports, app.node()?)))
+}
+
+fn own(reports: &Reports, node: &Node) -> Agents {
+    let (told, left_out) = reports.now();
+    let agents = told.into_iter().map(|(mut report, told_ms_ago)| {
+        let scope = Scope { job: report.job.clone(), run: Some(report.run.clone()) };
+        {
+            let machine = node.machine();
+            // A run that is gone has nobody waiting.
+            let run = machine.resolve(&scope).ok();
+            report.waits.retain_mut(|wait| {
+                let Some(run) = &run else { return false };
+                keep_missing(wait, |condition| !machine.met(run, condition, None))
+            });
+        }
+        AgentStatus { report, node: node.id(), told_ms_ago }
+    });
+    Agents { agents: agents.collect(), unreachable: Vec::new(), left_out }
+}
+
+/// Leaves the keys that are missing; whether the wait is still blocked.
+fn keep_missing(wait: &mut AgentWait, missing: impl Fn(&Condition) -> bool) -> bool {
+    let until = wait.at_least.map_or(Until::Exists, Until::AtLeast);
+    wait.keys.retain(|key| missing(&Condition { key: key.clone(), until }));
+    !wait.keys.is_empty() || wait.keys_left_out > 0
+}
+
+/// In order of what they are; of an agent that has just changed its node only
+/// what it told last.
+fn put_in_order(agents: &mut Vec<AgentStatus>) {
+    fn identity(agent: &AgentStatus) -> (&Name, &Name, &str, u32) {
+        let report = &agent.report;
+        (&report.job, &report.run, &report.host, report.pid)
+    }
+    agents.sort_by(|a, b| {
+        identity(a).cmp(&identity(b)).then_with(|| a.told_ms_ago.cmp(&b.told_ms_ago))
+    });
+    agents.dedup_by(|later, first| identity(later) == identity(first));
+}
+
+async fn ask_agents(address: &str) -> Option<Agents> {
+    let body = bytes::Bytes::new();
+    let asked =
+        dial::request(address, Method::GET, OWN_AGENTS, HeaderMap::new(), body, ASK_TIME_MAX);
+    let (status, _, body) = asked.await.ok()?;
+    if !status.is_success() {
+        return None;
+    }
+    serde_json::from_slice(&body).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_api::AgentClient;
+
+    use super::*;
+
+    fn report(host: &str, waits: usize) -> AgentReport {
+        let wait = AgentWait {
+            pid: Some(7),
+            rank: Some(0),
+            keys: vec!["/k".into()],
+            keys_left_out: 0,
+            at_least: None,
+            blocked_ms: 1_000,
+        };
+        AgentReport {
+            host: host.to_owned(),
+            pid: 1,
+            version: "0".to_owned(),
+            job: "j".parse().unwrap(),
+            run: "r1".parse().unwrap(),
+            listens: "127.0.0.1:1".to_owned(),
+            draining: false,
+            clients: Vec::new(),
+            clients_left_out: 0,
+            waits: vec![wait; waits],
+            waits_left_out: 0,
+        }
+    }
+
+    fn hosts(reports: &Reports) -> Vec<String> {
+        reports.now().0.into_iter().map(|(report, _)| report.host).collect()
+    }
+
+    #[test]
+    fn a_report_is_kept_as_long_as_its_connection_and_replaced_by_the_next() {
+        let reports = Reports::default();
+        let (first, second) = (reports.place(), reports.place());
+        first.tell(report("a", 1));
+        second.tell(report("b", 1));
+        first.tell(report("c", 1));
+        assert_eq!(hosts(&reports), ["c", "b"]);
+        assert!(reports.now().0[0].0.waits[0].blocked_ms >= 1_000);
+        drop(first);
+        assert_eq!(hosts(&reports), ["b"]);
+        drop(second);
+        assert_eq!(reports.0.lock().bytes, 0);
+    }
+
+    #[test]
+    fn what_is_too_long_is_counted_and_not_kept() {
+        let reports = Reports::default();
+        let place = reports.place();
+        place.tell(report("a", WAITS_MAX + 1));
+        assert_eq!((hosts(&reports).len(), reports.now().1), (0, 1));
+        place.tell(report(&"x".repeat(REPORT_BYTES_MAX), 0));
+        assert_eq!((hosts(&reports).len(), reports.now().1), (0, 1));
+        let client = AgentClient { pid: None, rank: None, from: String::new(), connections: 1 };
+        place.tell(AgentReport { clients: vec![client; CLIENTS_MAX + 1], ..report("a", 0) });
+        assert_eq!((hosts(&reports).len(), reports.now().1), (0, 1));
+        place.tell(report("a", 1));
+        assert_eq!((hosts(&reports).len(), reports.now().1), (1, 0));
+    }
+
+    #[test]
+    fn all_reports_together_are_bounded() {
+        let reports = Reports::default();
+        let host = "x".repeat(REPORT_BYTES_MAX - 1024);
+        let count = KEPT_BYTES_MAX / host.len() + 2;
+        let places: Vec<Place> = (0..count).map(|_| reports.place()).collect();
+        places.iter().for_each(|place| place.tell(report(&host, 0)));
+        let kept = reports.0.lock();
+        assert!(kept.bytes <= KEPT_BYTES_MAX);
+        assert!(!kept.left_out.is_empty());
+        assert_eq!(kept.told.len() + kept.left_out.len(), count);
+    }
+
+    #[test]
+    fn an_agent_that_changed_its_node_is_listed_once_with_what_it_told_last() {
+        let told =
+            |host, node, told_ms_ago| AgentStatus { report: report(host, 0), node, told_ms_ago };
+        let mut agents = vec![told("b", 1, 5), told("a", 1, 900), told("a", 2, 10)];
+        put_in_order(&mut agents);
+        let listed: Vec<_> =
+            agents.iter().map(|agent| (agent.report.host.as_str(), agent.node)).collect();
+        assert_eq!(listed, [("a", 2), ("b", 1)]);
+    }
+
+    #[test]
+    fn of_a_wait_the_missing_keys_are_shown_and_none_that_was_released() {
+        let mut wait = report("a", 1).waits.remove(0);
+        wait.keys = vec!["/there".into(), "/missing".into()];
+        assert!(keep_missing(&mut wait, |condition| condition.key == "/missing".into()));
+        assert_eq!(wait.keys, ["/missing".into()]);
+        assert!(!keep_missing(&mut wait, |_| false));
+        wait.keys_left_out = 1;
+        assert!(keep_missing(&mut wait, |_| false), "nobody knows about the others");
+    }
+}

@@ -1,0 +1,126 @@
+//! Who waits for what, as operators see it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use holdfast_tests::{Agent, Cluster, Script, TcpStore, eventually};
+use serde_json::Value;
+
+/// What a command prints with `-o json`.
+async fn json(cluster: &Cluster, arguments: &[&str]) -> Value {
+    let printed = cluster.cli_ok(&[&["-o", "json"], arguments].concat()).await;
+    serde_json::from_str(&printed).expect("JSON was asked for")
+}
+
+/// The groups of `holdfast waits`, once there are that many.
+async fn groups(cluster: &Cluster, job: &str, count: usize) -> Vec<Value> {
+    let what = format!("{count} groups of waits in job {job}");
+    eventually(&what, async || {
+        let waits = json(cluster, &["--job", job, "waits"]).await;
+        waits["waits"].as_array().filter(|groups| groups.len() == count).cloned()
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_blocked_wait_is_shown_with_its_process_through_a_failover() {
+    let mut cluster = Cluster::start(3).await;
+    let agent = Agent::start(&mut cluster, "waiting").await;
+    let other = Agent::start(&mut cluster, "other").await;
+    let mut waiter = TcpStore::connect(agent.address()).await;
+    let mut second = TcpStore::connect(other.address()).await;
+    second.start_wait(&["elsewhere"]).await;
+    let mut third = TcpStore::connect(agent.address()).await;
+    third.set("there", b"x").await;
+    waiter.start_wait(&["there", "missing"]).await;
+
+    let group = &groups(&cluster, "waiting", 1).await[0];
+    assert_eq!(group["keys"], serde_json::json!(["/missing"]), "what is there is not missing");
+    assert_eq!(group["missing"], Value::Null);
+    let shown = &group["waiters"][0];
+    assert_eq!(shown["pid"], std::process::id(), "the wire client is this process");
+    assert!(shown["blocked_ms"].as_u64().is_some_and(|ms| ms >= 1_000), "{shown}");
+
+    let before = shown["blocked_ms"].as_u64();
+    let leader = cluster.leader().await;
+    cluster.kill(leader);
+    let group = &groups(&cluster, "waiting", 1).await[0];
+    assert!(group["blocked_ms"].as_u64() >= before, "since it began, not since the failover");
+    cluster.restart(leader).await;
+
+    let agents = json(&cluster, &["--job", "waiting", "agent", "list"]).await;
+    let listed = &agents["agents"][0];
+    assert_eq!(listed["clients"][0]["connections"], 2, "{agents}");
+    assert_eq!(listed["listens"], agent.address());
+    let status = json(&cluster, &["status"]).await;
+    assert_eq!(status["agents"].as_array().map(Vec::len), Some(2), "{status}");
+    let table = cluster.cli_ok(&["agent", "list"]).await;
+    assert!(table.contains("waiting") && table.contains("other"), "{table}");
+
+    third.set("missing", b"x").await;
+    assert_eq!(waiter.byte("a WAIT").await, 0);
+    groups(&cluster, "waiting", 0).await;
+    groups(&cluster, "other", 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_of_pytorch_that_never_came_is_named() {
+    let mut cluster = Cluster::start(1).await;
+    let agent = Agent::start(&mut cluster, "gloo").await;
+    let (host, port) = agent.host_and_port();
+    let mut job = Script::start(&mut cluster, "missing_rank.py", &[host, port, "3", "2"]);
+    job.says("rank 1").await;
+    let wanted = "rank 2 has not published its gloo address";
+    let group = eventually("both ranks to wait for the third", async || {
+        let waits = json(&cluster, &["--job", "gloo", "waits"]).await;
+        let groups = waits["waits"].as_array().cloned().unwrap_or_default();
+        let group = groups.into_iter().find(|group| group["missing"] == wanted);
+        group.filter(|group| group["waiters"].as_array().is_some_and(|all| all.len() == 2))
+    })
+    .await;
+    let ranks: Vec<&Value> = group["waiters"].as_array().into_iter().flatten().collect();
+    assert_eq!((&ranks[0]["rank"], &ranks[1]["rank"]), (&Value::from(0), &Value::from(1)));
+    assert!(ranks.iter().all(|rank| rank["pid"].is_u64()), "{ranks:?}");
+    let table = cluster.cli_ok(&["--job", "gloo", "waits"]).await;
+    assert!(table.contains(wanted), "{table}");
+    job.order("stop").await;
+    job.succeeds().await;
+}
+
+/// Clients that ask once a second for a key that is absent cost one read a
+/// second together, whenever they began.
+#[tokio::test(flavor = "multi_thread")]
+async fn polls_of_one_host_become_one_read() {
+    const RANKS: u32 = 6;
+    const SECOND: Duration = Duration::from_secs(1);
+    let mut cluster = Cluster::start(1).await;
+    let agent = Agent::start(&mut cluster, "polls").await;
+    let mut ranks = tokio::task::JoinSet::new();
+    let polls = Arc::new(AtomicU64::new(0));
+    for rank in 0..RANKS {
+        let (address, polls) = (agent.address().to_owned(), polls.clone());
+        ranks.spawn(async move {
+            tokio::time::sleep(SECOND * rank / RANKS).await;
+            let mut store = TcpStore::connect(&address).await;
+            loop {
+                assert!(!store.check(&["dump"]).await);
+                polls.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep(SECOND).await;
+            }
+        });
+    }
+    let count = async || {
+        let reads = cluster.metric(1, "holdfast_server_reads_total").await;
+        (reads, polls.load(Ordering::Relaxed))
+    };
+    // However slow the machine is: once in step, most polls share a read.
+    eventually("polls to share their reads", async || {
+        let (reads, polled) = count().await;
+        tokio::time::sleep(3 * SECOND).await;
+        let (reads_after, polled_after) = count().await;
+        let (reads, polled) = (reads_after - reads, polled_after - polled);
+        (polled >= 12 && reads * 3.0 <= polled as f64).then_some(())
+    })
+    .await;
+}

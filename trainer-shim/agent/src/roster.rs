@@ -1,0 +1,312 @@
+//! Who is connected to this agent and who waits for what, for operators.
+//!
+//! A connection only notes that it is there and what it waits for; whose it is
+//! and what is worth telling is found out when a report is made.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_api::agent::{CLIENTS_MAX, REPORT_BYTES_MAX, WAIT_KEYS_MAX, WAITS_MAX};
+use holdfast_api::{AgentClient, AgentReport, AgentWait, Blob, Condition, Until};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::process::{self, Connection, Process};
+
+/// A wait is worth telling when it has been blocked for this long: most end
+/// within milliseconds.
+const BLOCKED_MIN: Duration = Duration::from_secs(1);
+/// How often the process of a connection is looked for, before it counts as
+/// unknown.
+const LOOKS_MAX: u32 = 3;
+/// Room in a report for what is not a wait.
+const WAITS_BYTES_MAX: usize = REPORT_BYTES_MAX / 2;
+
+/// All connections of an agent. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Roster(Arc<Mutex<Seats>>);
+
+#[derive(Debug, Default)]
+struct Seats {
+    last: u64,
+    taken: BTreeMap<u64, Seat>,
+}
+
+#[derive(Debug)]
+struct Seat {
+    connection: Connection,
+    owner: Owner,
+    waiting: Option<Waiting>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    /// Looked for that often.
+    Unknown(u32),
+    Known(Process),
+}
+
+impl Owner {
+    fn process(self) -> Option<Process> {
+        match self {
+            Owner::Known(process) => Some(process),
+            Owner::Unknown(_) => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Waiting {
+    since: Instant,
+    keys: Vec<Blob>,
+    keys_left_out: u64,
+    at_least: Option<i64>,
+}
+
+/// A connection's entry, until it is dropped.
+#[derive(Debug)]
+pub struct Entry {
+    id: u64,
+    roster: Roster,
+}
+
+impl Roster {
+    /// Notes a connection.
+    pub fn enter(&self, connection: Connection) -> Entry {
+        let mut seats = self.0.lock();
+        seats.last += 1;
+        let id = seats.last;
+        let seat = Seat { connection, owner: Owner::Unknown(0), waiting: None };
+        seats.taken.insert(id, seat);
+        Entry { id, roster: self.clone() }
+    }
+
+    /// Looks for the processes of connections that are new; blocks meanwhile.
+    pub fn look_for_processes(&self) {
+        let wanted: Vec<(u64, Connection)> = {
+            let seats = self.0.lock();
+            let unknown = |seat: &Seat| matches!(seat.owner, Owner::Unknown(n) if n < LOOKS_MAX);
+            let unknown = seats.taken.iter().filter(|(_, seat)| unknown(seat));
+            unknown.map(|(id, seat)| (*id, seat.connection)).collect()
+        };
+        if wanted.is_empty() {
+            return;
+        }
+        let connections: Vec<Connection> = wanted.iter().map(|(_, one)| *one).collect();
+        let found = process::clients_of(&connections);
+        let mut seats = self.0.lock();
+        for ((id, _), process) in wanted.into_iter().zip(found) {
+            let Some(seat) = seats.taken.get_mut(&id) else { continue };
+            seat.owner = match (process, seat.owner) {
+                (Some(process), _) => Owner::Known(process),
+                (None, Owner::Unknown(looks)) => Owner::Unknown(looks + 1),
+                (None, known) => known,
+            };
+        }
+    }
+
+    /// Fills in the clients and the waits.
+    pub fn fill(&self, report: &mut AgentReport, now: Instant) {
+        let seats = self.0.lock();
+        fill_clients(report, seats.taken.values());
+        fill_waits(report, seats.taken.values(), now);
+    }
+}
+
+/// Connections of one process stand together, and those of nobody knows whom
+/// by where they come from.
+fn fill_clients<'a>(report: &mut AgentReport, seats: impl Iterator<Item = &'a Seat>) {
+    let mut clients: BTreeMap<(Option<u64>, Option<u32>, String), u64> = BTreeMap::new();
+    for seat in seats {
+        let process = seat.owner.process();
+        let from = seat.connection.peer.ip().to_canonical().to_string();
+        let rank = process.and_then(|process| process.rank);
+        *clients.entry((rank, process.map(|process| process.pid), from)).or_default() += 1;
+    }
+    report.clients_left_out = clients.len().saturating_sub(CLIENTS_MAX) as u64;
+    let client = |((rank, pid, from), connections)| AgentClient { pid, rank, from, connections };
+    report.clients = clients.into_iter().take(CLIENTS_MAX).map(client).collect();
+}
+
+fn fill_waits<'a>(report: &mut AgentReport, seats: impl Iterator<Item = &'a Seat>, now: Instant) {
+    let blocked = |seat: &'a Seat| {
+        let waiting = seat.waiting.as_ref()?;
+        let blocked = now.duration_since(waiting.since);
+        (blocked >= BLOCKED_MIN).then_some((blocked, seat.owner.process(), waiting))
+    };
+    let mut waits: Vec<_> = seats.filter_map(blocked).collect();
+    waits.sort_by_key(|(blocked, _, _)| std::cmp::Reverse(*blocked));
+    let (mut bytes, total) = (0, waits.len());
+    report.waits.clear();
+    for (blocked, process, waiting) in waits.into_iter().take(WAITS_MAX) {
+        bytes += waiting.size();
+        if bytes > WAITS_BYTES_MAX {
+            break;
+        }
+        report.waits.push(AgentWait {
+            pid: process.map(|process| process.pid),
+            rank: process.and_then(|process| process.rank),
+            keys: waiting.keys.clone(),
+            keys_left_out: waiting.keys_left_out,
+            at_least: waiting.at_least,
+            blocked_ms: u64::try_from(blocked.as_millis()).unwrap_or(u64::MAX),
+        });
+    }
+    report.waits_left_out = (total - report.waits.len()) as u64;
+}
+
+impl Waiting {
+    fn new(conditions: &[Condition], since: Instant) -> Waiting {
+        let at_least = conditions.iter().find_map(|condition| match condition.until {
+            Until::AtLeast(least) => Some(least),
+            Until::Exists => None,
+        });
+        let keys = conditions.iter().take(WAIT_KEYS_MAX).map(|one| one.key.clone()).collect();
+        let keys_left_out = conditions.len().saturating_sub(WAIT_KEYS_MAX) as u64;
+        Waiting { since, keys, keys_left_out, at_least }
+    }
+
+    /// About what it adds to a report.
+    fn size(&self) -> usize {
+        const OVERHEAD_BYTES: usize = 64;
+        const KEY_BYTES: usize = 16;
+        OVERHEAD_BYTES + self.keys.iter().map(|key| key.len() + KEY_BYTES).sum::<usize>()
+    }
+}
+
+impl Entry {
+    /// It waits for this from now on.
+    pub fn waits(&self, conditions: &[Condition]) {
+        self.set(Some(Waiting::new(conditions, Instant::now())));
+    }
+
+    /// It waits no more.
+    pub fn goes_on(&self) {
+        self.set(None);
+    }
+
+    fn set(&self, waiting: Option<Waiting>) {
+        if let Some(seat) = self.roster.0.lock().taken.get_mut(&self.id) {
+            seat.waiting = waiting;
+        }
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.roster.0.lock().taken.remove(&self.id);
+    }
+}
+
+/// Whether two reports say the same, but for how long things have lasted.
+pub fn same(one: &AgentReport, other: &AgentReport) -> bool {
+    let timeless = |report: &AgentReport| {
+        let mut report = report.clone();
+        report.waits.iter_mut().for_each(|wait| wait.blocked_ms = 0);
+        report
+    };
+    timeless(one) == timeless(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+
+    fn report() -> AgentReport {
+        AgentReport {
+            host: "node-a".to_owned(),
+            pid: 1,
+            version: "0".to_owned(),
+            job: "j".parse().unwrap(),
+            run: "r1".parse().unwrap(),
+            listens: "127.0.0.1:29500".to_owned(),
+            draining: false,
+            clients: Vec::new(),
+            clients_left_out: 0,
+            waits: Vec::new(),
+            waits_left_out: 0,
+        }
+    }
+
+    fn filled(roster: &Roster, after: Duration) -> AgentReport {
+        let mut report = report();
+        roster.fill(&mut report, Instant::now() + after);
+        report
+    }
+
+    fn enter(roster: &Roster, port: u16) -> Entry {
+        let peer = SocketAddr::from(([192, 0, 2, 7], port));
+        roster.enter(Connection { peer, local: peer })
+    }
+
+    fn exist(keys: &[&str]) -> Vec<Condition> {
+        keys.iter().map(|key| Condition { key: (*key).into(), until: Until::Exists }).collect()
+    }
+
+    #[test]
+    fn connections_of_one_process_stand_together() {
+        let roster = Roster::default();
+        let entries: Vec<Entry> = (1..=5).map(|port| enter(&roster, port)).collect();
+        for (entry, pid) in entries.iter().zip([71, 71, 70]) {
+            let process = Process { pid, rank: Some(u64::from(pid) - 70) };
+            roster.0.lock().taken.get_mut(&entry.id).unwrap().owner = Owner::Known(process);
+        }
+        let client = |pid: Option<u32>, connections| AgentClient {
+            pid,
+            rank: pid.map(|pid| u64::from(pid) - 70),
+            from: "192.0.2.7".to_owned(),
+            connections,
+        };
+        let expected = [client(None, 2), client(Some(70), 1), client(Some(71), 2)];
+        assert_eq!(filled(&roster, Duration::ZERO).clients, expected);
+        drop(entries);
+        assert!(filled(&roster, Duration::ZERO).clients.is_empty());
+    }
+
+    #[test]
+    fn a_wait_is_told_once_it_has_lasted_and_until_it_ends() {
+        let roster = Roster::default();
+        let entry = enter(&roster, 1);
+        entry.waits(&exist(&["/a", "/b"]));
+        assert!(filled(&roster, Duration::ZERO).waits.is_empty());
+        let told = filled(&roster, Duration::from_secs(5));
+        assert_eq!(told.waits[0].keys, ["/a".into(), "/b".into()]);
+        assert!(told.waits[0].blocked_ms >= 5_000);
+        assert!(same(&told, &filled(&roster, Duration::from_secs(9))));
+        entry.goes_on();
+        assert!(!same(&told, &filled(&roster, Duration::from_secs(9))));
+        let until = Until::AtLeast(4);
+        entry.waits(&[Condition { key: "/n".into(), until }]);
+        assert_eq!(filled(&roster, Duration::from_secs(5)).waits[0].at_least, Some(4));
+    }
+
+    #[test]
+    fn a_report_is_bounded_and_keeps_the_longest_waits() {
+        let roster = Roster::default();
+        let first = enter(&roster, 1);
+        first.waits(&exist(&["/first"]));
+        let many: Vec<Entry> = (0..WAITS_MAX + 10).map(|_| enter(&roster, 2)).collect();
+        let keys: Vec<String> = (0..WAIT_KEYS_MAX + 3).map(|n| format!("/{n}")).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        many.iter().for_each(|entry| entry.waits(&exist(&keys)));
+        let told = filled(&roster, Duration::from_secs(5));
+        assert!(told.size() <= REPORT_BYTES_MAX);
+        assert_eq!(told.waits.len() as u64 + told.waits_left_out, WAITS_MAX as u64 + 11);
+        assert_eq!(told.waits[0].keys, ["/first".into()]);
+        assert_eq!((told.waits[1].keys.len(), told.waits[1].keys_left_out), (WAIT_KEYS_MAX, 3));
+    }
+
+    #[test]
+    fn a_process_that_cannot_be_found_is_not_looked_for_for_ever() {
+        let roster = Roster::default();
+        let _entry = enter(&roster, 1);
+        for looks in 1..=LOOKS_MAX + 1 {
+            roster.look_for_processes();
+            let owner = roster.0.lock().taken.values().next().unwrap().owner;
+            assert_eq!(owner, Owner::Unknown(looks.min(LOOKS_MAX)));
+        }
+    }
+}
