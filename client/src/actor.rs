@@ -125,12 +125,7 @@ impl Actor {
             let wake_at = self.act(now);
             match self.wake(wake_at, now).await {
                 Wake::Event(event) => self.on_event(event),
-                Wake::Room => {
-                    // Callers that are about to ask go out with the first:
-                    // in one frame, and of the same question in one read.
-                    tokio::task::yield_now().await;
-                    self.send(Instant::now());
-                }
+                Wake::Room => self.send(Instant::now()),
                 Wake::Incoming(Some(Ok(replies))) => self.on_replies(replies),
                 Wake::Incoming(Some(Err(error))) => self.lost(&error),
                 Wake::Incoming(None) => self.lost(&ConnectionError::Closed),

@@ -58,6 +58,8 @@ pub(crate) struct Permits {
 pub(crate) struct Call {
     pub(crate) ask: Ask,
     pub(crate) deadline: Option<Instant>,
+    /// A read is held back until then, for others to join it.
+    pub(crate) not_before: Option<Instant>,
     /// Encoded size of the request, about.
     pub(crate) bytes: usize,
     pub(crate) progress: Progress,
@@ -107,7 +109,14 @@ impl Ask {
 
 impl Call {
     pub(crate) fn new(ask: Ask, deadline: Option<Instant>, bytes: usize, permits: Permits) -> Call {
-        Call { ask, deadline, bytes, progress: Progress::default(), _permits: permits }
+        Call {
+            ask,
+            deadline,
+            not_before: None,
+            bytes,
+            progress: Progress::default(),
+            _permits: permits,
+        }
     }
 
     /// What is known about its effect now.

@@ -42,6 +42,8 @@ pub(crate) struct Calls {
     /// Calls that a node turned away for the moment.
     delayed: BTreeSet<CallId>,
     delayed_until: Option<Instant>,
+    /// Reads that wait for others to join them.
+    held: BTreeSet<(Instant, CallId)>,
 }
 
 /// Calls that are to be sent. A call is in one queue at most.
@@ -72,6 +74,7 @@ impl Calls {
             last_wire: 0,
             delayed: BTreeSet::new(),
             delayed_until: None,
+            held: BTreeSet::new(),
         }
     }
 
@@ -79,17 +82,40 @@ impl Calls {
         if let Some(deadline) = call.deadline {
             self.deadlines.insert((deadline, id));
         }
-        let goes_out = match &call.ask {
+        let lead = match &call.ask {
             Ask::Read { read, stale: false, .. } => {
                 let open = &self.open;
                 let on_wire =
                     |lead| open.get(&lead).is_some_and(|call| call.progress.wire.is_some());
                 self.flights.join(read, id, on_wire)
             }
-            _ => true,
+            _ => id,
         };
+        let not_before = call.not_before;
         self.open.insert(id, call);
-        if goes_out {
+        if lead == id {
+            self.hold_or_enqueue(id);
+        } else if not_before.is_none() {
+            self.release(lead);
+        }
+    }
+
+    /// Puts a call where it waits to be sent, or for company.
+    fn hold_or_enqueue(&mut self, id: CallId) {
+        match self.open.get(&id).and_then(|call| call.not_before) {
+            Some(at) => {
+                self.held.insert((at, id));
+            }
+            None => self.enqueue(id),
+        }
+    }
+
+    /// Somebody who does not wait has joined a read.
+    fn release(&mut self, id: CallId) {
+        let Some(call) = self.open.get_mut(&id) else { return };
+        if let Some(at) = call.not_before.take()
+            && self.held.remove(&(at, id))
+        {
             self.enqueue(id);
         }
     }
@@ -117,6 +143,7 @@ impl Calls {
             || !queues.again.is_empty()
             || !queues.to_leader.is_empty()
             || !self.delayed.is_empty()
+            || !self.held.is_empty()
             || self.tenancy.wants_leader();
         if leader {
             Wants::Leader
@@ -248,8 +275,12 @@ impl Calls {
     }
 
     fn dequeue(&mut self, id: CallId) {
-        if let Some(sequence) = self.open.get(&id).and_then(|call| call.progress.sequence) {
+        let Some(call) = self.open.get(&id) else { return };
+        if let Some(sequence) = call.progress.sequence {
             self.queues.again.remove(&sequence);
+        }
+        if let Some(at) = call.not_before {
+            self.held.remove(&(at, id));
         }
         self.queues.fresh.remove(&id);
         self.queues.to_leader.remove(&id);
@@ -297,7 +328,7 @@ impl Calls {
         if let Ask::Read { read, stale: false, .. } = &call.ask {
             match self.flights.leave(read, id) {
                 Left::Nothing => {}
-                Left::Leads(next) => self.enqueue(next),
+                Left::Leads(next) => self.hold_or_enqueue(next),
                 Left::Succeeds(heir) => {
                     let progress = std::mem::take(&mut call.progress);
                     self.succeed(heir, progress, delayed);
@@ -319,7 +350,7 @@ impl Calls {
             None if delayed => {
                 self.delayed.insert(heir);
             }
-            None => self.enqueue(heir),
+            None => self.hold_or_enqueue(heir),
         }
     }
 
@@ -399,7 +430,8 @@ impl Calls {
     /// When [`Calls::tick`] has something to do.
     pub(crate) fn next_tick(&self) -> Option<Instant> {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
-        [deadline, self.delayed_until, self.tenancy.next_tick()].into_iter().flatten().min()
+        let held = self.held.first().map(|(at, _)| *at);
+        [deadline, held, self.delayed_until, self.tenancy.next_tick()].into_iter().flatten().min()
     }
 
     /// Lets time pass. `tried` is asked for only if a call ends unserved;
@@ -415,6 +447,12 @@ impl Calls {
             for id in std::mem::take(&mut self.delayed) {
                 self.enqueue(id);
             }
+        }
+        while let Some((at, id)) = self.held.first().copied()
+            && at <= now
+        {
+            self.held.pop_first();
+            self.enqueue(id);
         }
         self.tenancy.tick(now);
         while let Some((at, id)) = self.deadlines.first().copied()

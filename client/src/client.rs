@@ -9,6 +9,7 @@ use holdfast_api::{
     ReadAnswer, ReadOutcome, Revision, Scope, Status,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::actor::{Actor, Event};
@@ -119,11 +120,23 @@ impl Client {
         consistency: Consistency,
         deadline: Deadline,
     ) -> Result<ReadAnswer, Error> {
-        let answer = self.ask(read, consistency, deadline).await?;
-        match answer.outcome {
-            ReadOutcome::Refused(refusal) => Err(Error::from_refusal(refusal)),
-            _ => Ok(answer),
-        }
+        answered(self.ask(read, consistency, deadline).await?)
+    }
+
+    /// A linearizable read that waits for company: it is sent at `not_before`,
+    /// and everybody who has asked the same until then shares it. Somebody who
+    /// asks the same without waiting takes it along.
+    pub async fn read_together(
+        &self,
+        read: Read,
+        not_before: Instant,
+        deadline: Deadline,
+    ) -> Result<ReadAnswer, Error> {
+        let bytes = frame::encoded_bytes(&read);
+        let ask = |reply| Ask::Read { read, stale: false, reply };
+        let bound = &self.shared.calls;
+        let answer = self.call_at(ask, bytes, bound, Some(not_before), deadline).await?;
+        answered(answer)
     }
 
     async fn ask(
@@ -235,6 +248,17 @@ impl Client {
         bound: &Arc<Semaphore>,
         deadline: Deadline,
     ) -> Result<T, Error> {
+        self.call_at(ask, bytes, bound, None, deadline).await
+    }
+
+    async fn call_at<T>(
+        &self,
+        ask: impl FnOnce(ReplyTo<T>) -> Ask,
+        bytes: usize,
+        bound: &Arc<Semaphore>,
+        not_before: Option<Instant>,
+        deadline: Deadline,
+    ) -> Result<T, Error> {
         if bytes > REQUEST_BYTES_MAX {
             let message = format!(
                 "the request is {bytes} bytes long, {REQUEST_BYTES_MAX} are possible; split it"
@@ -243,7 +267,8 @@ impl Client {
         }
         let permits = self.admit(bytes, bound, deadline).await?;
         let (reply, result) = oneshot::channel();
-        let guard = self.submit(Call::new(ask(reply), deadline.instant(), bytes, permits))?;
+        let call = Call::new(ask(reply), deadline.instant(), bytes, permits);
+        let guard = self.submit(Call { not_before, ..call })?;
         // The task drops a reply only if it ends abnormally.
         let result = result.await.unwrap_or(Err(Error::Closed { outcome: Effectiveness::Unknown }));
         guard.disarm();
@@ -287,6 +312,13 @@ impl Client {
             return Err(Error::Closed { outcome: Effectiveness::None });
         }
         Ok(CallGuard { id, client: self.clone(), armed: true })
+    }
+}
+
+fn answered(answer: ReadAnswer) -> Result<ReadAnswer, Error> {
+    match answer.outcome {
+        ReadOutcome::Refused(refusal) => Err(Error::from_refusal(refusal)),
+        _ => Ok(answer),
     }
 }
 

@@ -39,22 +39,22 @@ pub(crate) enum Left {
 }
 
 impl Flights {
-    /// Adds a caller. Whether it has to be sent itself; otherwise it gets
-    /// another's answer.
+    /// Adds a caller. Answers whose read it waits for, itself or another's
+    /// that has the same question.
     pub(crate) fn join(
         &mut self,
         read: &Read,
         id: CallId,
         on_wire: impl Fn(CallId) -> bool,
-    ) -> bool {
+    ) -> CallId {
         let Some(flight) = self.0.get_mut(read) else {
             let flight = Flight { lead: id, aboard: VecDeque::new(), behind: VecDeque::new() };
             self.0.insert(read.clone(), flight);
-            return true;
+            return id;
         };
         let place = if on_wire(flight.lead) { &mut flight.behind } else { &mut flight.aboard };
         place.push_back(id);
-        false
+        flight.lead
     }
 
     /// The lead goes out, perhaps again: whoever has come until now has its

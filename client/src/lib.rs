@@ -40,7 +40,7 @@
 //! * **Reads** are linearizable unless asked otherwise, and simply repeated.
 //!   Callers that ask the same at the same time share one read, which is sent
 //!   after the last of them has asked: of each question one is on the wire and
-//!   one waits behind it, at most. This serves every program on the client,
+//!   one waits behind it, at most. [`Client::read_together`] waits for company. This serves every program on the client,
 //!   each door of an agent included.
 //! * **Waits** are re-attached to the next leader with the revision at which
 //!   they were first registered, so that nothing between is missed.

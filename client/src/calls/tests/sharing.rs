@@ -100,6 +100,52 @@ fn a_read_that_is_turned_away_is_sent_once_for_all() {
     assert_eq!(second.now().unwrap_err().code(), Code::InvalidRequest);
 }
 
+impl Bench {
+    fn read_at(&mut self, not_before: Instant) -> Open<ReadAnswer> {
+        let (reply, result) = oneshot::channel();
+        let ask = Ask::Read { read: Read::Jobs, stale: false, reply };
+        let call = Call::new(ask, None, 1, Permits::default());
+        self.next_call += 1;
+        self.calls.submit(self.next_call, Call { not_before: Some(not_before), ..call });
+        Open { id: self.next_call, result }
+    }
+}
+
+#[test]
+fn a_read_that_waits_for_company_is_sent_at_its_time_for_all() {
+    let mut bench = Bench::new();
+    let at = bench.now + SECOND;
+    let [given_up, first, second] = [at, at, at + SECOND].map(|at| bench.read_at(at));
+    bench.calls.abandon(given_up.id);
+    assert!(bench.sent().is_empty());
+    assert_eq!((bench.calls.next_tick(), bench.calls.wants()), (Some(at), Wants::Leader));
+    bench.pass(SECOND);
+    let sent = bench.sent();
+    assert_eq!(sent.len(), 1);
+    let next = bench.read_at(at + 2 * SECOND);
+    bench.reply(sent[0].id, seen(5));
+    assert_eq!([first, second].map(revision), [5, 5]);
+    assert!(bench.sent().is_empty(), "who came behind it waits for company, too");
+    bench.pass(2 * SECOND);
+    let sent = bench.sent();
+    bench.reply(sent[0].id, seen(6));
+    assert_eq!(revision(next), 6);
+    assert!(bench.calls.open.is_empty() && bench.calls.next_tick().is_none());
+}
+
+#[test]
+fn who_does_not_wait_takes_those_along_that_do() {
+    let mut bench = Bench::new();
+    let patient = bench.read_at(bench.now + SECOND);
+    assert!(bench.sent().is_empty());
+    let hasty = bench.read(false);
+    let sent = bench.sent();
+    assert_eq!(sent.len(), 1);
+    bench.reply(sent[0].id, seen(5));
+    assert_eq!([patient, hasty].map(revision), [5, 5]);
+    assert!(bench.calls.next_tick().is_none());
+}
+
 #[test]
 fn a_final_problem_reaches_everybody_who_shares_the_read() {
     let mut bench = Bench::new();
@@ -133,6 +179,8 @@ fn a_deadline_ends_one_caller_and_tells_what_the_shared_read_waits_for() {
 #[derive(Debug, Clone)]
 enum Happening {
     Ask,
+    /// Waiting for company, for that many seconds at most.
+    AskLater(u64),
     Write,
     Send,
     Answer,
@@ -143,7 +191,8 @@ enum Happening {
 
 fn happenings() -> impl Strategy<Value = Vec<Happening>> {
     let one = prop_oneof![
-        4 => Just(Happening::Ask),
+        3 => Just(Happening::Ask),
+        2 => (0_u64..4).prop_map(Happening::AskLater),
         3 => Just(Happening::Write),
         3 => Just(Happening::Send),
         3 => Just(Happening::Answer),
@@ -165,10 +214,14 @@ proptest! {
         let mut open: Vec<(Revision, Open<ReadAnswer>)> = Vec::new();
         // The read on the wire, with the state at which it was sent.
         let mut on_wire: Option<(u64, Revision)> = None;
-        let ending = (0..4).flat_map(|_| [Happening::Send, Happening::Answer]);
+        let ending = (0..8).flat_map(|_| [Happening::Send, Happening::Answer]);
         for happening in happenings.into_iter().chain(ending) {
             match happening {
                 Happening::Ask => open.push((state, bench.read(false))),
+                Happening::AskLater(seconds) => {
+                    let at = bench.now + SECOND * u32::try_from(seconds).unwrap();
+                    open.push((state, bench.read_at(at)));
+                }
                 Happening::Write => state += 1,
                 Happening::Send => {
                     bench.pass(SECOND);
