@@ -158,6 +158,12 @@ impl Handle {
         self.door.connections()
     }
 
+    /// Takes no new trainers from now on and ends when the last has gone; a
+    /// process that is connected may connect again.
+    pub fn drain(&self) {
+        self.door.drain();
+    }
+
     /// Why nothing is served any more, if the run has ended.
     pub fn fenced(&self) -> Option<&str> {
         self.door.fenced()
@@ -172,7 +178,7 @@ impl Handle {
             job: self.identity.job.clone(),
             run: self.identity.run.clone(),
             listens: self.identity.address.to_string(),
-            draining: false,
+            draining: self.door.is_draining(),
             clients: Vec::new(),
             clients_left_out: 0,
             waits: Vec::new(),
@@ -218,7 +224,7 @@ impl Agent {
         self.handle.clone()
     }
 
-    /// Serves until `shutdown`, then closes all connections and the session.
+    /// Serves until `shutdown`, or drained to the last, then closes all connections and the session.
     pub async fn run(self, shutdown: CancellationToken) {
         let Agent { client, listener, door, handle } = self;
         tokio::select! {

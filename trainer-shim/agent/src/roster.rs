@@ -181,6 +181,19 @@ impl Entry {
         self.set(Some(Waiting::new(conditions, Instant::now())));
     }
 
+    /// Whether its process has another connection, or may have one: whose a
+    /// connection is cannot always be known.
+    pub fn has_company(&self) -> bool {
+        let seats = self.roster.0.lock();
+        let own = seats.taken.get(&self.id).and_then(|seat| seat.owner.process());
+        let mut others = seats.taken.iter().filter(|(id, _)| **id != self.id);
+        match own {
+            Some(own) => others
+                .any(|(_, seat)| seat.owner.process().is_none_or(|process| process.pid == own.pid)),
+            None => others.next().is_some(),
+        }
+    }
+
     /// It waits no more.
     pub fn goes_on(&self) {
         self.set(None);
@@ -264,6 +277,25 @@ mod tests {
         assert_eq!(filled(&roster, Duration::ZERO).clients, expected);
         drop(entries);
         assert!(filled(&roster, Duration::ZERO).clients.is_empty());
+    }
+
+    #[test]
+    fn a_connection_has_company_if_another_may_be_of_its_process() {
+        let roster = Roster::default();
+        let [first, second, third] = [1, 2, 3].map(|port| enter(&roster, port));
+        let set = |entry: &Entry, pid| {
+            let owner = Owner::Known(Process { pid, rank: None });
+            roster.0.lock().taken.get_mut(&entry.id).unwrap().owner = owner;
+        };
+        set(&first, 71);
+        set(&second, 71);
+        set(&third, 72);
+        assert!(first.has_company() && second.has_company());
+        assert!(!third.has_company(), "another process");
+        let unknown = enter(&roster, 4);
+        assert!(unknown.has_company() && third.has_company(), "it may be anybody's");
+        drop((first, second, third));
+        assert!(!unknown.has_company(), "nobody is there");
     }
 
     #[test]

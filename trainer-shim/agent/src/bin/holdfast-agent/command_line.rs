@@ -44,11 +44,18 @@ pub struct CommandLine {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Serve TCPStore clients until SIGTERM or SIGINT.
+    /// Serve TCPStore clients until SIGTERM or SIGINT. SIGUSR1 drains: no new
+    /// trainer is taken, those that are connected may go on, and the agent
+    /// ends with the last of them.
     #[command(after_help = EXAMPLES)]
     Serve {
         #[command(flatten)]
         flags: Flags,
+
+        /// Drain on the first SIGTERM too, instead of closing all connections;
+        /// a second one closes them.
+        #[arg(long)]
+        drain: bool,
     },
     /// Serve one command: start it with MASTER_ADDR, MASTER_PORT and
     /// TORCHELASTIC_USE_AGENT_STORE set, pass signals on to it, and exit with
@@ -72,7 +79,10 @@ enum Verb {
 #[derive(Debug)]
 pub enum Mode {
     /// `serve`
-    Serve,
+    Serve {
+        /// Whether the first SIGTERM drains.
+        drain: bool,
+    },
     /// `run`
     Run {
         /// The command and its arguments; at least one.
@@ -130,7 +140,7 @@ impl CommandLine {
     /// The flags and what to do with them.
     pub fn split(self) -> (Flags, Mode) {
         match self.verb {
-            Verb::Serve { flags } => (flags, Mode::Serve),
+            Verb::Serve { flags, drain } => (flags, Mode::Serve { drain }),
             Verb::Run { flags, command } => (flags, Mode::Run { command }),
         }
     }

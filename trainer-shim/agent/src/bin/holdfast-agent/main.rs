@@ -58,7 +58,7 @@ fn start(command_line: CommandLine) -> anyhow::Result<u8> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     match mode {
-        Mode::Serve => runtime.block_on(serve::serve(settings)),
+        Mode::Serve { drain } => runtime.block_on(serve::serve(settings, drain)),
         Mode::Run { command } => {
             let program = match program::find(&command[0]) {
                 Ok(program) => program,

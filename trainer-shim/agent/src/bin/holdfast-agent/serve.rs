@@ -11,9 +11,11 @@ use crate::settings::Settings;
 use crate::signals::Signals;
 
 /// Serves until SIGTERM or SIGINT; a second one ends it without waiting.
-pub async fn serve(settings: Settings) -> anyhow::Result<u8> {
-    let mut signals =
-        Signals::catch(&[Signal::SIGTERM, Signal::SIGINT]).context("cannot catch signals")?;
+/// SIGUSR1, or the first SIGTERM if `drain`, lets the trainers that are there
+/// come to their end before.
+pub async fn serve(settings: Settings, drain: bool) -> anyhow::Result<u8> {
+    let mut signals = Signals::catch(&[Signal::SIGTERM, Signal::SIGINT, Signal::SIGUSR1])
+        .context("cannot catch signals")?;
     raise_open_files();
     let agent = tokio::select! {
         agent = Agent::open(settings.agent_options()) => agent?,
@@ -32,9 +34,31 @@ pub async fn serve(settings: Settings) -> anyhow::Result<u8> {
     );
     let shutdown = CancellationToken::new();
     let mut running = std::pin::pin!(agent.run(shutdown.clone()));
-    tokio::select! {
-        () = &mut running => return Ok(0),
-        caught = signals.next() => info!("{}: closing {} connections", caught.signal, handle.connections()),
+    let mut draining = false;
+    loop {
+        tokio::select! {
+            () = &mut running => {
+                if draining {
+                    info!("drained: the last trainer has gone");
+                }
+                return Ok(0);
+            }
+            caught = signals.next() => {
+                let connections = handle.connections();
+                let drains = caught.signal == Signal::SIGUSR1
+                    || (drain && caught.signal == Signal::SIGTERM && !draining);
+                if !drains {
+                    info!("{}: closing {connections} connections", caught.signal);
+                    break;
+                }
+                draining = true;
+                info!(
+                    "{}: draining; {connections} connections, no new trainers, SIGTERM closes at once",
+                    caught.signal
+                );
+                handle.drain();
+            }
+        }
     }
     drop(handle);
     shutdown.cancel();

@@ -11,6 +11,7 @@
 //! | [`decoder`] | bytes in, complete messages out, at any segmentation |
 //! | [`mapping`] | what each operation asks of the store, and how its answer reads |
 //! | [`connection`] | the order of one connection: a state machine without I/O |
+//! | [`ending`] | the end of the run, and draining |
 //! | [`pace`] | polls of one host, in step |
 //! | [`limits`] | every bound of the door, by name |
 //! | [`budget`] | the memory that all connections share |
@@ -29,6 +30,7 @@ pub mod budget;
 pub mod codec;
 pub mod connection;
 pub mod decoder;
+pub mod ending;
 pub mod limits;
 pub mod mapping;
 pub mod pace;

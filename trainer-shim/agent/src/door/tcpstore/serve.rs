@@ -3,8 +3,8 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -15,12 +15,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, info, warn};
+use tracing::{debug, error, warn};
 
 use super::budget::{Account, Budget, BudgetExceeded};
 use super::codec::Op;
 use super::connection::{Action, Connection};
 use super::decoder::{Decoder, WireError};
+use super::ending::{Drain, Fence};
 use super::limits::Limits;
 use super::mapping::{Call, CallAnswer, Mapping};
 use super::pace::{Beat, Pace};
@@ -68,13 +69,7 @@ struct Shared {
     roster: Roster,
     beat: Beat,
     fence: Fence,
-}
-
-/// Falls once, when the run has ended: from then on nothing is served.
-#[derive(Debug, Default)]
-struct Fence {
-    fallen: CancellationToken,
-    reason: OnceLock<String>,
+    drain: Drain,
 }
 
 /// Why a connection was closed.
@@ -84,6 +79,10 @@ enum Closed {
     ByClient,
     #[error("the agent stops")]
     Stopped,
+    #[error(
+        "the agent drains and takes no new trainers; start them at another agent, or at this address once this agent has ended"
+    )]
+    Drained,
     #[error("the agent stops, and messages of this connection could not be committed in time")]
     StoppedUncommitted,
     #[error(transparent)]
@@ -104,6 +103,16 @@ impl Handle {
         self.0.open.load(Ordering::Relaxed)
     }
 
+    /// Lets no new trainer in from now on, and ends with the last.
+    pub fn drain(&self) {
+        self.0.drain.begun.cancel();
+    }
+
+    /// Whether no new trainer is let in.
+    pub fn is_draining(&self) -> bool {
+        self.0.drain.has_begun()
+    }
+
     /// Who is connected.
     pub fn roster(&self) -> &Roster {
         &self.0.roster
@@ -111,7 +120,7 @@ impl Handle {
 
     /// Why nothing is served any more, if the run has ended.
     pub fn fenced(&self) -> Option<&str> {
-        self.0.fence.reason.get().map(String::as_str)
+        self.0.fence.fell()
     }
 }
 
@@ -133,6 +142,7 @@ impl Door {
             roster: Roster::default(),
             beat: Beat::new(),
             fence: Fence::default(),
+            drain: Drain::default(),
         }))
     }
 
@@ -141,13 +151,16 @@ impl Door {
         Handle(Arc::clone(&self.0))
     }
 
-    /// Accepts and serves until `shutdown`. Returns when every connection is
-    /// closed: messages that had arrived get `drain_time_max` to be committed.
+    /// Accepts and serves until `shutdown`, or until the last connection has
+    /// gone while it drains. Returns when every connection is closed: messages
+    /// that had arrived get `drain_time_max` to be committed.
     pub async fn run(self, listener: TcpListener, shutdown: CancellationToken) {
         let mut connections = JoinSet::new();
-        loop {
+        let begun = &self.0.drain.begun;
+        while !(begun.is_cancelled() && connections.is_empty()) {
             tokio::select! {
                 () = shutdown.cancelled() => break,
+                () = begun.cancelled(), if !begun.is_cancelled() => {}
                 Some(ended) = connections.join_next(), if !connections.is_empty() => {
                     report_panic(ended);
                 }
@@ -187,7 +200,10 @@ impl Door {
         let task = Task::new(Arc::clone(&self.0), stream, entry);
         let shutdown = shutdown.clone();
         connections.spawn(async move {
-            let closed = task.run(&shutdown).await;
+            let closed = match task.shared.drain.admits(&task.shared.roster, &task.entry).await {
+                true => task.run(&shutdown).await,
+                false => Closed::Drained,
+            };
             match closed {
                 Closed::ByClient | Closed::Stopped => debug!(%peer, reason = %closed, "closed"),
                 _ => warn!(%peer, reason = %closed, "connection closed"),
@@ -276,7 +292,7 @@ impl Task {
             let step = tokio::select! {
                 biased;
                 () = self.shared.fence.fallen.cancelled() => {
-                    Err(Closed::Fenced(self.shared.fence.reason()))
+                    Err(Closed::Fenced(self.shared.fence.reason().to_owned()))
                 }
                 answer = settled(&mut self.call) => self.answered(answer),
                 released = settled(&mut self.wait) => self.released(released),
@@ -351,13 +367,15 @@ impl Task {
             match action {
                 Action::Call { op, call } => {
                     self.calling = op;
+                    let now = Instant::now();
                     let hold = match &call {
                         Call::Read(Read::Check { keys, .. }) => {
-                            self.pace.asks(keys, self.shared.beat, Instant::now())
+                            self.pace.asks(keys, self.shared.beat, now)
                         }
                         _ => Duration::ZERO,
                     };
-                    self.call = Some(self.shared.call(call, hold));
+                    let not_before = (!hold.is_zero()).then(|| now + hold);
+                    self.call = Some(self.shared.call(call, not_before));
                 }
                 Action::Wait(conditions) => {
                     let bytes = conditions.iter().map(|condition| condition.key.len()).sum();
@@ -452,21 +470,25 @@ impl Task {
 }
 
 impl Shared {
-    /// Asks the store, after holding the question back.
-    fn call(&self, call: Call, hold: Duration) -> BoxFuture<'static, Result<CallAnswer, Error>> {
+    /// Asks the store; a poll not before its time.
+    fn call(
+        &self,
+        call: Call,
+        not_before: Option<Instant>,
+    ) -> BoxFuture<'static, Result<CallAnswer, Error>> {
         let client = self.client.clone();
-        let deadline = Deadline::after(self.options.store_lost_deadline + hold);
+        let deadline = Deadline::after(self.options.store_lost_deadline);
         Box::pin(async move {
-            if !hold.is_zero() {
-                sleep(hold).await;
-            }
             match call {
                 Call::Propose(command) => {
                     let answer = client.propose(command, deadline).await?;
                     Ok(CallAnswer::Proposed(answer.outcome))
                 }
                 Call::Read(read) => {
-                    let answer = client.read(read, Consistency::Linearizable, deadline).await?;
+                    let answer = match not_before {
+                        Some(at) => client.read_together(read, at, deadline).await?,
+                        None => client.read(read, Consistency::Linearizable, deadline).await?,
+                    };
                     Ok(CallAnswer::Read(answer.outcome))
                 }
             }
@@ -487,7 +509,7 @@ impl Shared {
         match error.code() {
             Code::Fenced => {
                 self.fence.fall(error.to_string());
-                Closed::Fenced(self.fence.reason())
+                Closed::Fenced(self.fence.reason().to_owned())
             }
             Code::Timeout | Code::Unavailable => {
                 let limit = self.options.store_lost_deadline;
@@ -498,19 +520,6 @@ impl Shared {
             }
             _ => Closed::Store { op, reason: error.to_string() },
         }
-    }
-}
-
-impl Fence {
-    fn fall(&self, reason: String) {
-        if self.reason.set(reason).is_ok() {
-            info!(reason = self.reason(), "the run has ended: all connections are closed");
-            self.fallen.cancel();
-        }
-    }
-
-    fn reason(&self) -> String {
-        self.reason.get().cloned().unwrap_or_default()
     }
 }
 
