@@ -30,7 +30,7 @@ Exit codes:
 
 Examples:
   holdfast status
-  holdfast --store 10.0.0.1:21001,10.0.0.2:21001 node list
+  holdfast --store 10.0.0.1:21001,10.0.0.2:21001 doctor
   holdfast --job llm waits
   holdfast --job llm run open
   holdfast --job llm kv put checkpoint/step 4200
@@ -119,6 +119,13 @@ pub(crate) enum ClusterCommand {
     /// Show who has been waiting for more than a second, for what, and since when; of one job with
     /// --job, of one run with --run
     Waits,
+    /// Examine the nodes and this host: reachability, versions, clock rate, fsync latency, ports,
+    /// PyTorch; exit code 1 if something does not work
+    Doctor {
+        /// The Python whose PyTorch is meant [default: python3]
+        #[arg(long, value_name = "FILE")]
+        python: Option<PathBuf>,
+    },
     /// Show jobs
     #[command(subcommand)]
     Job(JobCommand),

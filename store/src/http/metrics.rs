@@ -63,6 +63,7 @@ pub struct Metrics {
     reads: Counter,
     fsync_seconds: Histogram,
     request_seconds: Family<RequestLabels, Histogram>,
+    began: Instant,
 }
 
 impl Default for Metrics {
@@ -139,6 +140,7 @@ impl Metrics {
             reads,
             fsync_seconds,
             request_seconds,
+            began: Instant::now(),
         }
     }
 
@@ -188,6 +190,13 @@ impl Metrics {
     fn text(&self, sample: Option<&Sample>) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
         encode_registry(&mut text, &self.registry)?;
+        let mut clock = Registry::with_prefix(PREFIX);
+        clock.register(
+            "clock_seconds",
+            "The clock by which this node counts time, since its start; its rate is what matters",
+            ConstGauge::new(self.began.elapsed().as_secs_f64()),
+        );
+        encode_registry(&mut text, &clock)?;
         if let Some(sample) = sample {
             let mut present = Registry::with_prefix(PREFIX);
             sample.register(&mut present);

@@ -2,6 +2,7 @@
 
 pub(crate) mod agents;
 pub(crate) mod config;
+pub(crate) mod doctor;
 pub(crate) mod job;
 pub(crate) mod kv;
 pub(crate) mod leader;
@@ -50,6 +51,7 @@ impl Context {
             ClusterCommand::Node(command) => node::run(self, command).await,
             ClusterCommand::Leader(command) => leader::run(self, command).await,
             ClusterCommand::Agent(AgentCommand::List) => agents::list(self).await,
+            ClusterCommand::Doctor { python } => doctor::run(self, python).await,
             ClusterCommand::Waits => waits::run(self).await,
             ClusterCommand::Job(command) => job::run(self, command).await,
             ClusterCommand::Run(command) => run::run(self, command).await,

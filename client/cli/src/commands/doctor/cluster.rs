@@ -1,0 +1,299 @@
+//! The nodes: each by itself, then all together.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use holdfast_api::{NodeId, Status, routes};
+use holdfast_client::fetch;
+use tokio::task::JoinSet;
+
+use super::Check;
+use super::exposition::{Histogram, value};
+use crate::commands::status::leaderless;
+
+/// How long a node may take for one answer.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(3);
+/// Nodes looked at.
+const NODES_MAX: usize = 64;
+/// Between the two looks at a node's clock.
+const CLOCK_WINDOW: Duration = Duration::from_secs(2);
+/// How far a node's clock may be off this host's, as a part.
+const RATE_OFF_MAX: f64 = 0.01;
+/// Beyond it timeouts and leases mean something else on that node.
+const RATE_OFF_BROKEN: f64 = 0.1;
+/// A slower disk is felt in every write.
+const FSYNC_P99_MAX: Duration = Duration::from_millis(50);
+/// Observations without which a percentile says nothing.
+const FSYNCS_MIN: f64 = 20.0;
+const CLOCK: &str = "holdfast_clock_seconds";
+const FSYNC: &str = "holdfast_disk_wal_fsync_duration_seconds";
+
+/// What one node said.
+#[derive(Debug)]
+struct Answered {
+    took: Duration,
+    status: Status,
+    /// What keeps it from being ready.
+    unready: Option<String>,
+    looks: [Look; 2],
+}
+
+/// One look at a node's metrics.
+#[derive(Debug)]
+struct Look {
+    /// Halfway between question and answer.
+    at: Instant,
+    took: Duration,
+    text: String,
+}
+
+/// Looks at the nodes of the list and at those that they name.
+pub(super) async fn look(store: &[String]) -> Vec<Check> {
+    let mut looked: BTreeMap<String, Result<Answered, String>> = BTreeMap::new();
+    let mut wanted: BTreeSet<String> = store.iter().cloned().collect();
+    // The second time for those that the first ones named.
+    for _ in 0..2 {
+        let known = |address: &String| looked.contains_key(address) || looked.len() >= NODES_MAX;
+        let mut looking = JoinSet::new();
+        for address in wanted.iter().filter(|address| !known(address)).cloned() {
+            looking.spawn(async move {
+                let answered = examine(&address).await;
+                (address, answered)
+            });
+        }
+        while let Some(Ok((address, answered))) = looking.join_next().await {
+            if let Ok(answered) = &answered {
+                let names = store_names(answered, &address, store);
+                wanted.extend(names);
+            }
+            looked.insert(address, answered);
+        }
+    }
+    let mut checks: Vec<Check> =
+        looked.iter().flat_map(|(address, answered)| node(address, answered)).collect();
+    let statuses: Vec<&Status> = looked.values().flatten().map(|one| &one.status).collect();
+    checks.extend(together(&statuses));
+    checks
+}
+
+/// Other nodes that this one names, if they are not in the list under another
+/// name.
+fn store_names(answered: &Answered, address: &str, store: &[String]) -> Vec<String> {
+    let own = answered.status.answered_by;
+    let named = |id: &NodeId, named: &String| *id != own && named != address;
+    let nodes = answered.status.nodes.iter();
+    let all_listed = answered.status.nodes.len() <= store.len();
+    nodes
+        .filter(|node| !all_listed && named(&node.id, &node.address))
+        .map(|node| node.address.clone())
+        .collect()
+}
+
+async fn examine(address: &str) -> Result<Answered, String> {
+    let begun = Instant::now();
+    let answer = get(address, routes::STATUS).await?;
+    let took = begun.elapsed();
+    let status = serde_json::from_slice(&answer.body).map_err(|_| {
+        format!("what answers is no holdfast-store (HTTP {})", answer.status.as_u16())
+    })?;
+    let ready = get(address, routes::READYZ).await?;
+    let unready = (!ready.status.is_success())
+        .then(|| String::from_utf8_lossy(&ready.body).lines().collect::<Vec<_>>().join("; "));
+    let first = metrics(address).await?;
+    tokio::time::sleep(CLOCK_WINDOW).await;
+    let looks = [first, metrics(address).await?];
+    Ok(Answered { took, status, unready, looks })
+}
+
+async fn get(address: &str, path: &str) -> Result<holdfast_client::Fetched, String> {
+    fetch(address, path, ANSWER_TIME_MAX).await.map_err(|error| error.to_string())
+}
+
+async fn metrics(address: &str) -> Result<Look, String> {
+    let begun = Instant::now();
+    let answer = get(address, routes::METRICS).await?;
+    let took = begun.elapsed();
+    let text = String::from_utf8_lossy(&answer.body).into_owned();
+    Ok(Look { at: begun + took / 2, took, text })
+}
+
+fn node(address: &str, answered: &Result<Answered, String>) -> Vec<Check> {
+    let answered = match answered {
+        Ok(answered) => answered,
+        Err(why) => {
+            return vec![Check::ok("reach", address, why.clone()).fails(
+                "start that node, or open the way to it (name, route, firewall); `curl http://ADDRESS/livez` tries it",
+            )];
+        }
+    };
+    let Answered { took, status, unready, looks } = answered;
+    let own = status.nodes.iter().find(|node| node.id == status.answered_by);
+    let version = own.and_then(|node| node.version.clone()).unwrap_or_default();
+    let subject = format!("node {} at {address}", status.answered_by);
+    let found = format!("version {version}, answers in {:.1} ms", took.as_secs_f64() * 1e3);
+    let reach = Check::ok("reach", &subject, found);
+    let ready = match unready {
+        None => Check::ok("ready", &subject, "it serves reads and writes"),
+        Some(why) => Check::ok("ready", &subject, why).fails(
+            "its log says why; a node that starts, or has no leader, is not ready (`holdfast status`)",
+        ),
+    };
+    vec![reach, ready, clock(&subject, looks), fsync(&subject, &looks[1].text)]
+}
+
+/// Whether the node's clock runs as fast as this host's.
+fn clock(subject: &str, looks: &[Look; 2]) -> Check {
+    let [first, second] = looks;
+    let values = looks.each_ref().map(|look| value(&look.text, CLOCK));
+    let [Some(before), Some(after)] = values else {
+        return Check::ok("clock", subject, "this version of the node does not tell");
+    };
+    let passed = second.at.duration_since(first.at).as_secs_f64();
+    let rate = (after - before) / passed;
+    // Where in its time the answer was made is not known.
+    let doubt = (first.took + second.took).as_secs_f64() / 2.0 / passed;
+    let off = ((rate - 1.0).abs() - doubt).max(0.0);
+    let check =
+        Check::ok("clock", subject, format!("runs at {rate:.3} of this host's rate, ± {doubt:.3}"));
+    let next = "one of the two hosts' clocks runs wrong: look at its clock source and at pauses of its virtual machine";
+    if off > RATE_OFF_BROKEN {
+        check.fails(next)
+    } else if off > RATE_OFF_MAX {
+        check.warns(next)
+    } else {
+        check
+    }
+}
+
+/// How long the node's disk takes to make writes durable.
+fn fsync(subject: &str, metrics: &str) -> Check {
+    let histogram = Histogram::read(metrics, FSYNC);
+    let Some(histogram) = histogram.filter(|histogram| histogram.count() >= FSYNCS_MIN) else {
+        return Check::ok("fsync", subject, "too few writes since its start to tell");
+    };
+    let text = |part: f64| match histogram.quantile(part) {
+        Some(bound) => format!("at most {:.1} ms", bound.as_secs_f64() * 1e3),
+        None => "more than the histogram holds".to_owned(),
+    };
+    let found = format!("p50 {}, p99 {}, of {} writes", text(0.5), text(0.99), histogram.count());
+    let check = Check::ok("fsync", subject, found);
+    match histogram.quantile(0.99) {
+        Some(p99) if p99 <= FSYNC_P99_MAX => check,
+        _ => check.warns(
+            "every write waits for this disk or the next slower one: give the store a disk of its own",
+        ),
+    }
+}
+
+/// What only shows when all are looked at.
+fn together(statuses: &[&Status]) -> Vec<Check> {
+    let Some(newest) = statuses.iter().max_by_key(|status| (status.leader.is_some(), status.term))
+    else {
+        return Vec::new();
+    };
+    let clusters: BTreeSet<&str> = statuses
+        .iter()
+        .map(|status| status.cluster_id.as_str())
+        .filter(|id| !id.is_empty())
+        .collect();
+    let all: Vec<&str> = clusters.into_iter().collect();
+    let mut one = Check::ok("cluster", "all nodes", format!("cluster {}", all.join(", ")));
+    if all.len() > 1 {
+        one = one.fails("these are nodes of different clusters: correct --store");
+    }
+    let leader = match newest.leader {
+        Some(leader) => {
+            Check::ok("leader", "the cluster", format!("node {leader}, term {}", newest.term))
+        }
+        None => Check::ok("leader", "the cluster", "none").fails(leaderless(newest)),
+    };
+    let versions: BTreeSet<&str> =
+        newest.nodes.iter().filter_map(|node| node.version.as_deref()).collect();
+    let versions: Vec<&str> = versions.into_iter().collect();
+    let mut same = Check::ok("versions", "all nodes", versions.join(", "));
+    if versions.len() > 1 {
+        same = same.warns("finish the upgrade: what is new is not used until all nodes have it");
+    }
+    vec![one, leader, voters(newest), same]
+}
+
+/// How many losses the cluster survives.
+fn voters(status: &Status) -> Check {
+    let voters: Vec<_> = status.nodes.iter().filter(|node| node.voter).collect();
+    let alive = voters.iter().filter(|node| node.version.is_some()).count();
+    let (all, quorum) = (voters.len(), voters.len() / 2 + 1);
+    let check =
+        Check::ok("voters", "the cluster", format!("{alive} of {all} answer, {quorum} are needed"));
+    if alive < quorum {
+        check.fails("start the missing nodes; nothing is lost, and nothing can be written before")
+    } else if alive == quorum && all > 1 {
+        check.warns("the next loss stops all writes: start or replace the missing nodes")
+    } else if all == 1 {
+        check.warns("one node survives no loss: three are meant for production")
+    } else {
+        check
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::*;
+    use crate::commands::status::tests::cluster;
+
+    fn looks(first: f64, second: f64, apart: Duration, took: Duration) -> [Look; 2] {
+        let begun = Instant::now();
+        let text = |seconds: f64| format!("{CLOCK} {seconds}\n");
+        [
+            Look { at: begun, took, text: text(first) },
+            Look { at: begun + apart, took, text: text(second) },
+        ]
+    }
+
+    #[test]
+    fn a_clock_is_judged_by_its_rate_and_not_by_what_it_shows() {
+        let two = Duration::from_secs(2);
+        let quick = Duration::from_millis(1);
+        let verdict = |second: f64, took| clock("n", &looks(100.0, second, two, took)).verdict;
+        assert_eq!(verdict(102.0, quick), Verdict::Ok);
+        assert_eq!(verdict(102.1, quick), Verdict::Warning);
+        assert_eq!(verdict(101.9, quick), Verdict::Warning);
+        assert_eq!(verdict(103.0, quick), Verdict::Failed);
+        assert_eq!(verdict(101.0, quick), Verdict::Failed);
+        assert_eq!(verdict(102.1, Duration::from_millis(200)), Verdict::Ok, "who knows");
+        let old = looks(0.0, 0.0, two, quick).map(|look| Look { text: String::new(), ..look });
+        assert_eq!(clock("n", &old).verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn a_slow_disk_is_warned_of() {
+        let metrics = |fast: u64, all: u64| {
+            format!(
+                "{FSYNC}_bucket{{le=\"0.01\"}} {fast}\n{FSYNC}_bucket{{le=\"1.6\"}} {all}\n{FSYNC}_bucket{{le=\"+Inf\"}} {all}\n"
+            )
+        };
+        assert_eq!(fsync("n", &metrics(100, 100)).verdict, Verdict::Ok);
+        assert_eq!(fsync("n", &metrics(90, 100)).verdict, Verdict::Warning);
+        assert_eq!(fsync("n", &metrics(0, 3)).verdict, Verdict::Ok, "too few to tell");
+        assert_eq!(fsync("n", "").verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn the_cluster_is_judged_as_a_whole() {
+        let verdicts = |statuses: &[&Status]| {
+            let checks = together(statuses).into_iter();
+            checks.map(|check| (check.check, check.verdict)).collect::<BTreeMap<_, _>>()
+        };
+        let whole = verdicts(&[&cluster(&[1, 2, 3])]);
+        assert!(whole.values().all(|verdict| *verdict == Verdict::Ok), "{whole:?}");
+        assert_eq!(verdicts(&[&cluster(&[1, 2])])["voters"], Verdict::Warning);
+        let lost = verdicts(&[&cluster(&[1])]);
+        assert_eq!((lost["voters"], lost["leader"]), (Verdict::Failed, Verdict::Failed));
+        let stranger = Status { cluster_id: "other".to_owned(), ..cluster(&[1, 2, 3]) };
+        assert_eq!(verdicts(&[&cluster(&[1, 2, 3]), &stranger])["cluster"], Verdict::Failed);
+        let mut mixed = cluster(&[1, 2, 3]);
+        mixed.nodes[0].version = Some("0.0.9".to_owned());
+        assert_eq!(verdicts(&[&mixed])["versions"], Verdict::Warning);
+        assert!(together(&[]).is_empty());
+    }
+}

@@ -1,0 +1,50 @@
+//! `holdfast doctor` against real nodes.
+
+use holdfast_tests::{Cluster, python};
+use serde_json::Value;
+
+/// The checks of a kind, with their verdicts.
+fn verdicts(document: &Value, kind: &str) -> Vec<String> {
+    let checks = document["checks"].as_array().into_iter().flatten();
+    let of_kind = checks.filter(|check| check["check"] == kind);
+    of_kind.filter_map(|check| check["verdict"].as_str().map(str::to_owned)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_is_examined_and_a_missing_node_found() {
+    let mut cluster = Cluster::start(3).await;
+    let python = python::python().display().to_string();
+    let keys = cluster.client().keys(holdfast_tests::cluster::job("doctor"));
+    for n in 0..30 {
+        keys.add("n", n, holdfast_tests::soon()).await.expect("a cluster at work");
+    }
+    // One node is enough to be told of the others.
+    let one = cluster.address(1).to_owned();
+    let examined = cluster.cli_at(&one, &["-o", "json", "doctor", "--python", &python]).await;
+    let document: Value = serde_json::from_str(&examined.stdout).expect("JSON was asked for");
+    assert_eq!((examined.code, &document["healthy"]), (Some(0), &Value::Bool(true)), "{document}");
+    for kind in ["reach", "ready", "clock", "fsync"] {
+        assert_eq!(verdicts(&document, kind).len(), 3, "{kind}: {document}");
+    }
+    assert_eq!(verdicts(&document, "voters"), ["ok"]);
+    let torch = document["checks"].as_array().and_then(|checks| checks.last());
+    let found = torch.and_then(|torch| torch["found"].as_str()).unwrap_or_default();
+    assert!(found.contains("PyTorch 2."), "{document}");
+
+    let gone = cluster.follower().await;
+    cluster.kill(gone);
+    let table = cluster.cli(&["doctor"]).await;
+    assert_eq!(table.code, Some(1), "{table:?}");
+    let line = table.stdout.lines().find(|line| line.starts_with("FAILED")).unwrap_or_default();
+    assert!(line.contains(cluster.address(gone)) && line.contains("start that node"), "{table:?}");
+    assert!(table.stdout.contains("the next loss stops all writes"), "{table:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_cluster_it_says_so_and_ends() {
+    let cluster = Cluster::plan(2, &[]);
+    let examined = cluster.cli(&["doctor"]).await;
+    assert_eq!(examined.code, Some(1), "{examined:?}");
+    let failed = examined.stdout.lines().filter(|line| line.starts_with("FAILED"));
+    assert_eq!(failed.count(), 2, "{examined:?}");
+}
