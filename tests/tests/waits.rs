@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use holdfast_client::Deadline;
 use holdfast_tests::{Agent, Cluster, Script, TcpStore, eventually};
 use serde_json::Value;
 
@@ -86,6 +87,23 @@ async fn a_rank_of_pytorch_that_never_came_is_named() {
     assert!(table.contains(wanted), "{table}");
     job.order("stop").await;
     job.succeeds().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_without_an_agent_is_shown_too() {
+    let cluster = Cluster::start(1).await;
+    let keys = cluster.client().keys(holdfast_tests::cluster::job("bare"));
+    keys.put("there", "x", holdfast_tests::soon()).await.expect("a cluster at work");
+    let waiting = keys.wait(vec!["there".into(), "ready".into()], Deadline::never());
+    let looking = async {
+        let group = groups(&cluster, "bare", 1).await.remove(0);
+        assert_eq!(group["keys"], serde_json::json!(["ready"]));
+        assert_eq!(group["waiters"][0]["host"], Value::Null);
+    };
+    tokio::select! {
+        released = waiting => panic!("nobody set the key: {released:?}"),
+        () = looking => {}
+    }
 }
 
 /// Clients that ask once a second for a key that is absent cost one read a

@@ -12,6 +12,8 @@ pub const CLIENTS_MAX: usize = 1_024;
 pub const WAITS_MAX: usize = 1_024;
 /// Most keys of one wait that are named.
 pub const WAIT_KEYS_MAX: usize = 512;
+/// Most waits beside those of agents that one node names.
+pub const OTHER_WAITS_MAX: usize = 1_024;
 /// Longest report in bytes, about; an agent leaves waits out to stay below it,
 /// and a node does not keep a longer one.
 pub const REPORT_BYTES_MAX: usize = 256 * 1024;
@@ -92,6 +94,33 @@ pub struct Agents {
     pub unreachable: Vec<NodeId>,
     /// Reports that nodes had no room for.
     pub left_out: u64,
+    /// Waits that have been blocked for some time and are no agent's: of
+    /// command lines, programs and agents of an earlier version.
+    #[serde(default)]
+    pub others: Vec<OtherWait>,
+    /// Such waits beyond those that are named.
+    #[serde(default)]
+    pub others_left_out: u64,
+}
+
+/// A wait that no agent tells of: nobody knows whose it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct OtherWait {
+    /// In which job.
+    pub job: Name,
+    /// In which run.
+    pub run: Name,
+    /// The keys that are missing.
+    pub keys: Vec<Blob>,
+    /// Keys beyond those that are named.
+    pub keys_left_out: u64,
+    /// See [`AgentWait::at_least`].
+    pub at_least: Option<i64>,
+    /// For how long it has been parked on its node.
+    pub blocked_ms: u64,
+    /// The node where it is parked.
+    pub node: NodeId,
 }
 
 /// One agent.

@@ -44,7 +44,7 @@ pub mod status;
 pub mod stream;
 pub mod watch;
 
-pub use agent::{AgentClient, AgentReport, AgentStatus, AgentWait, Agents};
+pub use agent::{AgentClient, AgentReport, AgentStatus, AgentWait, Agents, OtherWait};
 pub use blob::Blob;
 pub use command::{
     ClusterCommand, Command, Compare, Entry, KeyValue, KvOp, LogTime, Nonce, Proposal, Revision,

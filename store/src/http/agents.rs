@@ -8,8 +8,12 @@ use std::time::{Duration, Instant};
 use axum::Json;
 use axum::extract::State;
 use futures::future::join_all;
-use holdfast_api::agent::{CLIENTS_MAX, REPORT_BYTES_MAX, WAITS_MAX};
-use holdfast_api::{AgentReport, AgentStatus, AgentWait, Agents, Condition, Name, Scope, Until};
+use holdfast_api::agent::{
+    CLIENTS_MAX, OTHER_WAITS_MAX, REPORT_BYTES_MAX, WAIT_KEYS_MAX, WAITS_MAX,
+};
+use holdfast_api::{
+    AgentReport, AgentStatus, AgentWait, Agents, Condition, Name, NodeId, OtherWait, Scope, Until,
+};
 use http::{HeaderMap, Method};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -19,12 +23,16 @@ use super::problem::extract::Params;
 use super::problem::{Failure, ReadProblems};
 use crate::dial;
 use crate::node::Node;
+use crate::node::waits::Untold;
 
 /// Path of the agents that are connected to one node, for other nodes.
 pub const OWN_AGENTS: &str = "/raft/v1/agents";
 
 /// How long another node may take to name its agents.
 const ASK_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// A wait is worth telling when it has been blocked for this long.
+const BLOCKED_MIN: Duration = Duration::from_secs(1);
 
 /// Bytes of reports that a node keeps; what does not fit is only counted.
 const KEPT_BYTES_MAX: usize = 32 * 1024 * 1024;
@@ -82,6 +90,13 @@ impl Kept {
 }
 
 impl Place {
+    /// Whether something was told: there is an agent at the other end, and it
+    /// tells of its waits.
+    pub fn is_taken(&self) -> bool {
+        let kept = self.reports.0.lock();
+        kept.told.contains_key(&self.id) || kept.left_out.contains(&self.id)
+    }
+
     /// Takes the place of what was told before.
     pub fn tell(&self, report: AgentReport) {
         let size = report.size();
@@ -120,9 +135,9 @@ pub struct AgentsParams {
 }
 
 impl AgentsParams {
-    fn wants(&self, report: &AgentReport) -> bool {
-        self.job.as_ref().is_none_or(|job| *job == report.job)
-            && self.run.as_ref().is_none_or(|run| *run == report.run)
+    fn wants(&self, job: &Name, run: &Name) -> bool {
+        self.job.as_ref().is_none_or(|wanted| wanted == job)
+            && self.run.as_ref().is_none_or(|wanted| wanted == run)
     }
 }
 
@@ -151,11 +166,14 @@ pub async fn agents(
             Some(theirs) => {
                 all.agents.extend(theirs.agents);
                 all.left_out += theirs.left_out;
+                all.others.extend(theirs.others);
+                all.others_left_out += theirs.others_left_out;
             }
             None => all.unreachable.push(id),
         }
     }
-    all.agents.retain(|agent| params.wants(&agent.report));
+    all.agents.retain(|agent| params.wants(&agent.report.job, &agent.report.run));
+    all.others.retain(|wait| params.wants(&wait.job, &wait.run));
     put_in_order(&mut all.agents);
     Ok(Json(all))
 }
@@ -180,7 +198,27 @@ fn own(reports: &Reports, node: &Node) -> Agents {
         }
         AgentStatus { report, node: node.id(), told_ms_ago }
     });
-    Agents { agents: agents.collect(), unreachable: Vec::new(), left_out }
+    let agents = agents.collect();
+    let waits = node.effects().waits.lock().untold(BLOCKED_MIN, OTHER_WAITS_MAX, WAIT_KEYS_MAX);
+    let others = waits.0.into_iter().map(|wait| other(wait, node.id())).collect();
+    let others_left_out = waits.1 as u64;
+    Agents { agents, unreachable: Vec::new(), left_out, others, others_left_out }
+}
+
+fn other(wait: Untold, node: NodeId) -> OtherWait {
+    let at_least = wait.missing.iter().find_map(|condition| match condition.until {
+        Until::AtLeast(least) => Some(least),
+        Until::Exists => None,
+    });
+    OtherWait {
+        job: wait.run.job,
+        run: wait.run.run,
+        keys: wait.missing.into_iter().map(|condition| condition.key).collect(),
+        keys_left_out: wait.left_out as u64,
+        at_least,
+        blocked_ms: u64::try_from(wait.blocked.as_millis()).unwrap_or(u64::MAX),
+        node,
+    }
 }
 
 /// Leaves the keys that are missing; whether the wait is still blocked.

@@ -400,7 +400,9 @@ impl Connection {
         });
         let replies = self.replies.clone();
         let waiting = move |revision| replies.send(id, ReplyBody::Waiting { revision }, None);
-        if let Some(wait) = self.node.wait(scope, conditions, since, waiting, ended) {
+        if let Some(wait) =
+            self.node.wait(scope, conditions, since, self.report.is_taken(), waiting, ended)
+        {
             let mut parked = self.parked.lock();
             match parked.get_mut(&id) {
                 Some(place) => *place = Parked::Wait { _parked: wait },

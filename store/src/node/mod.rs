@@ -248,12 +248,14 @@ impl Node {
 
     /// Waits for conditions. `ended` hears once how it ended; `waiting` is
     /// called first, with the revision of the registration, if something is
-    /// missing. Dropping what is returned forgets the wait.
+    /// missing. Dropping what is returned forgets the wait. `told` says that an
+    /// agent tells operators of it.
     pub fn wait(
         &self,
         scope: &Scope,
         conditions: Vec<Condition>,
         since: Option<Revision>,
+        told: bool,
         waiting: impl FnOnce(Revision),
         ended: waits::Ended,
     ) -> Option<ParkedWait> {
@@ -277,8 +279,9 @@ impl Node {
             }
         };
         let revision = machine.revision().max(since.unwrap_or(0));
-        let registered =
-            self.inner.effects.waits.lock().register(machine, run, conditions, since, ended);
+        let mut waits = self.inner.effects.waits.lock();
+        let registered = waits.register(machine, run, conditions, since, told, ended);
+        drop(waits);
         drop(state);
         match registered {
             Registered::Parked(id) => {

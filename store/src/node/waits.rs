@@ -5,9 +5,11 @@
 //! sequence and no log entry, so that its client may ask again anywhere.
 
 use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
 use holdfast_api::{Blob, ChangeKind, Condition, Problem, Refusal, Revision, WatchBatch};
 use holdfast_machine::{Machine, RunKey};
+use tokio::time::Instant;
 
 /// How a wait ends: the revision by which all was met, or why it cannot be.
 pub type Ended = Box<dyn FnOnce(Result<Revision, Problem>) + Send>;
@@ -28,7 +30,23 @@ struct Wait {
     /// Changes up to this revision were seen when it was registered.
     since: Revision,
     missing: Vec<Condition>,
+    /// Its agent tells operators of it.
+    told: bool,
+    began: Instant,
     ended: Ended,
+}
+
+/// A wait of which no agent tells.
+#[derive(Debug)]
+pub struct Untold {
+    /// In which run.
+    pub run: RunKey,
+    /// What it misses, the first of it.
+    pub missing: Vec<Condition>,
+    /// Conditions beyond those.
+    pub left_out: usize,
+    /// For how long it has been parked here.
+    pub blocked: Duration,
 }
 
 /// All parked waits of a node.
@@ -49,6 +67,7 @@ impl Waits {
         run: RunKey,
         conditions: Vec<Condition>,
         since: Option<Revision>,
+        told: bool,
         ended: Ended,
     ) -> Registered {
         let missing: Vec<Condition> =
@@ -67,7 +86,8 @@ impl Waits {
             keys.entry(condition.key.clone()).or_default().insert(id);
         }
         let since = machine.revision().max(since.unwrap_or(0));
-        self.waits.insert(id, Wait { run, since, missing, ended });
+        let began = Instant::now();
+        self.waits.insert(id, Wait { run, since, missing, told, began, ended });
         Registered::Parked(id)
     }
 
@@ -117,6 +137,24 @@ impl Waits {
         for (_, wait) in self.waits.drain() {
             (wait.ended)(Err(problem.clone()));
         }
+    }
+
+    /// The waits of which no agent tells, parked for so long at least: the
+    /// oldest `count`, with `keys` conditions of each, and how many there are
+    /// beyond.
+    pub fn untold(&self, at_least: Duration, count: usize, keys: usize) -> (Vec<Untold>, usize) {
+        let now = Instant::now();
+        let old = |wait: &&Wait| !wait.told && now.duration_since(wait.began) >= at_least;
+        let mut waits: Vec<&Wait> = self.waits.values().filter(old).collect();
+        waits.sort_by_key(|wait| wait.began);
+        let left_out = waits.len().saturating_sub(count);
+        let show = |wait: &Wait| Untold {
+            run: wait.run.clone(),
+            missing: wait.missing.iter().take(keys).cloned().collect(),
+            left_out: wait.missing.len().saturating_sub(keys),
+            blocked: now.duration_since(wait.began),
+        };
+        (waits.into_iter().take(count).map(show).collect(), left_out)
     }
 
     /// How many are parked.

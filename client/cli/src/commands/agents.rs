@@ -34,6 +34,10 @@ pub(crate) fn talk(context: &Context, agents: &Agents) {
     if agents.left_out > 0 {
         context.talk(format!("{} agents told more than a node keeps", agents.left_out));
     }
+    if agents.others_left_out > 0 {
+        let count = agents.others_left_out;
+        context.talk(format!("{count} waits of programs without an agent are not shown"));
+    }
 }
 
 /// The agents of the job and run that were named, or all of them.
@@ -173,7 +177,8 @@ train  r1   b     7    127.0.0.1:29500  1          2            4      0      2
 
     #[test]
     fn json_is_the_document_of_the_api() {
-        let agents = Agents { agents: vec![agent("a", 0..1)], unreachable: vec![3], left_out: 0 };
+        let agents =
+            Agents { agents: vec![agent("a", 0..1)], unreachable: vec![3], ..Agents::default() };
         let printed: serde_json::Value =
             serde_json::from_slice(&render(&agents, Output::Json).unwrap()).unwrap();
         assert_eq!(printed, serde_json::to_value(&agents).unwrap());

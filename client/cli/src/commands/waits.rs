@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::time::Duration;
 
-use holdfast_api::{AgentWait, Agents, Blob, Name, NodeId};
+use holdfast_api::{Agents, Blob, Name, NodeId};
 use serde::Serialize;
 
 use super::{Context, agents};
@@ -58,7 +58,8 @@ struct Group {
 
 #[derive(Debug, PartialEq, Serialize)]
 struct Waiter {
-    host: String,
+    /// Null where no agent tells.
+    host: Option<String>,
     pid: Option<u32>,
     rank: Option<u64>,
     blocked_ms: u64,
@@ -66,33 +67,24 @@ struct Waiter {
 
 impl Waits {
     fn of(agents: &Agents) -> Waits {
-        let mut groups: BTreeMap<(&Name, &Name, String), Group> = BTreeMap::new();
+        let mut groups = Groups::default();
         for agent in &agents.agents {
             let report = &agent.report;
             for wait in &report.waits {
-                let missing = in_words(wait);
-                let what = missing.clone().unwrap_or_else(|| format!("{:?}", wait.keys));
                 let waiter = Waiter {
-                    host: report.host.clone(),
+                    host: Some(report.host.clone()),
                     pid: wait.pid,
                     rank: wait.rank,
                     blocked_ms: wait.blocked_ms,
                 };
-                let group =
-                    groups.entry((&report.job, &report.run, what)).or_insert_with(|| Group {
-                        job: report.job.clone(),
-                        run: report.run.clone(),
-                        missing,
-                        keys: wait.keys.clone(),
-                        at_least: wait.at_least,
-                        blocked_ms: 0,
-                        waiters: Vec::new(),
-                        waiters_left_out: 0,
-                    });
-                group.blocked_ms = group.blocked_ms.max(wait.blocked_ms);
-                group.waiters.push(waiter);
+                groups.add((&report.job, &report.run), &wait.keys, wait.at_least, waiter);
             }
         }
+        for wait in &agents.others {
+            let waiter = Waiter { host: None, pid: None, rank: None, blocked_ms: wait.blocked_ms };
+            groups.add((&wait.job, &wait.run), &wait.keys, wait.at_least, waiter);
+        }
+        let Groups(groups) = groups;
         let mut waits: Vec<Group> = groups.into_values().collect();
         for group in &mut waits {
             group.waiters.sort_by(|a, b| {
@@ -108,6 +100,35 @@ impl Waits {
         waits.sort_by_key(|group| std::cmp::Reverse(group.blocked_ms));
         let count = agents.agents.len() as u64;
         Waits { waits, agents: count, unreachable: agents.unreachable.clone() }
+    }
+}
+
+/// Those who wait for the same, by job, run and what that is.
+#[derive(Default)]
+struct Groups<'a>(BTreeMap<(&'a Name, &'a Name, String), Group>);
+
+impl<'a> Groups<'a> {
+    fn add(
+        &mut self,
+        (job, run): (&'a Name, &'a Name),
+        keys: &[Blob],
+        at_least: Option<i64>,
+        waiter: Waiter,
+    ) {
+        let missing = in_words(keys, at_least);
+        let what = missing.clone().unwrap_or_else(|| format!("{keys:?} {at_least:?}"));
+        let group = self.0.entry((job, run, what)).or_insert_with(|| Group {
+            job: job.clone(),
+            run: run.clone(),
+            missing,
+            keys: keys.to_vec(),
+            at_least,
+            blocked_ms: 0,
+            waiters: Vec::new(),
+            waiters_left_out: 0,
+        });
+        group.blocked_ms = group.blocked_ms.max(waiter.blocked_ms);
+        group.waiters.push(waiter);
     }
 }
 
@@ -134,9 +155,9 @@ fn left_out(agents: &Agents) -> impl Iterator<Item = Group> {
 }
 
 /// What a wait misses, if all its keys are PyTorch's.
-fn in_words(wait: &AgentWait) -> Option<String> {
-    let read = |key: &Blob| pytorch::missing(key, wait.at_least);
-    let missing: Option<BTreeSet<Missing>> = wait.keys.iter().map(read).collect();
+fn in_words(keys: &[Blob], at_least: Option<i64>) -> Option<String> {
+    let read = |key: &Blob| pytorch::missing(key, at_least);
+    let missing: Option<BTreeSet<Missing>> = keys.iter().map(read).collect();
     missing.filter(|missing| !missing.is_empty()).map(|missing| pytorch::sentence(&missing))
 }
 
@@ -170,7 +191,7 @@ impl Group {
         let rows = self.waiters.iter().take(WAITERS_MAX).map(|waiter| {
             [
                 format!("    {}", cell(waiter.rank)),
-                waiter.host.clone(),
+                cell(waiter.host.as_ref()),
                 cell(waiter.pid),
                 since(waiter.blocked_ms),
             ]
@@ -206,6 +227,8 @@ impl Document for Waits {
 
 #[cfg(test)]
 mod tests {
+    use holdfast_api::{AgentWait, OtherWait};
+
     use super::agents::tests::agent;
     use super::*;
     use crate::output::{Output, render};
@@ -256,6 +279,26 @@ job train, run r1: rank 5 has not published its gloo address
         assert_eq!(json["waits"][1]["waiters"][2]["host"], "node-b");
         assert_eq!(json["waits"][0]["missing"], serde_json::Value::Null);
         assert_eq!(json["waits"][0]["keys"][0], "/mine");
+    }
+
+    #[test]
+    fn a_wait_that_is_no_agents_is_shown_without_its_host() {
+        let other = OtherWait {
+            job: "train".parse().unwrap(),
+            run: "r1".parse().unwrap(),
+            keys: vec!["ready".into()],
+            keys_left_out: 0,
+            at_least: None,
+            blocked_ms: 2_000,
+            node: 1,
+        };
+        let wanted = "\
+job train, run r1: not there: ready
+  1 waits, the longest for 2s
+    RANK  HOST  PID  SINCE
+    -     -     -    2s
+";
+        assert_eq!(table(&Agents { others: vec![other], ..Agents::default() }), wanted);
     }
 
     #[test]

@@ -112,6 +112,7 @@ pub async fn wait(
         &scope,
         conditions,
         since,
+        false,
         |revision| registered = revision,
         Box::new(|result| drop(tell.send(result))),
     );
