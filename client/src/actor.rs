@@ -301,10 +301,12 @@ impl Actor {
 
     fn attempt(&mut self, address: String) {
         let cluster_id = self.navigator.cluster_id().map(str::to_owned);
+        let token_file = self.options.token_file.clone();
         let timeout = self.options.connect_timeout;
         let tasks = self.tasks.clone();
         let attempt = async move {
-            let result = connect(&address, cluster_id.as_deref(), timeout, &tasks).await;
+            let cluster_id = cluster_id.as_deref();
+            let result = connect(&address, cluster_id, token_file, timeout, &tasks).await;
             (address, result)
         };
         self.attempts.push(attempt.boxed());
@@ -321,6 +323,9 @@ impl Actor {
             Err(error) => {
                 tracing::debug!(address, %error, "cannot connect");
                 self.navigator.attempt_failed(&address, error.to_string(), now, random);
+                if let Some(problem) = self.navigator.denied(&address, error.denial()) {
+                    self.calls.shut_out(&problem);
+                }
             }
             Ok((hello, connection)) => {
                 if self.navigator.connected(&address, &hello, now, random) == Arrival::Drop {

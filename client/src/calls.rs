@@ -406,6 +406,14 @@ impl Calls {
         }
     }
 
+    /// No node lets this client in: nothing that is open was ever sent.
+    pub(crate) fn shut_out(&mut self, problem: &Problem) {
+        let ids: Vec<CallId> = self.open.keys().copied().collect();
+        for id in ids {
+            self.fail(id, Error::refused(problem.clone()));
+        }
+    }
+
     /// The connection is gone: everything on it is to be sent again.
     pub(crate) fn link_lost(&mut self, why: &str) {
         self.tenancy.link_lost();

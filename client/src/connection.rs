@@ -2,12 +2,13 @@
 //! that turn bytes into frames and frames into bytes.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use holdfast_api::{Hello, Problem, Reply, Request, routes, stream};
+use holdfast_api::{Code, Hello, Problem, Reply, Request, Token, routes, stream};
 use http::{StatusCode, header};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::upgrade::Upgraded;
@@ -20,6 +21,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::frame::{self, FrameError};
+use crate::token_file::{self, TokenFileError};
 
 /// Most frames read and not yet looked at.
 const INCOMING_FRAMES_MAX: usize = 4;
@@ -43,6 +45,8 @@ pub(crate) enum ConnectionError {
     Refused(Box<Problem>),
     #[error("it answered {0} instead of opening a stream; is it a holdfast-store?")]
     NotANode(StatusCode),
+    #[error("it was not asked: {0}")]
+    Token(#[from] TokenFileError),
     #[error("it sent {0}")]
     Frame(#[from] FrameError),
     #[error("it closed the connection")]
@@ -51,6 +55,18 @@ pub(crate) enum ConnectionError {
     Broken(io::Error),
     #[error("it did not answer a probe")]
     Silent,
+}
+
+impl ConnectionError {
+    /// The node's refusal, if it did not accept this client's token.
+    pub(crate) fn denial(&self) -> Option<&Problem> {
+        match self {
+            ConnectionError::Refused(problem) if problem.code == Code::Unauthorized => {
+                Some(problem)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// A connection in use. Dropping it ends it and its tasks.
@@ -75,14 +91,16 @@ impl Connection {
 pub(crate) async fn connect(
     address: &str,
     cluster_id: Option<&str>,
+    token_file: Option<PathBuf>,
     timeout: Duration,
     tasks: &TaskTracker,
 ) -> Result<(Hello, Connection), ConnectionError> {
     let signs_of_life = Arc::new(AtomicU64::new(0));
     let shake_hands = async {
+        let token = token(token_file).await?;
         let tcp = TcpStream::connect(address).await.map_err(ConnectionError::Connect)?;
         tcp.set_nodelay(true).map_err(ConnectionError::Connect)?;
-        let (tcp, behind) = upgrade(tcp, address, cluster_id).await?;
+        let (tcp, behind) = upgrade(tcp, address, cluster_id, token.as_ref()).await?;
         let (read, write) = tcp.into_split();
         let mut frames = FrameReader::new(read, &behind, signs_of_life.clone());
         let hello = frame::decode_hello(&frames.next().await?)?;
@@ -102,6 +120,14 @@ pub(crate) async fn connect(
     Ok((hello, connection))
 }
 
+/// The token to send. A disk may hang: the thread that reads is not waited for
+/// longer than the whole attempt.
+async fn token(file: Option<PathBuf>) -> Result<Option<Token>, ConnectionError> {
+    let Some(file) = file else { return Ok(None) };
+    let read = tokio::task::spawn_blocking(move || token_file::read(&file)).await;
+    Ok(Some(read.map_err(|error| ConnectionError::Connect(io::Error::other(error)))??))
+}
+
 async fn until(end: CancellationToken, task: impl Future<Output = ()>) {
     // Either way there is nothing to report: the channels say it all.
     let _ = end.run_until_cancelled(task).await;
@@ -113,6 +139,7 @@ async fn upgrade(
     tcp: TcpStream,
     address: &str,
     cluster_id: Option<&str>,
+    token: Option<&Token>,
 ) -> Result<(TcpStream, Bytes), ConnectionError> {
     let mut request = http::Request::get(routes::STREAM)
         .header(header::HOST, address)
@@ -120,6 +147,9 @@ async fn upgrade(
         .header(header::UPGRADE, stream::UPGRADE);
     if let Some(cluster_id) = cluster_id {
         request = request.header(routes::CLUSTER_HEADER, cluster_id);
+    }
+    if let Some(token) = token {
+        request = request.header(header::AUTHORIZATION, token.authorization());
     }
     let invalid =
         |error| ConnectionError::Connect(io::Error::new(io::ErrorKind::InvalidInput, error));

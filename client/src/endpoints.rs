@@ -1,6 +1,6 @@
 //! The nodes that a client knows, and which of them may be tried when.
 
-use holdfast_api::LeaderHint;
+use holdfast_api::{LeaderHint, Problem};
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
@@ -26,6 +26,8 @@ struct Endpoint {
     not_before: Option<Instant>,
     /// What it said last, or why it could not be asked.
     said: Option<String>,
+    /// Its refusal to let this client in, if that was its last answer.
+    denial: Option<Problem>,
 }
 
 /// Which node to try.
@@ -100,6 +102,26 @@ impl Endpoints {
         known.failures = known.failures.saturating_add(1);
     }
 
+    /// Whether the last failure of a node was a refusal to let this client in.
+    pub(crate) fn denied(&mut self, address: &str, denial: Option<Problem>) {
+        if let Some(known) = self.find(address) {
+            known.denial = denial;
+        }
+    }
+
+    /// A refusal to let this client in, if each node was tried and at least
+    /// one said so. Each is to be tried anew after that.
+    pub(crate) fn take_denial(&mut self) -> Option<Problem> {
+        if self.known.iter().any(|known| known.failures == 0) {
+            return None;
+        }
+        let denial = self.known.iter().find_map(|known| known.denial.clone())?;
+        for known in &mut self.known {
+            (known.failures, known.not_before, known.denial) = (0, None, None);
+        }
+        Some(denial)
+    }
+
     /// The node answered, but that alone makes it of no use yet.
     pub(crate) fn said(&mut self, address: &str, what: String) {
         if let Some(known) = self.find(address) {
@@ -138,13 +160,15 @@ impl Endpoints {
 
 impl Endpoint {
     fn new(address: String, given: bool) -> Self {
-        Endpoint { address, given, failures: 0, not_before: None, said: None }
+        Endpoint { address, given, failures: 0, not_before: None, said: None, denial: None }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use holdfast_api::Code;
 
     use super::*;
 
@@ -194,6 +218,24 @@ mod tests {
         let known: Vec<_> = endpoints.tried().into_iter().map(|(address, _)| address).collect();
         assert_eq!(known, ["a:1", "b:1", "c:1", "e:1"]);
         assert_eq!(endpoints.ready_at("d:1", now), None);
+    }
+
+    #[test]
+    fn a_client_is_shut_out_once_each_node_was_tried_and_one_said_so() {
+        let (mut endpoints, now) = (three(), Instant::now());
+        let denial = Problem::refused(Code::Unauthorized, "no token");
+        let fail = |endpoints: &mut Endpoints, address: &str, denial: Option<&Problem>| {
+            endpoints.failed(address, "it failed".to_owned(), now, 1.0);
+            endpoints.denied(address, denial.cloned());
+            endpoints.take_denial()
+        };
+        assert_eq!(fail(&mut endpoints, "a:1", Some(&denial)), None);
+        assert_eq!(fail(&mut endpoints, "b:1", None), None);
+        assert_eq!(fail(&mut endpoints, "c:1", None), Some(denial.clone()));
+        assert_eq!(endpoints.next(now, |_| false), now_at("a:1"), "each is tried anew");
+        for address in ["a:1", "b:1", "c:1"] {
+            assert_eq!(fail(&mut endpoints, address, None), None, "unreachable is no denial");
+        }
     }
 
     #[test]

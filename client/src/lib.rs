@@ -59,6 +59,7 @@
 //! | `flights` | pure: identical reads share one answer |
 //! | `session`, `tenancy` | pure: sequences and acknowledgements; opening, keeping, closing |
 //! | `navigator`, `endpoints`, `backoff` | pure: which node to talk to, and when |
+//! | `token_file` | the rim: the shared token, read for each connection |
 //! | `liveness` | pure: a silent connection or a dead one |
 //! | `frame` | pure: frames to bytes and back |
 //! | `fetch` | one question by plain HTTP, beside the stream |
@@ -108,6 +109,7 @@ mod replies;
 mod session;
 mod statistics;
 mod tenancy;
+mod token_file;
 mod watch;
 
 pub use client::{
@@ -120,4 +122,5 @@ pub use fetch::{FETCH_BYTES_MAX, FetchError, Fetched, fetch};
 pub use keys::{Compared, Keys, Page, Popped, Transacted};
 pub use options::{ENDPOINTS_MAX, EndpointError, Options, parse_endpoints};
 pub use statistics::Statistics;
+pub use token_file::{TokenFileError, check_token_file};
 pub use watch::{WATCH_BATCHES_MAX, WATCH_BYTES_MAX, Watch};

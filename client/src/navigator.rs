@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use holdfast_api::{Hello, LeaderHint, NodeId};
+use holdfast_api::{Hello, LeaderHint, NodeId, Problem};
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
@@ -73,6 +73,8 @@ pub(crate) struct Navigator {
     search: Search,
     /// Of the first node that said one. It never changes.
     cluster_id: Option<String>,
+    /// Whether any node ever let this client in.
+    admitted: bool,
 }
 
 #[derive(Debug)]
@@ -122,6 +124,7 @@ impl Navigator {
             hint: None,
             search: Search::default(),
             cluster_id: None,
+            admitted: false,
         }
     }
 
@@ -250,6 +253,7 @@ impl Navigator {
         now: Instant,
         random: Random<'_>,
     ) -> Arrival {
+        self.admitted = true;
         let why = self.finish_attempt(address).map_or(Why::Search, |attempt| attempt.why);
         if let Err(why) = self.check_cluster(&hello.cluster_id) {
             self.endpoints.failed(address, why, now, random());
@@ -320,6 +324,15 @@ impl Navigator {
     ) {
         self.finish_attempt(address);
         self.endpoints.failed(address, why, now, random());
+    }
+
+    /// The node said why it does not let this client in, or failed otherwise.
+    /// Answers the reason once it is clear that none will: each node was tried,
+    /// and those that answered said so. A client that was let in before is
+    /// patient: its token may just be being replaced.
+    pub(crate) fn denied(&mut self, address: &str, denial: Option<&Problem>) -> Option<Problem> {
+        self.endpoints.denied(address, denial.cloned());
+        if self.admitted { None } else { self.endpoints.take_denial() }
     }
 
     fn finish_attempt(&mut self, address: &str) -> Option<Attempt> {

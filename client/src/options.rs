@@ -1,5 +1,6 @@
 //! Options of a client, and how a list of endpoints is written.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Most endpoints in one list.
@@ -11,6 +12,9 @@ pub struct Options {
     /// Nodes to ask first, `host:port` each. One is enough: the others are
     /// learned from it.
     pub endpoints: Vec<String>,
+    /// File with the token that the cluster asks for. Read for each connection:
+    /// a token that was replaced there is used from the next one on.
+    pub token_file: Option<PathBuf>,
     /// Bound on one attempt to connect, from the first packet to the node's
     /// [`Hello`](holdfast_api::Hello).
     pub connect_timeout: Duration,
@@ -38,6 +42,7 @@ impl Options {
     pub fn new(endpoints: Vec<String>) -> Options {
         Options {
             endpoints,
+            token_file: None,
             connect_timeout: Duration::from_secs(1),
             backoff_min: Duration::from_millis(10),
             backoff_max: Duration::from_millis(500),

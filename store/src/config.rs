@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use clap::{Args, ValueEnum};
 use holdfast_api::NodeId;
 use serde::Deserialize;
 
+use crate::access::{Access, AccessError};
 use crate::formation::Plan;
 use crate::raft::ConsensusOptions;
 
@@ -50,6 +52,13 @@ pub struct ServeArgs {
     /// Then run `holdfast node add ID ADDRESS` and `holdfast node promote ID`
     #[arg(long, env = "HOLDFAST_JOIN", value_name = "LIST", conflicts_with = "initial_cluster")]
     pub join: Option<String>,
+    /// File with the token that nodes, agents and command lines share; one a line while it is being
+    /// replaced: the first is sent, all are accepted
+    #[arg(long, env = "HOLDFAST_TOKEN_FILE", value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Listen beyond this machine without a token: whoever reaches the port can do everything
+    #[arg(long, env = "HOLDFAST_INSECURE", value_parser = clap::builder::BoolishValueParser::new())]
+    pub insecure: bool,
     /// How often the leader speaks [default: 50ms]
     #[arg(long, env = "HOLDFAST_HEARTBEAT", value_name = "TIME", value_parser = humantime::parse_duration)]
     pub heartbeat: Option<Duration>,
@@ -83,6 +92,9 @@ struct File {
     listen: Option<String>,
     initial_cluster: Option<String>,
     join: Option<String>,
+    token_file: Option<PathBuf>,
+    #[serde(default)]
+    insecure: bool,
     heartbeat: Option<String>,
     election_min: Option<String>,
     election_max: Option<String>,
@@ -103,6 +115,8 @@ pub struct ServeOptions {
     pub listen: String,
     /// How it finds its place while its folder is empty.
     pub plan: Option<Plan>,
+    /// Who may talk to it.
+    pub access: Access,
     /// Timings and sizes of consensus.
     pub consensus: ConsensusOptions,
     /// How long requests may finish when it stops.
@@ -135,6 +149,17 @@ pub enum ConfigError {
         "{0} is needed: give it as a flag, as an environment variable or in the configuration (`holdfast-store serve --help`)"
     )]
     Missing(&'static str),
+    /// The file of tokens is of no use.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// Whoever reaches the port could do everything.
+    #[error(
+        "--listen {listen} can be reached from other machines, and there is no token: whoever reaches it could read and change everything. Make one, the same for all nodes, agents and command lines: `(umask 077; openssl rand -hex 32 > FILE)`, and add --token-file FILE (or HOLDFAST_TOKEN_FILE); or add --insecure if the network keeps strangers out"
+    )]
+    Unguarded {
+        /// Where it was to listen.
+        listen: String,
+    },
     /// A setting is wrong.
     #[error("{what} {given:?} is wrong: {why}")]
     Wrong {
@@ -164,6 +189,13 @@ impl ServeArgs {
         }
         let listen = self.listen.or(file.listen).ok_or(ConfigError::Missing("--listen"))?;
         check_address("--listen", &listen)?;
+        let token_file = self.token_file.or(file.token_file);
+        let token_file = token_file.filter(|path| !path.as_os_str().is_empty());
+        let access = token_file.map_or(Ok(Access::open()), |path| Access::from_file(&path))?;
+        let decided = access.is_guarded() || self.insecure || file.insecure;
+        if !decided && !is_loopback(&listen) {
+            return Err(ConfigError::Unguarded { listen });
+        }
         // A flag stands above either key of the file.
         let (initial, join) = match (self.initial_cluster, self.join) {
             (None, None) => (file.initial_cluster, file.join),
@@ -213,6 +245,7 @@ impl ServeArgs {
             data_dir: self.data_dir.or(file.data_dir).ok_or(ConfigError::Missing("--data-dir"))?,
             listen,
             plan,
+            access,
             consensus,
             shutdown_grace: time(
                 "shutdown_grace",
@@ -257,6 +290,13 @@ fn check_address(what: &'static str, address: &str) -> Result<(), ConfigError> {
         Ok(_) => Ok(()),
         Err(_) => Err(wrong(what, address, "the port must be a number up to 65535")),
     }
+}
+
+/// Whether only this machine reaches the address. A name could be anybody's.
+fn is_loopback(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 fn parse_addresses(what: &'static str, list: &str) -> Result<Vec<String>, ConfigError> {
@@ -339,6 +379,29 @@ mod tests {
             let error = args(list).merge().unwrap_err().to_string();
             assert!(error.contains(why), "{list:?}: {error}");
         }
+    }
+
+    #[test]
+    fn beyond_loopback_a_node_needs_a_token_or_a_decision() {
+        let at = |listen: &str| ServeArgs { listen: Some(listen.into()), ..args("1=a:1") };
+        for listen in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "localhost:1"] {
+            assert!(!at(listen).merge().unwrap().access.is_guarded(), "{listen}");
+        }
+        for listen in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "node1:1"] {
+            let error = at(listen).merge().unwrap_err().to_string();
+            for part in [listen, "--token-file", "--insecure", "openssl rand"] {
+                assert!(error.contains(part), "{part:?} is missing in: {error}");
+            }
+            assert!(ServeArgs { insecure: true, ..at(listen) }.merge().is_ok(), "{listen}");
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "a-token-of-some-length\n").unwrap();
+        let token_file = Some(file.path().to_owned());
+        let options = ServeArgs { token_file, ..at("0.0.0.0:1") }.merge().unwrap();
+        assert!(options.access.is_guarded());
+        let nowhere = Some("/nonexistent/token".into());
+        let error = ServeArgs { token_file: nowhere, ..at("127.0.0.1:1") }.merge().unwrap_err();
+        assert!(error.to_string().contains("/nonexistent/token"), "{error}");
     }
 
     #[test]

@@ -15,9 +15,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::join_all;
 use holdfast_api::NodeId;
-use http::{HeaderMap, Method};
+use http::{Method, StatusCode};
 use serde::{Deserialize, Serialize};
 
+use crate::access::Access;
 use crate::dial::{self, DialError};
 use crate::raft::peer::{Witness, Witnesses};
 
@@ -159,6 +160,14 @@ pub enum FormationError {
         /// That node's cluster.
         theirs: String,
     },
+    /// Another node lets nobody in without the shared token.
+    #[error(
+        "the node at {address} does not accept this node's token: start all nodes with the same --token-file (or HOLDFAST_TOKEN_FILE)"
+    )]
+    Denied {
+        /// The other node.
+        address: String,
+    },
     /// An address leads to another node.
     #[error(
         "--initial-cluster says that node {meant} is at {address}, but node {reached} answers there"
@@ -174,9 +183,13 @@ pub enum FormationError {
 }
 
 /// Asks a node who it is.
-pub async fn ask_identity(address: &str, limit: Duration) -> Result<Identity, DialError> {
+pub async fn ask_identity(
+    access: &Access,
+    address: &str,
+    limit: Duration,
+) -> Result<Identity, DialError> {
     let asked =
-        dial::request(address, Method::GET, IDENTITY, HeaderMap::new(), Bytes::new(), limit);
+        dial::request(address, Method::GET, IDENTITY, access.headers(), Bytes::new(), limit);
     let (status, _, body) = asked.await?;
     if !status.is_success() {
         let body = String::from_utf8_lossy(&body).into_owned();
@@ -287,6 +300,7 @@ fn new_cluster_id() -> String {
 pub async fn find_place(
     node: NodeId,
     plan: &Plan,
+    access: &Access,
     handed: impl Future<Output = String>,
 ) -> Result<Place, FormationError> {
     let mut handed = std::pin::pin!(handed);
@@ -294,13 +308,13 @@ pub async fn find_place(
     loop {
         let next = tokio::select! {
             cluster_id = &mut handed => return Ok(Place::Member { cluster_id }),
-            next = look(node, plan) => next?,
+            next = look(node, plan, access) => next?,
         };
         let waiting_for = match next {
             Next::Take(place) => return Ok(place),
             Next::HandOver(cluster_id) => {
                 let Plan::Found { initial } = plan else { continue };
-                match hand_over(node, initial, &cluster_id).await {
+                match hand_over(node, initial, &cluster_id, access).await {
                     Ok(()) => return Ok(Place::Founder { cluster_id }),
                     Err(why) => why,
                 }
@@ -315,11 +329,16 @@ pub async fn find_place(
     }
 }
 
-async fn look(node: NodeId, plan: &Plan) -> Result<Next, FormationError> {
+async fn look(node: NodeId, plan: &Plan, access: &Access) -> Result<Next, FormationError> {
     match plan {
-        Plan::Found { initial } => judge(node, initial, &ask_others(node, initial).await),
+        Plan::Found { initial } => {
+            let answers = ask_each_other(node, initial, access).await;
+            admitted(&answers)?;
+            let answers = answers.into_iter().filter_map(|(id, answer)| Some((id, answer.ok()?)));
+            judge(node, initial, &answers.collect())
+        }
         Plan::Join { known } => {
-            let (answers, why) = ask_cluster(known).await;
+            let (answers, why) = ask_cluster(known, access).await?;
             let waiting = || format!("no cluster to join answers: {}", why.join("; "));
             Ok(place_among(node, &answers)?.unwrap_or_else(|| Next::Wait(waiting())))
         }
@@ -328,13 +347,17 @@ async fn look(node: NodeId, plan: &Plan) -> Result<Next, FormationError> {
 
 /// Asks the nodes at these addresses, and the members that they name; gives
 /// the answers by id, and why there are not more.
-async fn ask_cluster(known: &[String]) -> (BTreeMap<NodeId, Identity>, Vec<String>) {
+async fn ask_cluster(
+    known: &[String],
+    access: &Access,
+) -> Result<(BTreeMap<NodeId, Identity>, Vec<String>), FormationError> {
     let (mut answers, mut why) = (BTreeMap::new(), Vec::new());
     let mut asked = BTreeSet::new();
     let mut addresses: BTreeSet<String> = known.iter().cloned().collect();
     while !addresses.is_empty() {
-        let asks = addresses.iter().map(|address| ask_identity(address, ASK_TIME_MAX));
+        let asks = addresses.iter().map(|address| ask_identity(access, address, ASK_TIME_MAX));
         let results = join_all(asks).await;
+        admitted(results.iter().enumerate())?;
         asked.append(&mut addresses);
         for result in results {
             match result {
@@ -350,19 +373,42 @@ async fn ask_cluster(known: &[String]) -> (BTreeMap<NodeId, Identity>, Vec<Strin
         }
         addresses.retain(|address| !asked.contains(address) && asked.len() < ASKED_MAX);
     }
-    (answers, why)
+    Ok((answers, why))
 }
 
-/// Asks the other nodes of the initial cluster who they are.
+/// An error if any of the nodes asked does not accept this node's token.
+fn admitted<'a, K>(
+    answers: impl IntoIterator<Item = (K, &'a Result<Identity, DialError>)>,
+) -> Result<(), FormationError> {
+    for (_, answer) in answers {
+        if let Err(DialError::Refused { address, status: StatusCode::UNAUTHORIZED, .. }) = answer {
+            return Err(FormationError::Denied { address: address.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// Asks the other nodes of the initial cluster who they are; gives the answers
+/// of those that do.
 pub async fn ask_others(
     node: NodeId,
     initial: &BTreeMap<NodeId, String>,
+    access: &Access,
 ) -> BTreeMap<NodeId, Identity> {
+    let answers = ask_each_other(node, initial, access).await;
+    answers.into_iter().filter_map(|(id, answer)| Some((id, answer.ok()?))).collect()
+}
+
+async fn ask_each_other(
+    node: NodeId,
+    initial: &BTreeMap<NodeId, String>,
+    access: &Access,
+) -> BTreeMap<NodeId, Result<Identity, DialError>> {
     let others = initial.iter().filter(|(id, _)| **id != node);
     let asks = others.map(|(id, address)| async move {
-        Some((*id, ask_identity(address, ASK_TIME_MAX).await.ok()?))
+        (*id, ask_identity(access, address, ASK_TIME_MAX).await)
     });
-    join_all(asks).await.into_iter().flatten().collect()
+    join_all(asks).await.into_iter().collect()
 }
 
 /// Has all others write the cluster id down.
@@ -370,12 +416,14 @@ pub async fn hand_over(
     node: NodeId,
     initial: &BTreeMap<NodeId, String>,
     cluster_id: &str,
+    access: &Access,
 ) -> Result<(), String> {
     let founding = Founding { cluster_id: cluster_id.to_owned(), initial: initial.clone() };
     let body = Bytes::from(serde_json::to_vec(&founding).map_err(|e| e.to_string())?);
     let json = (http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
     for (id, address) in initial.iter().filter(|(id, _)| **id != node) {
-        let headers = HeaderMap::from_iter([json.clone()]);
+        let mut headers = access.headers();
+        headers.extend([json.clone()]);
         let asked =
             dial::request(address, Method::POST, FOUND, headers, body.clone(), ASK_TIME_MAX * 5);
         let (status, _, answer) = asked.await.map_err(|e| e.to_string())?;

@@ -14,6 +14,7 @@
 //!
 //! | module | holds |
 //! | --- | --- |
+//! | [`access`] | the shared token: who may talk to this node |
 //! | [`config`] | settings: flags, environment, file, defaults |
 //! | [`serve`], [`dev`] | a node's life; a cluster of child processes |
 //! | [`formation`] | founding a cluster; a place for an empty disk |
@@ -37,6 +38,7 @@
 //! * Every queue, buffer, frame and wait has a bound, and the bound has a name.
 //! * Nothing here depends on a wall clock; time comes from `tokio::time`.
 
+pub mod access;
 pub mod config;
 pub mod dev;
 pub mod dial;

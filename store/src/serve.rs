@@ -78,6 +78,9 @@ fn hint(why: &std::io::Error) -> &'static str {
 pub async fn run(options: ServeOptions) -> Result<(), ServeError> {
     let mut signals = Signals::new()?;
     raise_file_limit();
+    if let Some(warning) = options.access.warning() {
+        tracing::warn!("{warning}");
+    }
     let (dir, node_id) = (options.data_dir.clone(), options.node_id);
     tracing::info!(node = node_id, version = VERSION, data_dir = %dir.display(), "starting");
     let metrics = Arc::new(Metrics::new());
@@ -110,7 +113,8 @@ pub async fn run(options: ServeOptions) -> Result<(), ServeError> {
         Some(Plan::Found { initial }) => initial.clone(),
         Some(Plan::Join { .. }) | None => BTreeMap::new(),
     };
-    let app = App::new(node_id, initial.clone(), metrics, tasks.clone(), stop.clone());
+    let access = options.access.clone();
+    let app = App::new(node_id, initial.clone(), access, metrics, tasks.clone(), stop.clone());
     let serving = http::accept::serve(
         listener,
         http::router(app.clone()),
@@ -119,6 +123,8 @@ pub async fn run(options: ServeOptions) -> Result<(), ServeError> {
         options.shutdown_grace,
     );
     tasks.spawn(serving);
+    let following = options.access.clone().follow_file();
+    tasks.spawn(stop.clone().run_until_cancelled_owned(following));
     tracing::info!(listen = %options.listen, "listening");
 
     let placed = tokio::select! {
@@ -190,7 +196,7 @@ async fn take_place(
         Opened::Existing(storage) => (storage, false),
         Opened::Empty(empty) => {
             let plan = options.plan.as_ref().expect("checked before listening");
-            let place = find_place(options.node_id, plan, app, &mut written).await?;
+            let place = find_place(options, plan, app, &mut written).await?;
             let (cluster_id, founder) = match place {
                 Place::Founder { cluster_id } => (cluster_id, true),
                 Place::Member { cluster_id } => (cluster_id, false),
@@ -224,7 +230,7 @@ async fn start(
         storage.witnesses(),
         Arc::new(move |why| drop(fatal.try_send(why))),
     )?;
-    let transport = Tcp(TcpTransport::new(witnessing.clone()));
+    let transport = Tcp(TcpTransport::new(witnessing.clone(), options.access.clone()));
     let consensus = Consensus::start(
         identity.node_id,
         &identity.cluster_id,
@@ -239,6 +245,7 @@ async fn start(
     let parts = Parts {
         id: identity.node_id,
         cluster_id: identity.cluster_id.clone(),
+        access: options.access.clone(),
         consensus: consensus.clone(),
         state: shared,
         effects,
@@ -263,7 +270,7 @@ async fn start(
 }
 
 async fn find_place(
-    node: NodeId,
+    options: &ServeOptions,
     plan: &Plan,
     app: &App,
     written: &mut Option<oneshot::Sender<()>>,
@@ -278,7 +285,7 @@ async fn find_place(
             Err(_) => std::future::pending().await,
         }
     };
-    formation::find_place(node, plan, handed).await
+    formation::find_place(options.node_id, plan, &options.access, handed).await
 }
 
 /// Makes the cluster's first entry, if that is this node's part and was not
@@ -295,7 +302,7 @@ async fn found_if_due(
         return Ok(());
     }
     if !founder {
-        resume_founding(options.node_id, initial, cluster_id).await?;
+        resume_founding(options, initial, cluster_id).await?;
     }
     tracing::info!(cluster = cluster_id, nodes = %formation::written(initial), "founding the cluster");
     consensus.found(initial).await.map_err(ServeError::Fatal)
@@ -304,17 +311,18 @@ async fn found_if_due(
 /// A founding that broke off between the id and the first entry goes on here,
 /// unless the others have a history that this disk has lost.
 async fn resume_founding(
-    node: NodeId,
+    options: &ServeOptions,
     initial: &BTreeMap<NodeId, String>,
     cluster_id: &str,
 ) -> Result<(), ServeError> {
+    let (node, access) = (options.node_id, &options.access);
     loop {
-        let others = formation::ask_others(node, initial).await;
+        let others = formation::ask_others(node, initial, access).await;
         if let Some((id, _)) = others.iter().find(|(_, other)| !other.members.is_empty()) {
             let (cluster_id, ask) = (cluster_id.to_owned(), initial[id].clone());
             return Err(FormationError::DiskLost { node, cluster_id, ask }.into());
         }
-        match formation::hand_over(node, initial, cluster_id).await {
+        match formation::hand_over(node, initial, cluster_id, access).await {
             Ok(()) => return Ok(()),
             Err(why) => tracing::info!("the founding of the cluster waits: {why}"),
         }

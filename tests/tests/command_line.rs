@@ -75,6 +75,7 @@ async fn what_a_node_cannot_use_is_exit_code_1_with_what_to_do() {
             listen,
             "--initial-cluster",
             &initial,
+            "--insecure",
         ])
     };
     // The port is in use.

@@ -11,9 +11,10 @@ use crate::config::{Layer, StoreList, Timeout};
 use crate::output::Output;
 
 const AFTER_HELP: &str = "\
-Settings: flags go over the environment (HOLDFAST_STORE, HOLDFAST_JOB, HOLDFAST_RUN), which goes
-over a TOML file (--config, HOLDFAST_CONFIG, or ~/.config/holdfast/config.toml if it exists; keys
-store, job, run, output, timeout), which goes over the defaults (store
+Settings: flags go over the environment (HOLDFAST_STORE, HOLDFAST_TOKEN_FILE, HOLDFAST_JOB,
+HOLDFAST_RUN), which goes over a TOML file (--config, HOLDFAST_CONFIG, or
+~/.config/holdfast/config.toml if it exists; keys store, token_file, job, run, output, timeout),
+which goes over the defaults (store
 127.0.0.1:21001,127.0.0.1:21002,127.0.0.1:21003; job default; output table; timeout 10s).
 `holdfast config` shows the result and where each value came from. HOLDFAST_LOG=debug logs the
 client's connections to standard error.
@@ -55,6 +56,9 @@ pub(crate) struct GlobalArgs {
     /// Nodes of the cluster; any of them will do [env: HOLDFAST_STORE] [default: those of `holdfast-store dev`]
     #[arg(long, global = true, value_name = "HOST:PORT,…")]
     store: Option<StoreList>,
+    /// File with the cluster's token, where it asks for one [env: HOLDFAST_TOKEN_FILE]
+    #[arg(long, global = true, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// The job whose keys and runs are meant [env: HOLDFAST_JOB] [default: default]
     #[arg(long, global = true)]
     job: Option<Name>,
@@ -77,6 +81,7 @@ impl GlobalArgs {
     pub(crate) fn layer(&self) -> Layer {
         Layer {
             store: self.store.clone(),
+            token_file: self.token_file.clone(),
             job: self.job.clone(),
             run: self.run.clone(),
             output: self.output,

@@ -91,6 +91,7 @@ impl fmt::Display for Timeout {
 pub(crate) struct Layer {
     #[serde(default, deserialize_with = "store_of_file")]
     pub(crate) store: Option<StoreList>,
+    pub(crate) token_file: Option<PathBuf>,
     pub(crate) job: Option<Name>,
     pub(crate) run: Option<Name>,
     pub(crate) output: Option<Output>,
@@ -134,6 +135,8 @@ pub(crate) struct Sourced<T> {
 pub(crate) struct Settings {
     /// The nodes.
     pub(crate) store: Sourced<StoreList>,
+    /// The file with the cluster's token.
+    pub(crate) token_file: Sourced<Option<PathBuf>>,
     /// The job.
     pub(crate) job: Sourced<Name>,
     /// The run; none = the job's open run.
@@ -173,7 +176,7 @@ pub(crate) enum ConfigError {
         reason: String,
     },
     /// The file cannot be understood.
-    #[error("configuration file {path}: {reason}\nknown keys: store, job, run, output, timeout", path = path.display())]
+    #[error("configuration file {path}: {reason}\nknown keys: store, token_file, job, run, output, timeout", path = path.display())]
     Invalid {
         /// The file.
         path: PathBuf,
@@ -213,6 +216,8 @@ pub(crate) fn merge(flags: Layer, variables: Layer, file: Option<(PathBuf, Layer
         store: first(&layers, |layer| layer.store.clone()).unwrap_or_else(|| {
             by_default(STORE_DEFAULT.parse().expect("the default list is well formed"))
         }),
+        token_file: first(&layers, |layer| layer.token_file.clone().map(Some))
+            .unwrap_or_else(|| by_default(None)),
         job: first(&layers, |layer| layer.job.clone())
             .unwrap_or_else(|| by_default(name::default_name())),
         run: first(&layers, |layer| layer.run.clone().map(Some))
@@ -237,6 +242,7 @@ fn first<T>(layers: &[(Source, &Layer)], pick: impl Fn(&Layer) -> Option<T>) -> 
 fn variables(environment: Environment<'_>) -> Result<Layer, ConfigError> {
     Ok(Layer {
         store: variable(environment, "HOLDFAST_STORE")?,
+        token_file: variable(environment, "HOLDFAST_TOKEN_FILE")?,
         job: variable(environment, "HOLDFAST_JOB")?,
         run: variable(environment, "HOLDFAST_RUN")?,
         ..Layer::default()

@@ -164,6 +164,11 @@ fn client_message(error: &Error, settings: Option<&Settings>) -> String {
     if let (Error::Unreachable { tried }, Some(settings)) = (error, settings) {
         return unreachable_message(tried, settings);
     }
+    if let (Error::Refused(problem), Some(settings)) = (error, settings)
+        && problem.code == Code::Unauthorized
+    {
+        return unauthorized_message(settings);
+    }
     let next = match exit_of(error.code(), error.outcome()) {
         Exit::Unknown => Some(
             "look at the state (`holdfast kv get`, `holdfast status`) before you repeat the command",
@@ -193,6 +198,18 @@ fn unreachable_message(tried: &[(String, String)], settings: &Settings) -> Strin
         settings.store.source
     );
     message
+}
+
+/// Which token was of no use, if there was one, and how to name a better one.
+fn unauthorized_message(settings: &Settings) -> String {
+    match &settings.token_file.value {
+        None => "the cluster lets nobody in without its token; name the file that holds it with --token-file FILE or HOLDFAST_TOKEN_FILE".to_owned(),
+        Some(path) => format!(
+            "the cluster does not accept the token in {} (from: {}); copy the file that its nodes were started with, and name it with --token-file FILE or HOLDFAST_TOKEN_FILE",
+            path.display(),
+            settings.token_file.source
+        ),
+    }
 }
 
 /// The next command for refusals whose own text does not name one.
@@ -231,6 +248,7 @@ mod tests {
         }
         for code in [
             Code::InvalidRequest,
+            Code::Unauthorized,
             Code::LimitExceeded,
             Code::QuotaExceeded,
             Code::Overloaded,
@@ -297,6 +315,22 @@ mod tests {
         let problem = failure.problem(Some(&settings));
         assert_eq!(problem.outcome, Effectiveness::None);
         assert!(problem.retryable);
+    }
+
+    #[test]
+    fn who_is_not_let_in_is_told_which_token_was_sent_and_how_to_name_another() {
+        let failure = |token_file: Option<&str>| {
+            let flags = Layer { token_file: token_file.map(Into::into), ..Layer::default() };
+            let settings = merge(flags, Layer::default(), None);
+            let problem = Problem::refused(Code::Unauthorized, "no");
+            let failure = Failure::from(Error::Refused(Box::new(problem)));
+            assert_eq!(failure.exit(), Exit::Refused);
+            assert_eq!(failure.problem(Some(&settings)).code, Code::Unauthorized);
+            failure.message(Some(&settings))
+        };
+        let (none, wrong) = (failure(None), failure(Some("/etc/token")));
+        assert!(none.contains("--token-file") && none.contains("HOLDFAST_TOKEN_FILE"), "{none}");
+        assert!(wrong.contains("/etc/token (from: flag)"), "{wrong}");
     }
 
     #[test]

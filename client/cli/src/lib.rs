@@ -21,12 +21,12 @@
 //! holdfast config | completions SHELL | version
 //! ```
 //!
-//! Every command takes, before it or after it, `--store LIST`, `--job J`,
-//! `--run R`, `-o table|json`, `--timeout D` and `--config FILE`. Flags go over
-//! the environment (`HOLDFAST_STORE`, `HOLDFAST_JOB`, `HOLDFAST_RUN`; empty
-//! counts as not set), which goes over a TOML file (`--config`,
+//! Every command takes, before it or after it, `--store LIST`,
+//! `--token-file FILE`, `--job J`, `--run R`, `-o table|json`, `--timeout D` and `--config FILE`. Flags go over
+//! the environment (`HOLDFAST_STORE`, `HOLDFAST_TOKEN_FILE`, `HOLDFAST_JOB`,
+//! `HOLDFAST_RUN`; empty counts as not set), which goes over a TOML file (`--config`,
 //! `HOLDFAST_CONFIG`, or `$XDG_CONFIG_HOME/holdfast/config.toml`, with
-//! `~/.config` for `$XDG_CONFIG_HOME`, if it exists; keys `store`, `job`,
+//! `~/.config` for `$XDG_CONFIG_HOME`, if it exists; keys `store`, `token_file`, `job`,
 //! `run`, `output`, `timeout`), which goes over the defaults. `HOLDFAST_LOG`
 //! is a filter for the client's log on standard error, off by default.
 //!
@@ -182,7 +182,7 @@ fn ask_cluster(settings: Settings, command: ClusterCommand) -> Result<(), Failur
         .build()
         .map_err(|error| Failure::System(format!("cannot start a thread: {error}")))?;
     runtime.block_on(async {
-        let context = Context::new(settings);
+        let context = Context::new(settings)?;
         let result = context.run(command).await;
         context.client.close().await;
         result

@@ -156,7 +156,10 @@ fn a_bad_configuration_file_is_named_with_the_known_keys() {
     let path = machine.write_config("stroe = \"a:1\"");
     let path = path.to_str().unwrap();
     let said = machine.run(&["status"]).failed(2);
-    assert_contains(&said, &[path, "`stroe`", "known keys: store, job, run, output, timeout"]);
+    assert_contains(
+        &said,
+        &[path, "`stroe`", "known keys: store, token_file, job, run, output, timeout"],
+    );
     machine.write_config("timeout = 10");
     assert_contains(
         &machine.run(&["status"]).failed(2),

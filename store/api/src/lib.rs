@@ -20,6 +20,7 @@
 //! | [`stream`] | frames of the agent stream |
 //! | [`problem`] | errors: code, retryable, outcome |
 //! | [`routes`] | paths and headers of the HTTP surface |
+//! | [`token`] | the shared bearer token, and the file it lies in |
 //!
 //! # Architecture invariants
 //!
@@ -42,6 +43,7 @@ pub mod read;
 pub mod routes;
 pub mod status;
 pub mod stream;
+pub mod token;
 pub mod watch;
 
 pub use agent::{AgentClient, AgentReport, AgentStatus, AgentWait, Agents, OtherWait};
@@ -60,4 +62,5 @@ pub use problem::{Code, Effectiveness, LeaderHint, Problem};
 pub use read::{Condition, KeyEntry, Read, ReadAnswer, ReadOutcome, RunInfo, Until};
 pub use status::{Admin, NodeRole, NodeStatus, Status};
 pub use stream::{Hello, Reply, ReplyBody, Request, RequestBody};
+pub use token::{Token, TokenError, Tokens};
 pub use watch::{Change, ChangeKind, WatchBatch};

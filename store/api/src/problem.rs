@@ -65,6 +65,8 @@ pub enum Code {
     Timeout,
     /// The request cannot be understood.
     InvalidRequest,
+    /// The shared token is missing, or is another one.
+    Unauthorized,
     /// A single thing is too big.
     LimitExceeded,
     /// A job, or the cluster, is full.
@@ -109,6 +111,7 @@ impl Code {
             Code::Unavailable => "unavailable",
             Code::Timeout => "timeout",
             Code::InvalidRequest => "invalid_request",
+            Code::Unauthorized => "unauthorized",
             Code::LimitExceeded => "limit_exceeded",
             Code::QuotaExceeded => "quota_exceeded",
             Code::Overloaded => "overloaded",

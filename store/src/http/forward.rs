@@ -182,7 +182,7 @@ async fn take(
             serve(class, request, next).await
         }
         Destination::Leader(leader) => {
-            passage::pass(&leader, class, &parts, body.bytes.clone()).await
+            passage::pass(&leader, class, &parts, body.bytes.clone(), &app.inner.access).await
         }
         Destination::Nowhere(problem) => Err(problem.into()),
     }

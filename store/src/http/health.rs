@@ -37,7 +37,7 @@ impl Check {
 /// Says nothing of the quorum: restarting a node because others are gone would
 /// make it worse.
 #[utoipa::path(
-    get, path = "/livez", operation_id = "livez", tag = "operations",
+    get, path = "/livez", operation_id = "livez", tag = "operations", security(()),
     responses((status = 200, description = "The process serves", body = String, content_type = "text/plain"))
 )]
 pub async fn livez() -> Response {
@@ -47,7 +47,7 @@ pub async fn livez() -> Response {
 /// Ready: a leader is known, a linearizable read works, this node votes, its
 /// consensus works and it is not about to stop.
 #[utoipa::path(
-    get, path = "/readyz", operation_id = "readyz", tag = "operations",
+    get, path = "/readyz", operation_id = "readyz", tag = "operations", security(()),
     params(("exclude" = Option<Vec<String>>, Query, description = "A check that does not count; may be given several times")),
     responses(
         (status = 200, description = "Ready; each check on a line", body = String, content_type = "text/plain"),

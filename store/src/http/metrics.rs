@@ -289,7 +289,7 @@ impl Sample {
 
 /// Metrics of this node, OpenMetrics text.
 #[utoipa::path(
-    get, path = "/metrics", operation_id = "metrics", tag = "operations",
+    get, path = "/metrics", operation_id = "metrics", tag = "operations", security(()),
     responses((status = 200, description = "OpenMetrics text", body = String, content_type = "application/openmetrics-text"))
 )]
 pub async fn metrics(State(app): State<App>) -> Response {

@@ -10,9 +10,11 @@
 //! | [`openapi`] | `/openapi.json`, and the router of all JSON routes |
 //! | [`forward`] | a follower passes a JSON call on to the leader |
 //! | [`problem`] | errors as problem+json |
+//! | [`admission`] | nobody without the shared token |
 //! | [`accept`] | connections: accepted, bounded, drained |
 
 pub mod accept;
+pub mod admission;
 pub mod agents;
 pub mod cluster;
 pub mod forward;
@@ -27,21 +29,24 @@ pub mod stream;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+use axum::middleware::from_fn_with_state;
 use holdfast_api::{Code, NodeId, Problem};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::access::Access;
 use crate::node::Node;
 use crate::raft::tcp::Introduction;
 use metrics::Metrics;
 
 /// Everything that the node serves.
 pub fn router(app: App) -> axum::Router {
+    let guard = from_fn_with_state(app.clone(), admission::admit);
     axum::Router::new()
-        .merge(peers::router(app.clone()))
-        .merge(stream::router(app.clone()))
+        .merge(peers::router(app.clone()).layer(guard.clone()))
+        .merge(stream::router(app.clone()).layer(guard))
         .merge(openapi::router(app))
 }
 
@@ -54,6 +59,7 @@ pub struct App {
 struct Inner {
     id: NodeId,
     initial: BTreeMap<NodeId, String>,
+    access: Access,
     metrics: Arc<Metrics>,
     running: OnceLock<Running>,
     /// Where a founder's cluster id goes, while this node has none.
@@ -88,6 +94,7 @@ impl App {
     pub fn new(
         id: NodeId,
         initial: BTreeMap<NodeId, String>,
+        access: Access,
         metrics: Arc<Metrics>,
         tasks: TaskTracker,
         stop: CancellationToken,
@@ -95,6 +102,7 @@ impl App {
         let inner = Inner {
             id,
             initial,
+            access,
             metrics,
             running: OnceLock::new(),
             handed: Mutex::default(),

@@ -10,13 +10,14 @@ use axum::extract::DefaultBodyLimit;
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use utoipa::OpenApi;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::{Modify, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::problem::extract::BODY_BYTES_MAX;
 use super::problem::{Failure, ProblemDocument};
-use super::{App, agents, cluster, forward, health, kv, metrics};
+use super::{App, admission, agents, cluster, forward, health, kv, metrics};
 
 /// What the description says of itself.
 #[derive(OpenApi)]
@@ -33,10 +34,14 @@ A change can be sent again safely if it names a session and a sequence in the he
 
 Questions are answered as of now, or later, unless `stale` asks for the answering node's own state.
 
+A node started with a token file answers only requests with the header `authorization: Bearer TOKEN`; `/livez`, `/readyz` and `/metrics` need none.
+
 Errors are problem+json (RFC 9457) with a stable `code`, whether it is `retryable`, and whether the call had an effect (`outcome`: none, applied or unknown).",
         license(name = "Apache-2.0"),
     ),
     components(schemas(ProblemDocument)),
+    security(("token" = [])),
+    modifiers(&SharedToken),
     tags(
         (name = "keys", description = "Keys and values, waits and watches"),
         (name = "queues", description = "Queues; they and keys are separate spaces"),
@@ -47,6 +52,17 @@ Errors are problem+json (RFC 9457) with a stable `code`, whether it is `retryabl
     )
 )]
 struct Description;
+
+/// Describes how the shared token travels.
+struct SharedToken;
+
+impl Modify for SharedToken {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
+        let components = document.components.get_or_insert_default();
+        components.add_security_scheme("token", SecurityScheme::Http(scheme));
+    }
+}
 
 /// What `/openapi.json` serves.
 static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
@@ -120,6 +136,7 @@ pub fn router(app: App) -> Router {
         .method_not_allowed_fallback(no_such_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(from_fn_with_state(forward::Steering::new(app.clone()), forward::steer))
+        .layer(from_fn_with_state(app.clone(), admission::admit))
         .layer(from_fn_with_state(app.clone(), metrics::observe))
         .with_state(app)
 }

@@ -26,11 +26,12 @@ const TYPE_PREFIX: &str = "urn:holdfast:problem:";
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
 
 /// All codes, in the order of their declaration.
-pub const CODES: [Code; 21] = [
+pub const CODES: [Code; 22] = [
     Code::NotLeader,
     Code::Unavailable,
     Code::Timeout,
     Code::InvalidRequest,
+    Code::Unauthorized,
     Code::LimitExceeded,
     Code::QuotaExceeded,
     Code::Overloaded,
@@ -54,6 +55,7 @@ pub const CODES: [Code; 21] = [
 pub fn status_of(code: Code) -> StatusCode {
     match code {
         Code::InvalidRequest => StatusCode::BAD_REQUEST,
+        Code::Unauthorized => StatusCode::UNAUTHORIZED,
         Code::KeyNotFound | Code::JobNotFound | Code::RunNotFound | Code::NodeNotFound => {
             StatusCode::NOT_FOUND
         }
@@ -80,6 +82,7 @@ pub fn title_of(code: Code) -> &'static str {
         Code::Unavailable => "No leader or no quorum at present",
         Code::Timeout => "The time limit passed",
         Code::InvalidRequest => "The request cannot be understood",
+        Code::Unauthorized => "The shared token is missing or wrong",
         Code::LimitExceeded => "A single thing is too big",
         Code::QuotaExceeded => "The job or the cluster is full",
         Code::Overloaded => "Too many requests at once",
@@ -180,6 +183,9 @@ impl IntoResponse for Failure {
             headers.insert(header::RETRY_AFTER, RETRY_AFTER_SECONDS);
         }
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if self.problem.code == Code::Unauthorized {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         response
     }
 }
@@ -192,6 +198,7 @@ pub fn respond(problem: Problem) -> Response {
 /// Problems of every call.
 const ALWAYS: &[Code] = &[
     Code::InvalidRequest,
+    Code::Unauthorized,
     Code::NotLeader,
     Code::WrongCluster,
     Code::Overloaded,
@@ -273,23 +280,24 @@ mod tests {
             Code::Unavailable => 1,
             Code::Timeout => 2,
             Code::InvalidRequest => 3,
-            Code::LimitExceeded => 4,
-            Code::QuotaExceeded => 5,
-            Code::Overloaded => 6,
-            Code::KeyNotFound => 7,
-            Code::JobNotFound => 8,
-            Code::RunNotFound => 9,
-            Code::Fenced => 10,
-            Code::Conflict => 11,
-            Code::NotANumber => 12,
-            Code::SessionExpired => 13,
-            Code::Stale => 14,
-            Code::Compacted => 15,
-            Code::NodeNotFound => 16,
-            Code::QuorumWouldBeLost => 17,
-            Code::WrongCluster => 18,
-            Code::FeatureLevel => 19,
-            Code::Internal => 20,
+            Code::Unauthorized => 4,
+            Code::LimitExceeded => 5,
+            Code::QuotaExceeded => 6,
+            Code::Overloaded => 7,
+            Code::KeyNotFound => 8,
+            Code::JobNotFound => 9,
+            Code::RunNotFound => 10,
+            Code::Fenced => 11,
+            Code::Conflict => 12,
+            Code::NotANumber => 13,
+            Code::SessionExpired => 14,
+            Code::Stale => 15,
+            Code::Compacted => 16,
+            Code::NodeNotFound => 17,
+            Code::QuorumWouldBeLost => 18,
+            Code::WrongCluster => 19,
+            Code::FeatureLevel => 20,
+            Code::Internal => 21,
         }
     }
 

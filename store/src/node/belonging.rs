@@ -31,7 +31,7 @@ impl Node {
         let (mut turn, mut among_friends) = (0, false);
         loop {
             if !among_friends {
-                let others = formation::ask_others(self.id(), initial).await;
+                let others = formation::ask_others(self.id(), initial, self.access()).await;
                 if let Some(error) = stranger(self.id(), self.cluster_id(), initial.len(), &others)
                 {
                     return error;
@@ -51,7 +51,8 @@ impl Node {
             // The leader knows most; who it is may be old news, so the others too.
             let leader = view.leader.as_ref().filter(|_| turn % 2 == 0);
             let address = leader.map_or(others[turn / 2 % others.len()].1, |at| &at.address);
-            if let Ok(answer) = formation::ask_identity(address, ASK_TIME_MAX).await {
+            if let Ok(answer) = formation::ask_identity(self.access(), address, ASK_TIME_MAX).await
+            {
                 if let Some(error) = removed(self.id(), self.cluster_id(), &answer) {
                     return error;
                 }

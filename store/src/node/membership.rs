@@ -8,6 +8,7 @@ use holdfast_api::{Admin, ClusterCommand, Code, Command, NodeId, Problem};
 use tokio::time::Instant;
 
 use super::Node;
+use crate::access::Access;
 use crate::dial::DialError;
 use crate::formation;
 use crate::raft::View;
@@ -64,7 +65,7 @@ impl Node {
             "start it first: holdfast-store serve --node-id {node} --data-dir DIR --listen {address} --join {}",
             view.nodes.values().cloned().collect::<Vec<_>>().join(",")
         );
-        let found = identity_of_joiner(&address).await.map_err(|error| {
+        let found = identity_of_joiner(self.access(), &address).await.map_err(|error| {
             Problem::refused(
                 Code::Conflict,
                 format!("no node answers at {address} ({error}); {start}"),
@@ -192,10 +193,13 @@ impl Node {
 
 /// Who the node is that is to join; one that was started a moment ago gets time
 /// to find its place.
-async fn identity_of_joiner(address: &str) -> Result<formation::Identity, DialError> {
+async fn identity_of_joiner(
+    access: &Access,
+    address: &str,
+) -> Result<formation::Identity, DialError> {
     let asked = Instant::now();
     loop {
-        let answer = formation::ask_identity(address, PROBE_TIME_MAX).await;
+        let answer = formation::ask_identity(access, address, PROBE_TIME_MAX).await;
         let waiting = answer.as_ref().is_ok_and(|found| found.cluster_id.is_none());
         if !waiting || asked.elapsed() > PROBE_TIME_MAX {
             return answer;

@@ -43,6 +43,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::access::Access;
 use crate::raft::{Consensus, View};
 use crate::storage::{AppliedState, SharedState};
 use effects::Effects;
@@ -72,6 +73,7 @@ pub struct Node {
 struct Inner {
     id: NodeId,
     cluster_id: String,
+    access: Access,
     consensus: Consensus,
     state: SharedState,
     effects: Arc<Effects>,
@@ -88,6 +90,8 @@ pub struct Parts {
     pub id: NodeId,
     /// Its cluster.
     pub cluster_id: String,
+    /// How it introduces itself to other nodes.
+    pub access: Access,
     /// Its part in consensus.
     pub consensus: Consensus,
     /// The applied state.
@@ -111,7 +115,7 @@ impl Drop for ParkedWait {
 impl Node {
     /// Starts the node's own tasks; they end when `stop` is cancelled.
     pub fn start(parts: Parts, tasks: TaskTracker, stop: CancellationToken) -> Node {
-        let Parts { id, cluster_id, consensus, state, effects } = parts;
+        let Parts { id, cluster_id, access, consensus, state, effects } = parts;
         let (proposer, proposing) = Proposer::new(id, consensus.clone(), state.clone());
         let (reader, reading) = Reader::new(consensus.clone());
         for task in
@@ -122,6 +126,7 @@ impl Node {
         let inner = Inner {
             id,
             cluster_id,
+            access,
             consensus,
             state,
             effects,
@@ -138,6 +143,11 @@ impl Node {
     /// This node's id.
     pub fn id(&self) -> NodeId {
         self.inner.id
+    }
+
+    /// How it introduces itself to other nodes.
+    pub fn access(&self) -> &Access {
+        &self.inner.access
     }
 
     /// The cluster's id.

@@ -5,9 +5,10 @@ use std::time::Duration;
 use futures::future::join_all;
 use holdfast_api::{NodeRole, NodeStatus, Status};
 use holdfast_machine::FEATURE_LEVEL;
-use http::{HeaderMap, Method};
+use http::Method;
 
 use super::{Node, VERSION};
+use crate::access::Access;
 use crate::dial;
 
 /// Path of a node's own line of the status, for other nodes.
@@ -41,7 +42,7 @@ impl Node {
                 return self.own_status();
             }
             let voter = view.voters.contains(id);
-            match ask_status(address).await.filter(|status| status.id == *id) {
+            match ask_status(self.access(), address).await.filter(|status| status.id == *id) {
                 Some(status) => NodeStatus { address: address.clone(), voter, ..status },
                 None => NodeStatus {
                     id: *id,
@@ -71,12 +72,12 @@ impl Node {
     }
 }
 
-async fn ask_status(address: &str) -> Option<NodeStatus> {
+async fn ask_status(access: &Access, address: &str) -> Option<NodeStatus> {
     let asked = dial::request(
         address,
         Method::GET,
         OWN_STATUS,
-        HeaderMap::new(),
+        access.headers(),
         bytes::Bytes::new(),
         ASK_TIME_MAX,
     );

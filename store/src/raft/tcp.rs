@@ -1,7 +1,7 @@
 //! The [`Transport`] on TCP: framed connections, one pool for each node and
 //! channel, opened by an HTTP upgrade on the node's one port.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, SplitSink, SplitStream};
 use futures::{SinkExt, StreamExt};
 use holdfast_api::NodeId;
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderValue, StatusCode};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
@@ -22,6 +22,7 @@ use super::peer::{PEER_HEADER, PeerError, PeerHello, Witness, Witnesses};
 use super::record::{VoteRecord, decode, encode};
 use super::transport::{Target, Transport, TransportError};
 use super::wire::{Append, Appended, Ask, Channel, SnapshotOffer, SnapshotTaken, Told};
+use crate::access::Access;
 use crate::dial::{self, DialError};
 use crate::storage::SnapshotFile;
 
@@ -85,13 +86,17 @@ type Connection = Wire<TokioIo<Upgraded>>;
 /// The transport.
 pub struct TcpTransport {
     introduction: Arc<dyn Introduction>,
+    access: Access,
     idle: Mutex<HashMap<(Target, Channel), Vec<Connection>>>,
+    /// Nodes that did not accept this node's token when last asked: said once.
+    denied_by: Mutex<BTreeSet<NodeId>>,
 }
 
 impl TcpTransport {
     /// A transport that introduces itself so.
-    pub fn new(introduction: Arc<dyn Introduction>) -> Arc<TcpTransport> {
-        Arc::new(TcpTransport { introduction, idle: Mutex::default() })
+    pub fn new(introduction: Arc<dyn Introduction>, access: Access) -> Arc<TcpTransport> {
+        let (idle, denied_by) = Default::default();
+        Arc::new(TcpTransport { introduction, access, idle, denied_by })
     }
 
     async fn connection(
@@ -115,10 +120,13 @@ impl TcpTransport {
         let hello = self.introduction.hello(target.node);
         let hello = serde_json::to_string(&hello).map_err(|e| unreachable(e.to_string()))?;
         let hello = HeaderValue::from_str(&hello).map_err(|e| unreachable(e.to_string()))?;
-        let headers = HeaderMap::from_iter([(http::HeaderName::from_static(PEER_HEADER), hello)]);
+        let mut headers = self.access.headers();
+        headers.insert(PEER_HEADER, hello);
         let path = format!("{PATH}{}", channel.as_str());
         let opened = dial::upgrade(&target.address, &path, UPGRADE, headers, CONNECT_TIME_MAX);
-        let (headers, io) = opened.await.map_err(|error| {
+        let opened = opened.await;
+        self.note_denial(target, opened.as_ref().err());
+        let (headers, io) = opened.map_err(|error| {
             if let DialError::Refused { body, .. } = &error
                 && let Ok(refusal) = serde_json::from_str::<PeerError>(body)
             {
@@ -137,6 +145,22 @@ impl TcpTransport {
         }
         verdict.map_err(|error| unreachable(error.to_string()))?;
         Ok(framed(io))
+    }
+
+    /// Says once that another node does not accept this node's token.
+    fn note_denial(&self, target: &Target, error: Option<&DialError>) {
+        let denied =
+            matches!(error, Some(DialError::Refused { status: StatusCode::UNAUTHORIZED, .. }));
+        let mut denied_by = self.denied_by.lock();
+        if !denied {
+            denied_by.remove(&target.node);
+        } else if denied_by.insert(target.node) {
+            tracing::warn!(
+                "node {} at {} does not accept this node's token: give both the same --token-file",
+                target.node,
+                target.address,
+            );
+        }
     }
 
     fn keep(&self, target: Target, channel: Channel, connection: Connection) {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use holdfast_api::NodeId;
 use holdfast_machine::Machine;
+use holdfast_store::access::Access;
 use holdfast_store::node::effects::Effects;
 use holdfast_store::node::{Node, Parts};
 use holdfast_store::raft::consensus::{Consensus, ConsensusOptions};
@@ -211,7 +212,9 @@ impl Cluster {
         let tasks = self.tasks.clone();
         let port = Port { consensus: consensus.clone(), dead: dead.clone(), tasks: tasks.clone() };
         let cluster_id = CLUSTER.to_owned();
-        let parts = Parts { id: node, cluster_id, consensus, state: state.clone(), effects };
+        let access = Access::open();
+        let parts =
+            Parts { id: node, cluster_id, access, consensus, state: state.clone(), effects };
         let started = Node::start(parts, tasks, dead.clone());
         self.network.connect(node, port);
         Ok(Process { node: started, dead, state })

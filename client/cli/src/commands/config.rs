@@ -18,6 +18,7 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Failure> {
 #[derive(Debug, Serialize)]
 struct Merged {
     store: Item<Vec<String>>,
+    token_file: Item<Option<String>>,
     job: Item<String>,
     run: Item<Option<String>>,
     output: Item<String>,
@@ -57,6 +58,9 @@ impl Merged {
     fn new(settings: &Settings) -> Merged {
         Merged {
             store: Item::new(&settings.store, |store| store.0.clone()),
+            token_file: Item::new(&settings.token_file, |path| {
+                path.as_ref().map(|path| path.display().to_string())
+            }),
             job: Item::new(&settings.job, ToString::to_string),
             run: Item::new(&settings.run, |run| run.as_ref().map(ToString::to_string)),
             output: Item::new(&settings.output, ToString::to_string),
@@ -67,9 +71,10 @@ impl Merged {
 
 impl Document for Merged {
     fn write_table(&self, out: &mut Vec<u8>) -> io::Result<()> {
-        let Merged { store, job, run, output, timeout } = self;
+        let Merged { store, token_file, job, run, output, timeout } = self;
         let rows = [
             ("store", store.value.join(","), store.place()),
+            ("token_file", cell(token_file.value.as_ref()), token_file.place()),
             ("job", job.value.clone(), job.place()),
             ("run", cell(run.value.as_ref()), run.place()),
             ("output", output.value.clone(), output.place()),
@@ -103,6 +108,7 @@ mod tests {
             serde_json::to_value(Merged::new(&settings())).unwrap(),
             json!({
                 "store": {"value": ["a:1", "b:2"], "source": "environment"},
+                "token_file": {"value": null, "source": "default"},
                 "job": {"value": "llm", "source": "flag"},
                 "run": {"value": null, "source": "default"},
                 "output": {"value": "table", "source": "default"},
@@ -116,12 +122,13 @@ mod tests {
         let mut out = Vec::new();
         Merged::new(&settings()).write_table(&mut out).unwrap();
         let wanted = "\
-KEY      VALUE    FROM
-store    a:1,b:2  environment
-job      llm      flag
-run      -        default
-output   table    default
-timeout  3s       file /etc/h.toml
+KEY         VALUE    FROM
+store       a:1,b:2  environment
+token_file  -        default
+job         llm      flag
+run         -        default
+output      table    default
+timeout     3s       file /etc/h.toml
 ";
         assert_eq!(String::from_utf8(out).unwrap(), wanted);
     }

@@ -20,7 +20,7 @@ use std::time::Duration;
 use holdfast_api::{
     Answer, Command, Effectiveness, Outcome, Read, ReadAnswer, ReadOutcome, Revision, Scope,
 };
-use holdfast_client::{Client, Consistency, Deadline, Options};
+use holdfast_client::{Client, Consistency, Deadline, Options, check_token_file};
 
 use crate::cli::{AgentCommand, ClusterCommand};
 use crate::config::{Settings, Timeout};
@@ -35,13 +35,19 @@ pub(crate) struct Context {
 
 impl Context {
     /// Must be called inside a tokio runtime. Connects when first used.
-    pub(crate) fn new(settings: Settings) -> Context {
+    pub(crate) fn new(settings: Settings) -> Result<Context, Failure> {
         let mut options = Options::new(settings.store.value.0.clone());
+        options.token_file = settings.token_file.value.clone();
+        let checked = options.token_file.as_deref().map(check_token_file).transpose();
+        if let Some(warning) = checked.map_err(|error| Failure::Usage(error.to_string()))?.flatten()
+        {
+            output::talk(format!("warning: {warning}"));
+        }
         options.call_timeout = match settings.timeout.value {
             Timeout::After(duration) => duration,
             Timeout::Never => Duration::MAX,
         };
-        Context { settings, client: Client::new(options) }
+        Ok(Context { settings, client: Client::new(options) })
     }
 
     /// Carries a command out.

@@ -122,7 +122,10 @@ fn the_nodes_in_a_file_may_be_an_array() {
 fn an_unknown_key_is_refused_with_the_known_ones() {
     let message = load_file("jobs = \"llm\"").unwrap_err();
     assert!(message.contains("`jobs`"), "{message}");
-    assert!(message.contains("known keys: store, job, run, output, timeout"), "{message}");
+    assert!(
+        message.contains("known keys: store, token_file, job, run, output, timeout"),
+        "{message}"
+    );
     assert!(load_file("[kv]\njob = \"llm\"").unwrap_err().contains("`kv`"));
 }
 

@@ -18,6 +18,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 use super::{Class, FORWARD_TIME_EXTRA};
+use crate::access::Access;
 use crate::dial::{self, DialError};
 use crate::http::problem::Failure;
 
@@ -43,9 +44,12 @@ pub(super) async fn pass(
     class: Class,
     parts: &Parts,
     body: Bytes,
+    access: &Access,
 ) -> Result<Response, Failure> {
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let mut headers = chosen(&parts.headers, &PASSED_ON);
+    // The client was let in here; between nodes it is this node that asks.
+    headers.extend(access.headers());
     headers.insert(FORWARDED_HEADER, HeaderValue::from_static("1"));
     if class == Class::Watch {
         let opened = open(&leader.address, parts, path, headers, body);

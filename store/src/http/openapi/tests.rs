@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::*;
+use crate::access::Access;
 use crate::http::forward::Class;
 use crate::http::problem::PROBLEM_JSON;
 
@@ -112,7 +113,14 @@ fn every_reference_leads_somewhere_and_no_schema_is_called_value() {
 /// An app whose node has not found its place yet.
 fn forming() -> App {
     let metrics = Arc::new(metrics::Metrics::new());
-    App::new(1, BTreeMap::new(), metrics, TaskTracker::new(), CancellationToken::new())
+    App::new(
+        1,
+        BTreeMap::new(),
+        Access::open(),
+        metrics,
+        TaskTracker::new(),
+        CancellationToken::new(),
+    )
 }
 
 /// What it answers.

@@ -18,6 +18,7 @@ Examples:
 Settings: flags go over environment variables, these over the configuration
 file, that over the defaults. A file looks like this, every line optional:
     store = \"10.0.0.1:21001,10.0.0.2:21001\"
+    token_file = \"/etc/holdfast/token\"
     job = \"train\"
     run = \"r3\"
     tcpstore = \"127.0.0.1:29500\"
@@ -98,6 +99,10 @@ pub struct Flags {
     /// others are learned from it.
     #[arg(long, env = "HOLDFAST_STORE", value_name = "LIST")]
     pub store: Option<String>,
+
+    /// File with the token of the store, where it asks for one.
+    #[arg(long, env = "HOLDFAST_TOKEN_FILE", value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
 
     /// The job: keys of different jobs never meet [default: default].
     #[arg(long, env = "HOLDFAST_JOB", value_name = "NAME")]

@@ -96,6 +96,7 @@ fn start(
         .env("MASTER_PORT", address.port().to_string())
         .env("TORCHELASTIC_USE_AGENT_STORE", "True")
         .env("HOLDFAST_STORE", settings.store.join(","))
+        .envs(settings.token_file.as_ref().map(|path| ("HOLDFAST_TOKEN_FILE", path)))
         .env("HOLDFAST_JOB", handle.job().as_str())
         .env("HOLDFAST_RUN", handle.run().as_str())
         .spawn()

@@ -21,6 +21,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use command_line::{CommandLine, Mode};
+use holdfast_client::check_token_file;
 use settings::{LogFormat, Settings};
 use tracing_subscriber::EnvFilter;
 
@@ -53,6 +54,10 @@ fn start(command_line: CommandLine) -> anyhow::Result<u8> {
     let (flags, mode) = command_line.split();
     let settings = Settings::resolve(flags)?;
     start_logging(&settings)?;
+    let token_file = settings.token_file.as_deref();
+    if let Some(warning) = token_file.map(check_token_file).transpose()?.flatten() {
+        tracing::warn!("{warning}");
+    }
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = (processors / 2).clamp(1, THREADS_MAX);
     let runtime =

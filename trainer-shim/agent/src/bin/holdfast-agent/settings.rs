@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -26,6 +26,8 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
 pub struct Settings {
     /// Nodes of the store.
     pub store: Vec<String>,
+    /// The file with the token of the store.
+    pub token_file: Option<PathBuf>,
     /// The job.
     pub job: Name,
     /// The run, if one was named.
@@ -58,6 +60,7 @@ pub enum LogFormat {
 #[serde(deny_unknown_fields, default)]
 struct File {
     store: Option<String>,
+    token_file: Option<PathBuf>,
     job: Option<String>,
     run: Option<String>,
     tcpstore: Option<String>,
@@ -88,6 +91,7 @@ impl Settings {
             );
         };
         let store = parse_endpoints(&store).map_err(|error| anyhow!("--store: {error}"))?;
+        let token_file = flags.token_file.filter(|path| !path.as_os_str().is_empty());
         let job = parsed("job", pick(flags.job, file.job), Name::from_str)?;
         let run = parsed("run", pick(flags.run, file.run), Name::from_str)?;
         let tcpstore = parsed("tcpstore", pick(flags.tcpstore, file.tcpstore), listen_address)?;
@@ -99,6 +103,7 @@ impl Settings {
         let log_format = parsed("log-format", log_format, LogFormat::from_str)?;
         Ok(Settings {
             store,
+            token_file: token_file.or(file.token_file),
             job: job.unwrap_or_else(default_name),
             run,
             tcpstore,
@@ -114,8 +119,10 @@ impl Settings {
     /// default port.
     pub fn agent_options(&self) -> agent::Options {
         let usual = SocketAddr::from((Ipv4Addr::LOCALHOST, TCPSTORE_PORT));
+        let mut store = holdfast_client::Options::new(self.store.clone());
+        store.token_file = self.token_file.clone();
         agent::Options {
-            store: holdfast_client::Options::new(self.store.clone()),
+            store,
             job: self.job.clone(),
             run: self.run.clone(),
             tcpstore: self.tcpstore.unwrap_or(usual),
@@ -203,11 +210,12 @@ mod tests {
     #[test]
     fn flags_go_over_the_file_and_the_file_over_the_defaults() {
         let flags = Flags { job: text("by-flag"), run: text(""), ..Flags::default() };
-        let toml = "store = 'a:1,b:2'\njob = 'by-file'\nrun = 'r7'\nconnect_deadline = '1min'\n\
+        let toml = "store = 'a:1,b:2'\ntoken_file = '/etc/token'\njob = 'by-file'\nrun = 'r7'\nconnect_deadline = '1min'\n\
                     [limits]\nconnections_max = 3";
         let settings = Settings::merge(flags, file(toml).unwrap()).unwrap();
         let expected = Settings {
             store: vec!["a:1".to_owned(), "b:2".to_owned()],
+            token_file: Some("/etc/token".into()),
             job: "by-flag".parse().unwrap(),
             run: Some("r7".parse().unwrap()),
             tcpstore: None,

@@ -1,0 +1,58 @@
+//! The file in which the cluster's token lies. It is read for each connection,
+//! so that a client that runs for weeks follows when the token is replaced.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use holdfast_api::token::{self, FILE_BYTES_MAX, Token, TokenError, Tokens};
+
+/// Why a file of tokens is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenFileError {
+    /// It cannot be read.
+    #[error("--token-file {path}: {why}; give it the token that the nodes were started with")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: io::Error,
+    },
+    /// It holds something else.
+    #[error("--token-file {path}: {why}")]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: TokenError,
+    },
+}
+
+/// The token to send.
+pub(crate) fn read(path: &Path) -> Result<Token, TokenFileError> {
+    Ok(open(path)?.0.first().clone())
+}
+
+/// Looks whether a file is of use, before a client is made with it. Answers
+/// what its owner should know about it, if anything.
+pub fn check_token_file(path: &Path) -> Result<Option<String>, TokenFileError> {
+    let (_, mode) = open(path)?;
+    let path = path.display();
+    Ok(token::exposed(mode).map(|advice| format!("--token-file {path}: {advice} {path}")))
+}
+
+fn open(path: &Path) -> Result<(Tokens, u32), TokenFileError> {
+    let unreadable = |why| TokenFileError::Unreadable { path: path.to_owned(), why };
+    let metadata = std::fs::metadata(path).map_err(unreadable)?;
+    // Opening a pipe could wait for ever, and it gives its content but once.
+    if !metadata.is_file() {
+        return Err(unreadable(io::Error::other("it is not a regular file")));
+    }
+    let file = File::open(path).map_err(unreadable)?;
+    let mode = metadata.mode();
+    let mut text = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text).map_err(unreadable)?;
+    let invalid = |why| TokenFileError::Invalid { path: path.to_owned(), why };
+    Ok((Tokens::parse(&text).map_err(invalid)?, mode))
+}

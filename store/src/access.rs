@@ -1,0 +1,252 @@
+//! Who may talk to this node: whoever knows one of the tokens in its file.
+//! The first of them is how this node introduces itself to the others.
+//!
+//! The file is read again while the node runs, so that a token can be replaced
+//! by the next without stopping anything.
+
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_api::routes::{LIVEZ, METRICS, READYZ};
+use holdfast_api::token::{self, FILE_BYTES_MAX, TokenError, Tokens};
+use http::{HeaderMap, HeaderValue, header};
+use parking_lot::RwLock;
+use subtle::{Choice, ConstantTimeEq};
+
+/// How often the file is read again.
+const READ_EVERY: Duration = Duration::from_secs(2);
+
+/// Paths that need no token: probes have none, and neither do the scrapers of
+/// metrics, which hold sizes and counts and nothing of what is stored.
+const OPEN_PATHS: [&str; 3] = [LIVEZ, READYZ, METRICS];
+
+/// Why a file of tokens is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// It cannot be read.
+    #[error(
+        "--token-file {path}: {why}; make one for all nodes, agents and command lines: `(umask 077; openssl rand -hex 32 > {path})`"
+    )]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: std::io::Error,
+    },
+    /// It holds something else.
+    #[error("--token-file {path}: {why}")]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: TokenError,
+    },
+}
+
+/// The tokens, if there are any. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Access {
+    guarded: Option<Arc<Guarded>>,
+}
+
+#[derive(Debug)]
+struct Guarded {
+    path: PathBuf,
+    /// The file's permissions when it was first read.
+    mode: u32,
+    tokens: RwLock<Tokens>,
+}
+
+impl Access {
+    /// No token: everybody is let in.
+    pub fn open() -> Access {
+        Access::default()
+    }
+
+    /// The tokens of a file.
+    pub fn from_file(path: &Path) -> Result<Access, AccessError> {
+        let (tokens, mode) = read(path)?;
+        let guarded = Guarded { path: path.to_owned(), mode, tokens: RwLock::new(tokens) };
+        Ok(Access { guarded: Some(Arc::new(guarded)) })
+    }
+
+    /// Whether there is a token at all.
+    pub fn is_guarded(&self) -> bool {
+        self.guarded.is_some()
+    }
+
+    /// What the operator should know about the file.
+    pub fn warning(&self) -> Option<String> {
+        let guarded = self.guarded.as_ref()?;
+        let advice = token::exposed(guarded.mode)?;
+        let path = guarded.path.display();
+        Some(format!("--token-file {path}: {advice} {path}"))
+    }
+
+    /// Whether a request with these headers may go to this path. How long that
+    /// takes tells nothing about the tokens but their number and lengths.
+    pub fn admits(&self, path: &str, headers: &HeaderMap) -> bool {
+        let Some(guarded) = &self.guarded else { return true };
+        if OPEN_PATHS.contains(&path) {
+            return true;
+        }
+        let given = headers.get(header::AUTHORIZATION);
+        let Some(given) = given.and_then(|value| token::bearer(value.as_bytes())) else {
+            return false;
+        };
+        let tokens = guarded.tokens.read();
+        let verdicts = tokens.iter().map(|token| token.as_str().as_bytes().ct_eq(given));
+        verdicts.fold(Choice::from(0), |any, this| any | this).into()
+    }
+
+    /// What this node's own requests to other nodes carry.
+    pub fn headers(&self) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        if let Some(guarded) = &self.guarded {
+            let value = HeaderValue::try_from(guarded.tokens.read().first().authorization());
+            let mut value = value.expect("a token is made of visible ASCII");
+            value.set_sensitive(true);
+            headers.insert(header::AUTHORIZATION, value);
+        }
+        headers
+    }
+
+    /// Keeps up with the file. A file that is of no use changes nothing. Runs
+    /// until it is dropped.
+    pub async fn follow_file(self) {
+        let Some(guarded) = self.guarded else { return };
+        let mut complaint = String::new();
+        loop {
+            tokio::time::sleep(READ_EVERY).await;
+            let path = guarded.path.clone();
+            let said = match tokio::task::spawn_blocking(move || read(&path)).await {
+                Ok(Ok((tokens, _))) => {
+                    guarded.take_over(tokens);
+                    String::new()
+                }
+                Ok(Err(error)) => error.to_string(),
+                Err(error) => error.to_string(),
+            };
+            if said != complaint && !said.is_empty() {
+                tracing::warn!("{said}; the tokens read before stay in force");
+            }
+            complaint = said;
+        }
+    }
+}
+
+impl Guarded {
+    fn take_over(&self, tokens: Tokens) {
+        if *self.tokens.read() != tokens {
+            let count = tokens.iter().count();
+            tracing::info!(file = %self.path.display(), accepted = count, "read new tokens");
+            *self.tokens.write() = tokens;
+        }
+    }
+}
+
+/// The tokens in a file, and the file's permissions.
+fn read(path: &Path) -> Result<(Tokens, u32), AccessError> {
+    let unreadable = |why| AccessError::Unreadable { path: path.to_owned(), why };
+    let metadata = std::fs::metadata(path).map_err(unreadable)?;
+    // Opening a pipe could wait for ever, and it gives its content but once.
+    if !metadata.is_file() {
+        return Err(unreadable(std::io::Error::other("it is not a regular file")));
+    }
+    let mut text = Vec::new();
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    let mode = metadata.mode();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text).map_err(unreadable)?;
+    let invalid = |why| AccessError::Invalid { path: path.to_owned(), why };
+    Ok((Tokens::parse(&text).map_err(invalid)?, mode))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: &str = "the-old-token-0123456789";
+    const NEW: &str = "the-new-token-0123456789";
+
+    fn access(text: &str) -> Access {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        Access::from_file(file.path()).unwrap()
+    }
+
+    fn carrying(authorization: &str) -> HeaderMap {
+        let value = HeaderValue::from_str(authorization).unwrap();
+        HeaderMap::from_iter([(header::AUTHORIZATION, value)])
+    }
+
+    #[test]
+    fn each_token_of_the_file_is_accepted_and_nothing_else() {
+        let access = access(&format!("{OLD}\n{NEW}\n"));
+        for (authorization, admitted) in [
+            (format!("Bearer {OLD}"), true),
+            (format!("bearer {NEW}"), true),
+            (format!("Bearer {OLD}{NEW}"), false),
+            (format!("Bearer {}", &OLD[..OLD.len() - 1]), false),
+            (format!("Basic {OLD}"), false),
+            ("Bearer ".to_owned(), false),
+        ] {
+            let headers = carrying(&authorization);
+            assert_eq!(access.admits("/v1/status", &headers), admitted, "{authorization}");
+        }
+        assert!(!access.admits("/v1/status", &HeaderMap::new()));
+        assert_eq!(access.headers(), carrying(&format!("Bearer {OLD}")));
+    }
+
+    #[test]
+    fn probes_and_scrapers_need_no_token() {
+        let access = access(OLD);
+        for path in ["/livez", "/readyz", "/metrics"] {
+            assert!(access.admits(path, &HeaderMap::new()), "{path}");
+        }
+        for path in ["/", "/livez/", "/v1/stream", "/raft/v1/identity", "/openapi.json"] {
+            assert!(!access.admits(path, &HeaderMap::new()), "{path}");
+        }
+    }
+
+    #[test]
+    fn without_a_file_everybody_is_let_in() {
+        let access = Access::open();
+        assert!(access.admits("/v1/status", &HeaderMap::new()));
+        assert!(access.headers().is_empty());
+    }
+
+    #[test]
+    fn a_file_that_is_missing_or_holds_no_token_is_named_with_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        let missing = Access::from_file(&path).unwrap_err().to_string();
+        assert!(missing.contains("openssl rand") && missing.contains("token"), "{missing}");
+        let folder = Access::from_file(folder.path()).unwrap_err().to_string();
+        assert!(folder.contains("not a regular file"), "{folder}");
+        std::fs::write(&path, "short\n").unwrap();
+        let short = Access::from_file(&path).unwrap_err().to_string();
+        assert!(short.contains("line 1") && !short.contains("short\n"), "{short}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_file_that_changes_is_followed_and_a_bad_one_is_not() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), OLD).unwrap();
+        let access = Access::from_file(file.path()).unwrap();
+        let admits = |token: &str| access.admits("/", &carrying(&format!("Bearer {token}")));
+        let following = access.clone().follow_file();
+        tokio::pin!(following);
+        for (text, old, new) in [
+            (format!("{OLD}\n{NEW}"), true, true),
+            ("no token".to_owned(), true, true),
+            (NEW.to_owned(), false, true),
+        ] {
+            std::fs::write(file.path(), &text).unwrap();
+            let _ = tokio::time::timeout(READ_EVERY * 3, &mut following).await;
+            assert_eq!((admits(OLD), admits(NEW)), (old, new), "{text}");
+        }
+    }
+}
