@@ -44,6 +44,10 @@ pub struct ServeArgs {
     /// Address to listen on, for clients and nodes alike
     #[arg(long, env = "HOLDFAST_LISTEN", value_name = "HOST:PORT")]
     pub listen: Option<String>,
+    /// Address under which the others reach this node, where --listen does not say it: a name is
+    /// looked up again for each connection [default: its own entry of --initial-cluster, or --listen]
+    #[arg(long, env = "HOLDFAST_ADVERTISE", value_name = "HOST:PORT")]
+    pub advertise: Option<String>,
     /// All nodes of a new cluster, this one included: 1=HOST:PORT,2=HOST:PORT,…
     /// Counts only while the data folder is empty
     #[arg(long, env = "HOLDFAST_INITIAL_CLUSTER", value_name = "LIST")]
@@ -90,6 +94,7 @@ struct File {
     node_id: Option<NodeId>,
     data_dir: Option<PathBuf>,
     listen: Option<String>,
+    advertise: Option<String>,
     initial_cluster: Option<String>,
     join: Option<String>,
     token_file: Option<PathBuf>,
@@ -113,6 +118,8 @@ pub struct ServeOptions {
     pub data_dir: PathBuf,
     /// Where it listens.
     pub listen: String,
+    /// Where the others reach it, as far as it was told.
+    pub advertise: Option<String>,
     /// How it finds its place while its folder is empty.
     pub plan: Option<Plan>,
     /// Who may talk to it.
@@ -149,6 +156,20 @@ pub enum ConfigError {
         "{0} is needed: give it as a flag, as an environment variable or in the configuration (`holdfast-store serve --help`)"
     )]
     Missing(&'static str),
+    /// The others would look for this node elsewhere.
+    #[error(
+        "--initial-cluster says that node {node} is at {listed}, and --advertise says {advertised}: give every node --initial-cluster {corrected}"
+    )]
+    Misplaced {
+        /// This node.
+        node: NodeId,
+        /// Where the list has it.
+        listed: String,
+        /// Where it says it is.
+        advertised: String,
+        /// The list as it should be.
+        corrected: String,
+    },
     /// The file of tokens is of no use.
     #[error(transparent)]
     Access(#[from] AccessError),
@@ -217,6 +238,7 @@ impl ServeArgs {
             (None, Some(join)) => Some(Plan::Join { known: parse_addresses("--join", &join)? }),
             (None, None) => None,
         };
+        let advertise = advertised(node_id, &listen, self.advertise.or(file.advertise), &plan)?;
         let consensus = ConsensusOptions {
             heartbeat: time("heartbeat", self.heartbeat, file.heartbeat, defaults.heartbeat)?,
             election_min: time(
@@ -244,6 +266,7 @@ impl ServeArgs {
             node_id,
             data_dir: self.data_dir.or(file.data_dir).ok_or(ConfigError::Missing("--data-dir"))?,
             listen,
+            advertise,
             plan,
             access,
             consensus,
@@ -290,6 +313,49 @@ fn check_address(what: &'static str, address: &str) -> Result<(), ConfigError> {
         Ok(_) => Ok(()),
         Err(_) => Err(wrong(what, address, "the port must be a number up to 65535")),
     }
+}
+
+/// Where the others reach this node; none if nobody said and nobody asks.
+fn advertised(
+    node: NodeId,
+    listen: &str,
+    advertise: Option<String>,
+    plan: &Option<Plan>,
+) -> Result<Option<String>, ConfigError> {
+    if let Some(advertise) = &advertise {
+        check_reachable("--advertise", advertise)?;
+    }
+    match plan {
+        Some(Plan::Found { initial }) => {
+            let listed = initial[&node].clone();
+            match advertise {
+                Some(advertised) if advertised != listed => {
+                    let mut corrected = initial.clone();
+                    corrected.insert(node, advertised.clone());
+                    let corrected = crate::formation::written(&corrected);
+                    Err(ConfigError::Misplaced { node, listed, advertised, corrected })
+                }
+                _ => Ok(Some(listed)),
+            }
+        }
+        Some(Plan::Join { .. }) if advertise.is_none() => {
+            check_reachable("--listen", listen)?;
+            Ok(Some(listen.to_owned()))
+        }
+        Some(Plan::Join { .. }) | None => Ok(advertise),
+    }
+}
+
+/// Refuses what is an address to listen on, and none to connect to.
+fn check_reachable(what: &'static str, address: &str) -> Result<(), ConfigError> {
+    check_address(what, address)?;
+    let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
+    let host = host.trim_matches(['[', ']']);
+    if port.parse() == Ok(0u16) || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified()) {
+        let why = "other nodes cannot connect to it; add --advertise HOST:PORT with this host's name or address";
+        return Err(wrong(what, address, why));
+    }
+    Ok(())
 }
 
 /// Whether only this machine reaches the address. A name could be anybody's.
@@ -402,6 +468,38 @@ mod tests {
         let nowhere = Some("/nonexistent/token".into());
         let error = ServeArgs { token_file: nowhere, ..at("127.0.0.1:1") }.merge().unwrap_err();
         assert!(error.to_string().contains("/nonexistent/token"), "{error}");
+    }
+
+    #[test]
+    fn where_the_others_reach_a_node_is_one_address() {
+        let at = |listen: &str, advertise: Option<&str>, list: Option<&str>| ServeArgs {
+            listen: Some(listen.into()),
+            advertise: advertise.map(Into::into),
+            initial_cluster: list.map(Into::into),
+            join: list.is_none().then(|| "other:1".to_owned()),
+            insecure: true,
+            ..args("")
+        };
+        let all = "0.0.0.0:1";
+        for (given, advertised) in [
+            (at(all, Some("n1:1"), Some("1=n1:1,2=n2:1")), "n1:1"),
+            (at(all, None, Some("1=n1:1,2=n2:1")), "n1:1"),
+            (at(all, Some("n1:1"), None), "n1:1"),
+            (at("10.0.0.1:1", None, None), "10.0.0.1:1"),
+        ] {
+            assert_eq!(given.merge().unwrap().advertise.as_deref(), Some(advertised));
+        }
+        for (given, why) in [
+            (at(all, Some("n9:1"), Some("1=n1:1,2=n2:1")), "--initial-cluster 1=n9:1,2=n2:1"),
+            (at(all, None, None), "add --advertise"),
+            (at("[::]:1", None, None), "add --advertise"),
+            (at("10.0.0.1:0", None, None), "add --advertise"),
+            (at(all, Some("0.0.0.0:1"), None), "cannot connect"),
+            (at(all, Some("n1"), None), "HOST:PORT"),
+        ] {
+            let error = given.merge().unwrap_err().to_string();
+            assert!(error.contains(why), "{why:?} is missing in: {error}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Short HTTP conversations with other nodes.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,10 +11,16 @@ use hyper::client::conn::http1;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 
 /// Longest time for a connection to open. An address that swallows packets
 /// must not look like a node that took a request and fell silent.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Most names that are looked up at once.
+const LOOKUPS_MAX: usize = 16;
+
+static LOOKUPS: Semaphore = Semaphore::const_new(LOOKUPS_MAX);
 
 /// Longest answer that is read, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -27,7 +34,7 @@ pub enum DialError {
         /// Where.
         address: String,
         /// Why.
-        why: std::io::Error,
+        why: io::Error,
     },
     /// The conversation broke off: what was sent may have had an effect.
     #[error("{address} broke off: {why}")]
@@ -61,12 +68,31 @@ fn broken(address: &str, why: impl std::fmt::Display) -> DialError {
     DialError::Broken { address: address.to_owned(), why: why.to_string() }
 }
 
-async fn connect(address: &str) -> Result<TcpStream, DialError> {
+/// Opens a connection. A name is looked up anew for each: the node behind it
+/// may have moved.
+pub(crate) async fn connect(address: &str) -> Result<TcpStream, DialError> {
     let failed = |why| DialError::Connect { address: address.to_owned(), why };
-    let connecting = tokio::time::timeout(CONNECT_TIME_MAX, TcpStream::connect(address)).await;
+    let connecting = async { TcpStream::connect(&look_up(address).await?[..]).await };
+    let connecting = tokio::time::timeout(CONNECT_TIME_MAX, connecting).await;
     let stream = connecting.map_err(|_| failed(ErrorKind::TimedOut.into()))?.map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
     Ok(stream)
+}
+
+/// The addresses of a name. The system's look-up cannot be stopped: one that
+/// hangs holds its thread and its place, and nobody waits for it.
+async fn look_up(address: &str) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(address) = address.parse() {
+        return Ok(vec![address]);
+    }
+    let place = LOOKUPS.acquire().await.map_err(io::Error::other)?;
+    let name = address.to_owned();
+    let looking_up = tokio::task::spawn_blocking(move || {
+        let _place = place;
+        name.to_socket_addrs().map(Vec::from_iter)
+    });
+    let found = looking_up.await.map_err(io::Error::other)?;
+    found.map_err(|why| io::Error::new(why.kind(), format!("the name cannot be looked up: {why}")))
 }
 
 async fn within<T>(
@@ -164,5 +190,36 @@ async fn drive<T>(
     tokio::select! {
         result = &mut exchange => result,
         _ = &mut connection => exchange.await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn names_are_looked_up_and_addresses_are_not() {
+        assert_eq!(look_up("10.1.2.3:4").await.unwrap(), ["10.1.2.3:4".parse().unwrap()]);
+        assert_eq!(look_up("[::1]:4").await.unwrap(), ["[::1]:4".parse().unwrap()]);
+        let local = look_up("localhost:4").await.unwrap();
+        assert!(local.iter().all(|at| at.ip().is_loopback() && at.port() == 4), "{local:?}");
+        assert!(!local.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_name_that_nobody_knows_is_named() {
+        let error = connect("no-such-host.invalid:1").await.unwrap_err().to_string();
+        assert!(error.contains("no-such-host.invalid:1"), "{error}");
+        assert!(error.contains("looked up") || error.contains("timed out"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn look_ups_that_hang_do_not_pile_up() {
+        let hanging = LOOKUPS.acquire_many(LOOKUPS_MAX as u32).await.unwrap();
+        let error = connect("localhost:1").await.unwrap_err();
+        assert!(
+            matches!(error, DialError::Connect { ref why, .. } if why.kind() == ErrorKind::TimedOut)
+        );
+        drop(hanging);
     }
 }

@@ -53,6 +53,9 @@ pub struct Identity {
     pub members: BTreeMap<NodeId, String>,
     /// Ids that were removed.
     pub retired: BTreeSet<NodeId>,
+    /// Where it says that others reach it, if it was told.
+    #[serde(default)]
+    pub advertise: Option<String>,
     /// If it leads: how far its own log reaches, committed and durable. Its
     /// followers remember it, as it remembers theirs.
     #[serde(default)]
@@ -63,6 +66,12 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// An id that no node had, as far as this one knows.
+    pub fn unused_id(&self) -> NodeId {
+        let used = self.members.keys().chain(&self.retired).copied().max();
+        used.unwrap_or(0).saturating_add(1)
+    }
+
     /// Whether it belongs to this cluster.
     pub fn is_of(&self, cluster_id: &str) -> bool {
         self.cluster_id.as_deref() == Some(cluster_id)
@@ -93,6 +102,16 @@ pub enum Plan {
     },
 }
 
+impl Plan {
+    /// The flag that gave it.
+    pub fn flag(&self) -> &'static str {
+        match self {
+            Plan::Found { .. } => "--initial-cluster",
+            Plan::Join { .. } => "--join",
+        }
+    }
+}
+
 /// The place found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
@@ -114,7 +133,7 @@ pub enum Place {
 pub enum FormationError {
     /// The id is a member already: the disk was lost.
     #[error(
-        "node id {node} is a member of cluster {cluster_id} already, and this data folder is empty: its disk was lost, and acknowledged writes could be lost with it if it came back under this id. Run `holdfast --store {ask} node remove {node}`, then start it under a new id with --join {ask}, and `holdfast --store {ask} node add NEW-ID ADDRESS`"
+        "node id {node} is a member of cluster {cluster_id} already, and this data folder is empty: its disk was lost, and acknowledged writes could be lost with it if it came back under this id. Start it as a new node, with its other flags as they are, but --node-id {new_id} and --join {ask} in the place of --initial-cluster; then run `holdfast --store {ask} node replace {node} {new_id}` (with its ADDRESS behind that, if it is not where node {node} was)"
     )]
     DiskLost {
         /// The id.
@@ -123,10 +142,12 @@ pub enum FormationError {
         cluster_id: String,
         /// Where to ask.
         ask: String,
+        /// An id that was not used yet.
+        new_id: NodeId,
     },
     /// The id was removed.
     #[error(
-        "node id {node} was removed from cluster {cluster_id} and is never used again: choose a new --node-id"
+        "node id {node} was removed from cluster {cluster_id} and is never used again: start this node with a new --node-id, an empty --data-dir and --join HOST:PORT, then `holdfast node add NEW-ID ADDRESS`"
     )]
     Retired {
         /// The id.
@@ -277,7 +298,8 @@ fn place_among(
         if answer.members.contains_key(&node) {
             let ask = answer.members.iter().find(|(id, _)| **id == answer.node);
             let ask = ask.map(|(_, address)| address.clone()).unwrap_or_default();
-            return Err(FormationError::DiskLost { node, cluster_id, ask });
+            let new_id = answer.unused_id();
+            return Err(FormationError::DiskLost { node, cluster_id, ask, new_id });
         }
     }
     let needed = widest.members.len() / 2 + 1;
@@ -450,6 +472,7 @@ mod tests {
             initial: initial(),
             members: BTreeMap::new(),
             retired: BTreeSet::new(),
+            advertise: None,
             reach: None,
             seen: Witnesses::new(),
         }

@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::ServeOptions;
 use crate::formation::{self, FormationError, Place, Plan};
 use crate::http::metrics::Metrics;
-use crate::http::{self, App, HandedOver, Running};
+use crate::http::{self, App, HandedOver, Running, Told};
 use crate::node::effects::Effects;
 use crate::node::upkeep::bound_log;
 use crate::node::witness::Witnessing;
@@ -50,9 +50,16 @@ pub enum ServeError {
     },
     /// An empty folder and nothing said about a cluster.
     #[error(
-        "{0} is empty: say which cluster this node is to found (--initial-cluster 1=HOST:PORT,…) or to join (--join HOST:PORT)"
+        "{data_dir} is empty: say which cluster this node is to found, `holdfast-store serve --node-id {node} --data-dir {data_dir} --listen {listen} --initial-cluster {node}=HOST:PORT,…` with all of its nodes, or which it is to join, `… --join HOST:PORT` with any node of it", data_dir = data_dir.display()
     )]
-    NoPlan(std::path::PathBuf),
+    NoPlan {
+        /// The folder.
+        data_dir: std::path::PathBuf,
+        /// This node.
+        node: NodeId,
+        /// Where it was to listen.
+        listen: String,
+    },
     /// It must not, or cannot, go on.
     #[error("{0}")]
     Fatal(String),
@@ -95,7 +102,8 @@ pub async fn run(options: ServeOptions) -> Result<(), ServeError> {
     let storage_options = Options { stats, ..Options::default() };
     let opened = blocking(move || Storage::open(&dir, node_id, storage_options)).await?;
     if matches!((&opened, &options.plan), (Opened::Empty(_), None)) {
-        return Err(ServeError::NoPlan(options.data_dir));
+        let ServeOptions { data_dir, listen, .. } = options;
+        return Err(ServeError::NoPlan { data_dir, node: node_id, listen });
     }
     let listener = match TcpListener::bind(&options.listen).await {
         Ok(listener) => listener,
@@ -113,8 +121,13 @@ pub async fn run(options: ServeOptions) -> Result<(), ServeError> {
         Some(Plan::Found { initial }) => initial.clone(),
         Some(Plan::Join { .. }) | None => BTreeMap::new(),
     };
-    let access = options.access.clone();
-    let app = App::new(node_id, initial.clone(), access, metrics, tasks.clone(), stop.clone());
+    let told = Told {
+        id: node_id,
+        initial: initial.clone(),
+        advertise: options.advertise.clone(),
+        access: options.access.clone(),
+    };
+    let app = App::new(told, metrics, tasks.clone(), stop.clone());
     let serving = http::accept::serve(
         listener,
         http::router(app.clone()),
@@ -265,6 +278,7 @@ async fn start(
     tasks.spawn(stop.clone().run_until_cancelled_owned(bounding));
     tasks.spawn(witnessing.clone().run(consensus.clone(), stop.clone()));
     tasks.spawn(stop.clone().run_until_cancelled_owned(node.clone().look_after()));
+    say_what_counts(options, &consensus, &identity.cluster_id).await?;
     found_if_due(options, &consensus, &identity.cluster_id, *founder).await?;
     Ok((node, witnessing, fatal_received))
 }
@@ -286,6 +300,40 @@ async fn find_place(
         }
     };
     formation::find_place(options.node_id, plan, &options.access, handed).await
+}
+
+/// Says which settings do not count any more, and what an operator has to do
+/// next about a node that waits.
+async fn say_what_counts(
+    options: &ServeOptions,
+    consensus: &Consensus,
+    cluster_id: &str,
+) -> Result<(), ServeError> {
+    let founded = consensus.is_founded().await.map_err(ServeError::Fatal)?;
+    let node = options.node_id;
+    match &options.plan {
+        Some(plan) if founded => tracing::info!(
+            "{} is ignored: the data folder belongs to cluster {cluster_id} already, whose log knows its nodes (`holdfast node list`)",
+            plan.flag()
+        ),
+        Some(Plan::Join { known }) => {
+            let (store, address) = (known.join(","), options.advertise.as_deref());
+            let address = address.unwrap_or(&options.listen);
+            tracing::info!(
+                "waiting to be added: `holdfast --store {store} node add {node} {address}`, then `holdfast --store {store} node promote {node}`; or in the place of a lost node: `holdfast --store {store} node replace OLD {node} {address}`"
+            );
+        }
+        Some(Plan::Found { .. }) | None => {}
+    }
+    let known = consensus.view().nodes.remove(&node);
+    if let (Some(known), Some(advertised)) = (known, &options.advertise)
+        && known != *advertised
+    {
+        tracing::warn!(
+            "the others know this node as {known} and go on connecting there, not to {advertised}: a node's address stays; start with --advertise {known}, or replace this node by a new one: `holdfast node replace {node} NEW-ID {advertised}`"
+        );
+    }
+    Ok(())
 }
 
 /// Makes the cluster's first entry, if that is this node's part and was not
@@ -318,9 +366,10 @@ async fn resume_founding(
     let (node, access) = (options.node_id, &options.access);
     loop {
         let others = formation::ask_others(node, initial, access).await;
-        if let Some((id, _)) = others.iter().find(|(_, other)| !other.members.is_empty()) {
+        if let Some((id, other)) = others.iter().find(|(_, other)| !other.members.is_empty()) {
             let (cluster_id, ask) = (cluster_id.to_owned(), initial[id].clone());
-            return Err(FormationError::DiskLost { node, cluster_id, ask }.into());
+            let new_id = other.unused_id();
+            return Err(FormationError::DiskLost { node, cluster_id, ask, new_id }.into());
         }
         match formation::hand_over(node, initial, cluster_id, access).await {
             Ok(()) => return Ok(()),

@@ -105,6 +105,19 @@ impl Cluster {
         id
     }
 
+    /// A new node at the address of one that does not run, started and waiting
+    /// to be added.
+    pub fn join_in_place_of(&mut self, old: NodeId) -> NodeId {
+        let awake = self.awake().into_iter().map(|id| self.address(id).to_owned());
+        let known = awake.collect::<Vec<_>>().join(",");
+        let (id, address) = (self.ids().len() as NodeId + 1, self.address(old).to_owned());
+        self.insert(id);
+        let node = self.node_mut(id);
+        (node.address, node.place) = (address, ["--join".to_owned(), known]);
+        self.launch(id);
+        id
+    }
+
     /// Starts a node. It is not waited for.
     pub fn launch(&mut self, id: NodeId) {
         let mut command = self.command(id);

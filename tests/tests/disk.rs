@@ -211,7 +211,8 @@ async fn a_node_that_lost_its_disk_never_comes_back_under_its_old_id() {
         let kept = cluster.folder().join(format!("kept-{victim}"));
         fs::rename(cluster.data_dir(victim), &kept).expect("a stopped node's folder");
         cluster.launch(victim);
-        let texts = ["its disk was lost", "node remove", "new id", "--join"];
+        let replace = format!("node replace {victim} 4");
+        let texts = ["its disk was lost", replace.as_str(), "--node-id 4", "--join"];
         cluster.refuses(victim, &texts).await;
         cluster.wipe(victim);
         fs::rename(&kept, cluster.data_dir(victim)).expect("a stopped node's folder");

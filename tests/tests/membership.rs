@@ -78,6 +78,79 @@ async fn promote(cluster: &Cluster, id: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_lost_its_disk_is_replaced_by_one_command_under_load() {
+    let mut cluster = Cluster::start(3).await;
+    let client = cluster.client();
+    let load = Adders::start(&client, &job("load"), ADDERS);
+    load.progress(50).await;
+
+    // At the same address, as on a host that got a new disk.
+    let lost = cluster.follower().await;
+    cluster.kill(lost);
+    cluster.wipe(lost);
+    let not_there = cluster.cli_fails(1, &["node", "replace", &lost.to_string(), "4"]).await;
+    assert!(not_there.contains("start it first: holdfast-store serve --node-id 4"), "{not_there}");
+    let new = cluster.join_in_place_of(lost);
+    let ids = [lost.to_string(), new.to_string()];
+    let replace = ["-o", "json", "node", "replace", &ids[0], &ids[1]];
+    let said = replaced(&cluster, &replace).await;
+    assert_eq!(said, format!(r#"{{"node":{new},"replaced":{lost}}}"#));
+    assert_eq!(voters(&cluster).await, members_but(&cluster, &[lost]));
+    assert_eq!(cluster.cli_ok(&replace).await, said, "once more is harmless");
+    load.progress(50).await;
+
+    // At another one; what somebody did by hand before is not done again.
+    let next = cluster.join();
+    let address = cluster.address(next).to_owned();
+    eventually("the new node to be added", async || {
+        client.admin(Admin::AddNode { node: next, address: address.clone() }, soon()).await.ok()
+    })
+    .await;
+    promote(&cluster, next).await;
+    // The leader itself goes: leadership is handed over first.
+    cluster.expect_error("was removed from cluster");
+    let leader = cluster.leader().await;
+    cluster.cli_ok(&["node", "replace", &leader.to_string(), &next.to_string()]).await;
+    cluster.ended(leader).await;
+    assert_eq!(voters(&cluster).await, members_but(&cluster, &[lost, leader]));
+    let tally = load.finish().await;
+    assert_eq!((tally.failed, tally.unknown), (0, 0), "{tally:?}");
+    cluster.agreement(&job("load")).await;
+}
+
+/// Replaces a node as soon as the new one has found its place.
+async fn replaced(cluster: &Cluster, replace: &[&str]) -> String {
+    eventually("the new node to be there", async || {
+        let ended = cluster.cli(replace).await;
+        let waiting =
+            ended.stderr.contains("start it first") || ended.stderr.contains("which answers");
+        assert!(ended.code == Some(0) || waiting, "{ended:#?}");
+        (ended.code == Some(0)).then(|| ended.stdout.trim_end().to_owned())
+    })
+    .await
+}
+
+async fn voters(cluster: &Cluster) -> Vec<u64> {
+    let status = cluster.status_of(cluster.leader().await).await;
+    status.nodes.iter().filter(|node| node.voter).map(|node| node.id).collect()
+}
+
+fn members_but(cluster: &Cluster, gone: &[u64]) -> Vec<u64> {
+    cluster.ids().into_iter().filter(|id| !gone.contains(id)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_replaced_where_the_quorum_would_be_lost() {
+    let mut cluster = Cluster::start(3).await;
+    let dead = [cluster.follower().await, cluster.leader().await];
+    dead.iter().for_each(|id| cluster.kill(*id));
+    let said = cluster.cli_fails(1, &["node", "replace", &dead[0].to_string(), "4"]).await;
+    assert!(said.contains("nothing was changed") && said.contains("node list"), "{said}");
+    let same = cluster.cli_fails(1, &["node", "replace", "2", "2"]).await;
+    assert!(same.contains("never used"), "{same}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_would_lose_the_quorum_is_refused() {
     let mut cluster = Cluster::start(3).await;
     let leader = cluster.leader().await;

@@ -162,6 +162,18 @@ pub(crate) enum NodeCommand {
         #[arg(value_parser = clap::value_parser!(u64).range(1..))]
         id: NodeId,
     },
+    /// Put a new node in the place of one that lost its disk: add it, wait until it has caught up,
+    /// promote it, and remove the old one; can be repeated if it was interrupted
+    Replace {
+        /// The node that goes, for ever
+        #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+        old: NodeId,
+        /// The node that comes: it runs, started with --join, under an id never used before
+        #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+        new: NodeId,
+        /// Address of the new node, HOST:PORT [default: the old one's]
+        address: Option<String>,
+    },
     /// Remove a node for ever; its id is never used again
     Remove {
         /// The node

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! holdfast status
-//! holdfast node list | add ID ADDRESS | promote ID | remove ID
+//! holdfast node list | add ID ADDRESS | promote ID | remove ID | replace OLD NEW [ADDRESS]
 //! holdfast leader show | transfer [ID]
 //! holdfast agent list
 //! holdfast waits
@@ -63,6 +63,7 @@
 //! | `doctor` | `{"healthy", "checks": [{"check", "subject", "verdict": ok, warning or failed, "found", "next": what to do or null}]}`, whether or not it is healthy |
 //! | `node list` | `{"leader", "nodes"}`, both as in `status` |
 //! | `node add`, `promote`, `remove` | `{"node"}` |
+//! | `node replace` | `{"node", "replaced"}` |
 //! | `leader show` | `{"leader", "address", "term"}` |
 //! | `leader transfer` | `{"to": id or null}` |
 //! | `job list` | `{"jobs": [{"job", "open_run", "runs", "keys", "bytes"}], "revision"}` |

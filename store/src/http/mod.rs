@@ -59,6 +59,7 @@ pub struct App {
 struct Inner {
     id: NodeId,
     initial: BTreeMap<NodeId, String>,
+    advertise: Option<String>,
     access: Access,
     metrics: Arc<Metrics>,
     running: OnceLock<Running>,
@@ -71,6 +72,18 @@ struct Inner {
     reports: agents::Reports,
     tasks: TaskTracker,
     stop: CancellationToken,
+}
+
+/// What the node was told at its start.
+pub struct Told {
+    /// Its id.
+    pub id: NodeId,
+    /// The nodes of a new cluster; none if it was started otherwise.
+    pub initial: BTreeMap<NodeId, String>,
+    /// Where others reach it, if that was said.
+    pub advertise: Option<String>,
+    /// Who may talk to it.
+    pub access: Access,
 }
 
 /// A cluster id from a founder, and whom to tell when it is written down.
@@ -92,9 +105,7 @@ pub struct Running {
 impl App {
     /// An app whose node has yet to find its place.
     pub fn new(
-        id: NodeId,
-        initial: BTreeMap<NodeId, String>,
-        access: Access,
+        Told { id, initial, advertise, access }: Told,
         metrics: Arc<Metrics>,
         tasks: TaskTracker,
         stop: CancellationToken,
@@ -102,6 +113,7 @@ impl App {
         let inner = Inner {
             id,
             initial,
+            advertise,
             access,
             metrics,
             running: OnceLock::new(),

@@ -46,7 +46,9 @@ async fn identity(State(app): State<App>) -> Json<Identity> {
     });
     let seen = app.running().map(|running| running.introduction.all_seen()).unwrap_or_default();
     let initial = app.inner.initial.clone();
-    Json(Identity { node: app.inner.id, cluster_id, initial, members, retired, reach, seen })
+    let advertise = app.inner.advertise.clone();
+    let node = app.inner.id;
+    Json(Identity { node, cluster_id, initial, members, retired, advertise, reach, seen })
 }
 
 /// A founder hands over the cluster id; answered once it is on the disk.

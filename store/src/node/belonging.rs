@@ -107,6 +107,7 @@ mod tests {
             initial: BTreeMap::new(),
             members: [1, 2, 3].map(|id| (id, format!("n{id}:1"))).into(),
             retired: [].into(),
+            advertise: None,
             reach: None,
             seen: Default::default(),
         }

@@ -58,8 +58,11 @@ impl Node {
         if let Some(known) = view.nodes.get(&node) {
             return refuse(format!("node {node} is a member already, at {known}"));
         }
-        if let Some((other, _)) = view.nodes.iter().find(|(_, known)| **known == address) {
-            return refuse(format!("{address} is the address of node {other}"));
+        // A node that lost its disk may be replaced by another in its place.
+        if let Some((other, _)) = view.nodes.iter().find(|(_, known)| **known == address)
+            && healthy(&self.fresh_view(*other).await, *other)
+        {
+            return refuse(format!("{address} is the address of node {other}, which answers"));
         }
         let start = format!(
             "start it first: holdfast-store serve --node-id {node} --data-dir DIR --listen {address} --join {}",
@@ -77,6 +80,11 @@ impl Node {
         if found.cluster_id.as_deref() != Some(self.cluster_id()) {
             return refuse(format!(
                 "the node at {address} is not waiting to join this cluster; {start}"
+            ));
+        }
+        if let Some(advertised) = found.advertise.filter(|advertised| *advertised != address) {
+            return refuse(format!(
+                "the node at {address} says that others reach it at {advertised}: `holdfast node add {node} {advertised}`"
             ));
         }
         self.inner.consensus.add_learner(node, address).await

@@ -28,6 +28,8 @@ fn every_documented_form_is_understood() {
         "node add 4 10.0.0.4:21001",
         "node promote 4",
         "node remove 4",
+        "node replace 2 4",
+        "node replace 2 4 10.0.0.4:21001",
         "leader show",
         "leader transfer",
         "leader transfer 2",

@@ -8,6 +8,7 @@ pub(crate) mod kv;
 pub(crate) mod leader;
 pub(crate) mod list;
 pub(crate) mod node;
+pub(crate) mod replace;
 pub(crate) mod run;
 pub(crate) mod status;
 pub(crate) mod wait;

@@ -6,7 +6,7 @@ use holdfast_api::{Admin, NodeId, NodeStatus};
 use holdfast_client::parse_endpoints;
 use serde::Serialize;
 
-use super::{Context, status};
+use super::{Context, replace, status};
 use crate::cli::NodeCommand;
 use crate::exit::Failure;
 use crate::output::Document;
@@ -27,6 +27,10 @@ pub(crate) async fn run(context: &Context, command: NodeCommand) -> Result<(), F
             Ok(())
         }
         NodeCommand::Promote { id } => change(context, Admin::PromoteNode { node: id }, id).await,
+        NodeCommand::Replace { old, new, address } => {
+            let address = address.as_deref().map(one_address).transpose()?;
+            replace::run(context, old, new, address).await
+        }
         NodeCommand::Remove { id } => {
             change(context, Admin::RemoveNode { node: id }, id).await?;
             context.talk(format!(

@@ -15,7 +15,6 @@ use http_body_util::Full;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 
 use super::{Class, FORWARD_TIME_EXTRA};
 use crate::access::Access;
@@ -96,9 +95,7 @@ async fn open(
     body: Bytes,
 ) -> Result<Response, DialError> {
     let broken = |why: String| DialError::Broken { address: address.to_owned(), why };
-    let unconnected = |why| DialError::Connect { address: address.to_owned(), why };
-    let stream = TcpStream::connect(address).await.map_err(unconnected)?;
-    stream.set_nodelay(true).map_err(unconnected)?;
+    let stream = dial::connect(address).await?;
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(error.to_string()))?;
     let mut request = Request::builder()

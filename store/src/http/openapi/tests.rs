@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use super::*;
 use crate::access::Access;
+use crate::http::Told;
 use crate::http::forward::Class;
 use crate::http::problem::PROBLEM_JSON;
 
@@ -113,14 +114,9 @@ fn every_reference_leads_somewhere_and_no_schema_is_called_value() {
 /// An app whose node has not found its place yet.
 fn forming() -> App {
     let metrics = Arc::new(metrics::Metrics::new());
-    App::new(
-        1,
-        BTreeMap::new(),
-        Access::open(),
-        metrics,
-        TaskTracker::new(),
-        CancellationToken::new(),
-    )
+    let (initial, access) = (BTreeMap::new(), Access::open());
+    let told = Told { id: 1, initial, advertise: None, access };
+    App::new(told, metrics, TaskTracker::new(), CancellationToken::new())
 }
 
 /// What it answers.
