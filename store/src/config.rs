@@ -17,6 +17,9 @@ use crate::raft::ConsensusOptions;
 /// Nobody needs a longer configuration.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
+/// How long a run is kept after its end, unless somebody says.
+const ENDED_RUNS_KEPT_DEFAULT: Duration = Duration::from_secs(24 * 3600);
+
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -79,6 +82,9 @@ pub struct ServeArgs {
     /// Log entries kept behind a snapshot for followers that lag [default: 10000]
     #[arg(long, env = "HOLDFAST_ENTRIES_KEPT", value_name = "N")]
     pub entries_kept: Option<u64>,
+    /// How long a run is kept after its end, in log time, while this node leads [default: 24h]
+    #[arg(long, env = "HOLDFAST_ENDED_RUNS_KEPT", value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub ended_runs_kept: Option<Duration>,
     /// How long a stopping node lets requests finish [default: 5s]
     #[arg(long, env = "HOLDFAST_SHUTDOWN_GRACE", value_name = "TIME", value_parser = humantime::parse_duration)]
     pub shutdown_grace: Option<Duration>,
@@ -105,6 +111,7 @@ struct File {
     election_max: Option<String>,
     snapshot_entries: Option<u64>,
     entries_kept: Option<u64>,
+    ended_runs_kept: Option<String>,
     shutdown_grace: Option<String>,
     log_format: Option<LogFormat>,
 }
@@ -126,6 +133,8 @@ pub struct ServeOptions {
     pub access: Access,
     /// Timings and sizes of consensus.
     pub consensus: ConsensusOptions,
+    /// Log time for which a run is kept after its end.
+    pub ended_runs_kept: Duration,
     /// How long requests may finish when it stops.
     pub shutdown_grace: Duration,
     /// How log lines look.
@@ -270,6 +279,12 @@ impl ServeArgs {
             plan,
             access,
             consensus,
+            ended_runs_kept: time(
+                "ended_runs_kept",
+                self.ended_runs_kept,
+                file.ended_runs_kept,
+                ENDED_RUNS_KEPT_DEFAULT,
+            )?,
             shutdown_grace: time(
                 "shutdown_grace",
                 self.shutdown_grace,

@@ -259,6 +259,7 @@ async fn start(
         id: identity.node_id,
         cluster_id: identity.cluster_id.clone(),
         access: options.access.clone(),
+        ended_runs_kept: options.ended_runs_kept,
         consensus: consensus.clone(),
         state: shared,
         effects,

@@ -131,7 +131,7 @@ pub(crate) enum ClusterCommand {
         #[arg(long, value_name = "FILE")]
         python: Option<PathBuf>,
     },
-    /// Show jobs
+    /// Show and delete jobs
     #[command(subcommand)]
     Job(JobCommand),
     /// Show, open, end and delete runs of a job
@@ -209,6 +209,11 @@ pub(crate) enum JobCommand {
     /// List all jobs
     #[command(visible_alias = "ls")]
     List,
+    /// Delete a job that has no open run: all its runs with their keys
+    Delete {
+        /// The job
+        name: Name,
+    },
 }
 
 /// Commands on runs.

@@ -224,6 +224,19 @@ impl Document for Jobs {
     }
 }
 
+/// `job delete`.
+#[derive(Debug, PartialEq, Serialize)]
+pub(crate) struct JobDeleted {
+    pub(crate) runs: u64,
+    pub(crate) revision: Revision,
+}
+
+impl Document for JobDeleted {
+    fn write_table(&self, out: &mut Vec<u8>) -> io::Result<()> {
+        writeln!(out, "deleted {}", self.runs)
+    }
+}
+
 /// `run list`.
 #[derive(Debug, PartialEq, Serialize)]
 pub(crate) struct Runs {

@@ -12,7 +12,7 @@
 //! holdfast agent list
 //! holdfast waits
 //! holdfast doctor [--python FILE]
-//! holdfast job list
+//! holdfast job list | delete NAME
 //! holdfast run list | open [NAME] | end NAME | delete NAME
 //! holdfast kv put K V [--if-revision REV] | get K [--stale] [--raw] | add K N | cas K EXPECTED NEW
 //! holdfast kv delete K | append K V | list [PREFIX] | count [PREFIX] | watch [PREFIX] [--from REV]
@@ -67,7 +67,8 @@
 //! | `leader show` | `{"leader", "address", "term"}` |
 //! | `leader transfer` | `{"to": id or null}` |
 //! | `job list` | `{"jobs": [{"job", "open_run", "runs", "keys", "bytes"}], "revision"}` |
-//! | `run list` | `{"runs": [{"run", "open", "opened", "opened_at_ms", "ended", "keys", "bytes"}], "revision"}` |
+//! | `job delete` | `{"runs": how many were deleted, "revision"}` |
+//! | `run list` | `{"runs": [{"run", "open", "opened", "opened_at_ms", "ended", "ended_at_ms", "keys", "bytes"}], "revision"}` |
 //! | `run open` | `{"run", "created", "ended": name or null, "revision"}` |
 //! | `run end`, `run delete` | `{"revision"}` |
 //! | `kv put`, `append`, `wait` | `{"revision"}` |

@@ -290,6 +290,22 @@ pub enum RunCommand {
         /// The run.
         run: Name,
     },
+    /// The leader's own: deletes a run that ended at this log time, and does
+    /// nothing if that is not so any more. From feature level 2 on.
+    Purge {
+        /// The job.
+        job: Name,
+        /// The run.
+        run: Name,
+        /// When it ended.
+        ended_at: LogTime,
+    },
+    /// Deletes the ended runs of a job that has no open one, the oldest first
+    /// and so many of them at a time. From feature level 2 on.
+    DeleteJob {
+        /// The job.
+        job: Name,
+    },
 }
 
 /// A command on the cluster itself.

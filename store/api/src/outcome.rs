@@ -146,8 +146,17 @@ pub enum RunOutcome {
     },
     /// End.
     Ended,
-    /// Delete.
+    /// Delete, and purge.
     Deleted,
+    /// A purge that no longer held.
+    Kept,
+    /// Delete of a job.
+    JobDeleted {
+        /// Runs deleted by this command.
+        runs: u64,
+        /// Runs that are still there: ask again.
+        left: u64,
+    },
 }
 
 /// What a cluster command came to.
@@ -183,7 +192,7 @@ pub enum Refusal {
     },
     /// The job is full.
     #[error(
-        "job {job} would exceed its {what} of {limit}: delete keys, or an ended run (`holdfast --job {job} run list`)"
+        "job {job} would exceed its {what} of {limit}: {}", room_advice(job, oldest_ended.as_ref())
     )]
     QuotaExceeded {
         /// The job.
@@ -192,6 +201,9 @@ pub enum Refusal {
         what: String,
         /// The limit.
         limit: u64,
+        /// The job's oldest ended run, if it has one: what to delete first.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        oldest_ended: Option<Name>,
     },
     /// The cluster holds as many of something as it may.
     #[error(
@@ -302,4 +314,16 @@ pub enum Refusal {
         /// When.
         at: LogTime,
     },
+}
+
+/// How to make room in a job.
+fn room_advice(job: &Name, oldest_ended: Option<&Name>) -> String {
+    match oldest_ended {
+        Some(run) => {
+            format!("delete its oldest ended run: `holdfast --job {job} run delete {run}`")
+        }
+        None => {
+            format!("delete keys, or an ended run (`holdfast --job {job} run list`)")
+        }
+    }
 }

@@ -164,6 +164,10 @@ pub struct RunInfo {
     pub opened_at_ms: LogTime,
     /// Revision of its end.
     pub ended: Option<Revision>,
+    /// Log time of its end; none if it is open, or ended before the cluster
+    /// kept this.
+    #[serde(default)]
+    pub ended_at_ms: Option<LogTime>,
     /// Keys and queued values.
     pub keys: u64,
     /// Bytes of keys and values.

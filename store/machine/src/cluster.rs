@@ -10,9 +10,14 @@ use crate::machine::Machine;
 use crate::size;
 
 /// Newest feature level that this build obeys. A level gates commands, and
-/// changed behaviour of old ones, until every node obeys it. All commands
-/// there are so far belong to level 1.
-pub const FEATURE_LEVEL: u32 = 1;
+/// changed behaviour of old ones, until every node obeys it: level 1 is all of
+/// release 0.1, level 2 is [`RUNS_LEVEL`].
+pub const FEATURE_LEVEL: u32 = 2;
+
+/// From this level on the log time of a run's end is kept, ended runs can be
+/// purged, jobs deleted, a job without runs does not count as one, and a quota
+/// names the run to delete.
+pub const RUNS_LEVEL: u32 = 2;
 
 /// Longest cluster id, in bytes.
 pub const CLUSTER_ID_BYTES_MAX: u64 = 128;
@@ -29,11 +34,20 @@ pub(crate) struct Cluster {
     pub limits: Arc<Limits>,
     /// Node ids that are never used again, and since when.
     pub retired: OrdMap<NodeId, LogTime>,
+    /// Log time at which [`RUNS_LEVEL`] was reached: from here runs age that
+    /// had ended before.
+    pub runs_age_from: LogTime,
 }
 
 impl Default for Cluster {
     fn default() -> Self {
-        Cluster { id: None, feature_level: 1, limits: Arc::default(), retired: OrdMap::new() }
+        Cluster {
+            id: None,
+            feature_level: 1,
+            limits: Arc::default(),
+            retired: OrdMap::new(),
+            runs_age_from: 0,
+        }
     }
 }
 
@@ -85,6 +99,9 @@ impl Machine {
             // A level above this build's own is taken over all the same, since
             // all replicas must agree; the node then sees that it cannot go on.
             ClusterCommand::SetFeatureLevel { level } => {
+                if self.cluster.feature_level < RUNS_LEVEL && *level >= RUNS_LEVEL {
+                    self.cluster.runs_age_from = self.time;
+                }
                 self.cluster.feature_level = self.cluster.feature_level.max(*level);
             }
             ClusterCommand::RetireNode { node } => self.cluster.retire(*node, self.time)?,

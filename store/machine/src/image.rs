@@ -8,6 +8,7 @@
 
 use std::io::{self, Read, Write};
 
+use crate::cluster::RUNS_LEVEL;
 use crate::codec::DecodeError;
 use crate::machine::Machine;
 
@@ -15,8 +16,13 @@ mod decode;
 mod encode;
 mod frame;
 
-/// Version of the image format that this build writes.
-pub const IMAGE_VERSION: u32 = 1;
+/// Newest version of the image format that this build writes and reads. A
+/// state is written in the version of its feature level, so that every node
+/// that obeys the level can read it.
+pub const IMAGE_VERSION: u32 = 2;
+
+/// Version that can be written without what [`RUNS_LEVEL`] added.
+const FIRST_VERSION: u32 = 1;
 
 /// The first bytes of every image.
 const MAGIC: [u8; 8] = *b"holdfast";
@@ -31,9 +37,10 @@ impl Machine {
     /// Writes the whole state. Streams: at most one frame is in memory.
     pub fn encode(&self, out: &mut dyn Write) -> io::Result<()> {
         out.write_all(&MAGIC)?;
-        out.write_all(&IMAGE_VERSION.to_le_bytes())?;
+        let version = self.image_version();
+        out.write_all(&version.to_le_bytes())?;
         let mut content = frame::Writer::new(out);
-        encode::machine(self, &mut content)?;
+        encode::machine(self, version, &mut content)?;
         content.finish()
     }
 
@@ -49,13 +56,22 @@ impl Machine {
         let mut version = [0; 4];
         frame::read_exact(input, &mut version)?;
         let found = u32::from_le_bytes(version);
-        if found != IMAGE_VERSION {
+        if !(FIRST_VERSION..=IMAGE_VERSION).contains(&found) {
             return Err(DecodeError::Version { found, newest: IMAGE_VERSION });
         }
         let mut content = frame::Reader::new(input);
-        let machine = decode::machine(&mut content)?;
+        let machine = decode::machine(found, &mut content)?;
         content.finish()?;
+        if machine.image_version() != found {
+            let level = machine.feature_level();
+            let why = format!("a state of feature level {level} is not written in version {found}");
+            return Err(DecodeError::Invalid(why));
+        }
         Ok(machine)
+    }
+
+    fn image_version(&self) -> u32 {
+        if self.feature_level() < RUNS_LEVEL { FIRST_VERSION } else { IMAGE_VERSION }
     }
 
     /// A hash of the image: equal on replicas that applied the same entries.

@@ -1,11 +1,15 @@
 //! Jobs, runs and what lies in them, with their accounts.
 
 use holdfast_api::name::default_name;
-use holdfast_api::{Blob, Limits, LogTime, Name, Refusal, Revision, Scope};
-use imbl::{OrdMap, Vector};
+use holdfast_api::{Blob, LogTime, Name, Refusal, Revision, Scope};
+use imbl::{OrdMap, OrdSet, Vector};
 use std::sync::Arc;
 
 use crate::applied::RunKey;
+use crate::cluster::{Cluster, RUNS_LEVEL};
+
+/// Most names of jobs in the life of a cluster.
+pub(crate) const JOB_NAMES_MAX: u64 = 100_000;
 
 /// All jobs. A job stays for ever: its numbering of runs must not start again,
 /// and a late write must not bring a deleted run back.
@@ -16,6 +20,11 @@ pub(crate) struct Jobs {
     pub usage: Usage,
     /// Runs of all jobs together.
     pub runs: u64,
+    /// Jobs that have no run any more: only their numbering is left.
+    pub empty: u64,
+    /// All ended runs by the log time of their end; first those that ended
+    /// before it was kept.
+    pub endings: OrdSet<(Option<LogTime>, RunKey)>,
 }
 
 /// A job.
@@ -48,6 +57,8 @@ pub(crate) struct Run {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RunEnd {
     pub at: Revision,
+    /// When; none if that was below feature level 2.
+    pub time: Option<LogTime>,
     /// The run that took its place, if one did.
     pub by: Option<Name>,
 }
@@ -148,13 +159,12 @@ impl Jobs {
 
     /// Whether the job may hold what a write adds. A write that shrinks the
     /// job is never refused, or a full job could not be emptied.
-    pub fn quota(&self, job: &Name, balance: &Balance, limits: &Limits) -> Result<(), Refusal> {
+    pub fn quota(&self, job: &Name, balance: &Balance, cluster: &Cluster) -> Result<(), Refusal> {
+        let limits = cluster.limits();
         let mut after = self.by_name.get(job).map(|job| job.usage).unwrap_or_default();
         balance.settle(&mut after);
         let Balance { added, removed } = balance;
-        let exceeded = |what: &str, limit| {
-            Err(Refusal::QuotaExceeded { job: job.clone(), what: what.to_owned(), limit })
-        };
+        let exceeded = |what, limit| Err(self.full(job, what, limit, cluster));
         if added.keys > removed.keys && after.keys > limits.job_keys_max {
             return exceeded("job_keys_max", limits.job_keys_max);
         }
@@ -165,31 +175,43 @@ impl Jobs {
     }
 
     /// Whether one more run fits, in a new job if there is none of the name.
-    pub fn room_for_run(&self, job: &Name, limits: &Limits) -> Result<(), Refusal> {
-        let runs = match self.by_name.get(job) {
-            Some(job) => job.runs.len() as u64,
-            None if self.by_name.len() as u64 >= limits.jobs_max => {
-                return Err(Refusal::ClusterFull {
-                    what: "jobs_max".to_owned(),
-                    limit: limits.jobs_max,
-                });
-            }
-            None => 0,
+    pub fn room_for_run(&self, job: &Name, cluster: &Cluster) -> Result<(), Refusal> {
+        let limits = cluster.limits();
+        let known = self.by_name.get(job);
+        let runs = known.map_or(0, |job| job.runs.len() as u64);
+        let (names, in_use) = (self.by_name.len() as u64, self.by_name.len() as u64 - self.empty);
+        let (comes, present) = if cluster.feature_level < RUNS_LEVEL {
+            (known.is_none(), names)
+        } else {
+            (runs == 0, in_use)
         };
+        let full = |what: &str, limit| Refusal::ClusterFull { what: what.to_owned(), limit };
+        if comes && present >= limits.jobs_max {
+            return Err(full("jobs_max", limits.jobs_max));
+        }
+        if cluster.feature_level >= RUNS_LEVEL && known.is_none() && names >= JOB_NAMES_MAX {
+            return Err(full("job_names_max", JOB_NAMES_MAX));
+        }
         if runs >= limits.runs_per_job_max {
-            return Err(Refusal::QuotaExceeded {
-                job: job.clone(),
-                what: "runs_per_job_max".to_owned(),
-                limit: limits.runs_per_job_max,
-            });
+            return Err(self.full(job, "runs_per_job_max", limits.runs_per_job_max, cluster));
         }
         Ok(())
     }
 
+    /// The refusal of what does not fit into a job. Which run to delete is
+    /// part of the answer from the level on at which all nodes know it.
+    fn full(&self, job: &Name, what: &str, limit: u64, cluster: &Cluster) -> Refusal {
+        let found = self.by_name.get(job).filter(|_| cluster.feature_level >= RUNS_LEVEL);
+        let oldest_ended = found.and_then(|job| job.ended().next().cloned());
+        Refusal::QuotaExceeded { job: job.clone(), what: what.to_owned(), limit, oldest_ended }
+    }
+
     /// Puts in a new open run; the one before must have been ended.
     pub fn insert_open(&mut self, key: &RunKey, opened: Revision, opened_at: LogTime) {
+        let known = self.by_name.contains_key(&key.job);
         let job = Arc::make_mut(self.by_name.entry(key.job.clone()).or_default());
         assert!(job.open.is_none(), "a job has at most one open run");
+        self.empty -= u64::from(known && job.runs.is_empty());
         job.open = Some(key.run.clone());
         job.next_number = job.next_number.max(number_after(&key.run));
         job.by_opening.insert(opened, key.run.clone());
@@ -220,6 +242,7 @@ impl Jobs {
         let job = job.expect("the caller found the job in the same command");
         assert_eq!(job.open.as_ref(), Some(&key.run), "only the open run ends");
         job.open = None;
+        self.endings.insert((end.time, key.clone()));
         self.change(key, &Balance::default(), |run| run.end = Some(end));
     }
 
@@ -229,8 +252,12 @@ impl Jobs {
         let run = job.runs.remove(&key.run)?;
         job.by_opening.remove(&run.opened);
         job.usage.subtract(run.usage);
+        self.empty += u64::from(job.runs.is_empty());
         self.usage.subtract(run.usage);
         self.runs -= 1;
+        if let Some(end) = &run.end {
+            self.endings.remove(&(end.time, key.clone()));
+        }
         Some(run)
     }
 }
@@ -248,6 +275,11 @@ impl Default for Job {
 }
 
 impl Job {
+    /// Its ended runs, oldest first.
+    pub fn ended(&self) -> impl Iterator<Item = &Name> {
+        self.by_opening.values().filter(|name| self.open.as_ref() != Some(name))
+    }
+
     /// The name of the next run that is opened without one.
     pub fn automatic_name(&self) -> Name {
         let mut number = self.next_number;

@@ -52,9 +52,9 @@ impl Machine {
         change: impl FnOnce(&mut Run, &RunKey) -> Vec<Change>,
     ) -> Result<(), Refusal> {
         let Target { key, exists } = target;
-        self.jobs.quota(&key.job, balance, self.cluster.limits())?;
+        self.jobs.quota(&key.job, balance, &self.cluster)?;
         if !exists {
-            self.jobs.room_for_run(&key.job, self.cluster.limits())?;
+            self.jobs.room_for_run(&key.job, &self.cluster)?;
             self.jobs.insert_open(&key, self.revision + 1, self.time);
         }
         let changes = self.jobs.change(&key, balance, |run| change(run, &key));

@@ -175,7 +175,7 @@ impl Machine {
     /// Sizes of the state.
     pub fn counts(&self) -> Counts {
         Counts {
-            jobs: self.jobs.by_name.len() as u64,
+            jobs: self.jobs.by_name.len() as u64 - self.jobs.empty,
             runs: self.jobs.runs,
             keys: self.jobs.usage.keys,
             bytes: self.jobs.usage.bytes,

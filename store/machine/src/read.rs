@@ -118,7 +118,9 @@ impl Machine {
             keys: job.usage.keys,
             bytes: job.usage.bytes,
         };
-        self.jobs.by_name.iter().map(info).collect()
+        // What is left of a job without runs is its numbering.
+        let in_use = self.jobs.by_name.iter().filter(|(_, job)| !job.runs.is_empty());
+        in_use.map(info).collect()
     }
 
     fn run_infos(&self, name: &Name) -> Result<ReadOutcome, Refusal> {
@@ -133,6 +135,7 @@ impl Machine {
                 opened: run.opened,
                 opened_at_ms: run.opened_at,
                 ended: run.end.as_ref().map(|end| end.at),
+                ended_at_ms: run.end.as_ref().and_then(|end| end.time),
                 keys: run.usage.keys,
                 bytes: run.usage.bytes,
             })

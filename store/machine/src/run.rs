@@ -1,11 +1,15 @@
 //! Commands on jobs and runs: open, end, delete. At most one run of a job is
 //! open; whoever works in an ended one is fenced.
 
-use holdfast_api::{Name, Outcome, Refusal, RunCommand, RunOutcome};
+use holdfast_api::{Command, LogTime, Name, Outcome, Refusal, RunCommand, RunOutcome};
 
 use crate::applied::{Applied, Effect, RunKey};
+use crate::cluster::RUNS_LEVEL;
 use crate::job::{Job, RunEnd, fence, run_not_found};
 use crate::machine::Machine;
+
+/// Most runs that the deletion of a job takes out at once.
+const DELETED_RUNS_MAX: usize = 1_000;
 
 impl Machine {
     pub(crate) fn apply_run(
@@ -17,6 +21,10 @@ impl Machine {
             RunCommand::Open { job, run } => self.open_run(job, run.as_ref(), applied)?,
             RunCommand::End { job, run } => self.end_run(job, run, applied)?,
             RunCommand::Delete { job, run } => self.delete_run(job, run, applied)?,
+            RunCommand::Purge { job, run, ended_at } => {
+                self.purge_run(RunKey { job: job.clone(), run: run.clone() }, *ended_at, applied)?
+            }
+            RunCommand::DeleteJob { job } => self.delete_job(job, applied)?,
         };
         Ok(Outcome::Run(outcome))
     }
@@ -41,7 +49,7 @@ impl Machine {
             };
         }
         let former = job.and_then(|job| job.open.clone());
-        self.jobs.room_for_run(job_name, self.cluster.limits())?;
+        self.jobs.room_for_run(job_name, &self.cluster)?;
         if let Some(former) = &former {
             self.end_open(job_name, former, Some(name.clone()), applied);
         }
@@ -79,6 +87,74 @@ impl Machine {
         Ok(RunOutcome::Deleted)
     }
 
+    /// Time may have been too short after all: the run was deleted meanwhile,
+    /// and maybe another of its name is there.
+    fn purge_run(
+        &mut self,
+        key: RunKey,
+        ended_at: LogTime,
+        applied: &mut Applied,
+    ) -> Result<RunOutcome, Refusal> {
+        self.at_runs_level()?;
+        let end = self.jobs.run(&key).and_then(|run| run.end.as_ref());
+        if end.map(|end| self.ended_at(end.time)) != Some(ended_at) {
+            return Ok(RunOutcome::Kept);
+        }
+        applied.discard(self.jobs.remove(&key));
+        self.publish(Vec::new(), applied);
+        Ok(RunOutcome::Deleted)
+    }
+
+    /// Each run is one step, whatever it holds; how many there are is bounded.
+    fn delete_job(&mut self, name: &Name, applied: &mut Applied) -> Result<RunOutcome, Refusal> {
+        self.at_runs_level()?;
+        let job = self.jobs.by_name.get(name).filter(|job| !job.runs.is_empty());
+        let job = job.ok_or_else(|| Refusal::JobNotFound { job: name.clone() })?;
+        if let Some(run) = &job.open {
+            return Err(Refusal::RunOpen { job: name.clone(), run: run.clone() });
+        }
+        let oldest: Vec<Name> = job.ended().take(DELETED_RUNS_MAX).cloned().collect();
+        let (runs, left) = (oldest.len() as u64, (job.runs.len() - oldest.len()) as u64);
+        for run in oldest {
+            applied.discard(self.jobs.remove(&RunKey { job: name.clone(), run }));
+        }
+        self.publish(Vec::new(), applied);
+        Ok(RunOutcome::JobDeleted { runs, left })
+    }
+
+    fn at_runs_level(&self) -> Result<(), Refusal> {
+        let level = self.cluster.feature_level;
+        if level >= RUNS_LEVEL {
+            return Ok(());
+        }
+        Err(Refusal::FeatureLevel { level, needed: RUNS_LEVEL })
+    }
+
+    /// When a run ended, as far as that counts for its age.
+    fn ended_at(&self, time: Option<LogTime>) -> LogTime {
+        time.unwrap_or(self.cluster.runs_age_from)
+    }
+
+    /// Up to `max` commands `Purge` that hold at the present log time, for runs
+    /// that ended at least `kept_ms` ago. For the leader to propose.
+    pub fn purgeable(&self, kept_ms: u64, max: usize) -> Vec<Command> {
+        if self.cluster.feature_level < RUNS_LEVEL {
+            return Vec::new();
+        }
+        let dated = self.jobs.endings.iter().map(|(time, key)| (self.ended_at(*time), key));
+        let old = dated.take_while(|(at, _)| at.saturating_add(kept_ms) <= self.time);
+        let purge = |(ended_at, key): (LogTime, &RunKey)| {
+            let RunKey { job, run } = key.clone();
+            Command::Run(RunCommand::Purge { job, run, ended_at })
+        };
+        old.take(max).map(purge).collect()
+    }
+
+    /// Whether there are ended runs, which grow old as log time passes.
+    pub fn has_ended_runs(&self) -> bool {
+        !self.jobs.endings.is_empty()
+    }
+
     fn existing(&self, job: &Name, name: &Name) -> Result<&crate::job::Run, Refusal> {
         let found = self.jobs.by_name.get(job);
         let found = found.ok_or_else(|| Refusal::JobNotFound { job: job.clone() })?;
@@ -89,7 +165,8 @@ impl Machine {
     fn end_open(&mut self, job: &Name, name: &Name, by: Option<Name>, applied: &mut Applied) {
         let at = self.revision + 1;
         let run = RunKey { job: job.clone(), run: name.clone() };
-        self.jobs.end(&run, RunEnd { at, by: by.clone() });
+        let time = (self.cluster.feature_level >= RUNS_LEVEL).then_some(self.time);
+        self.jobs.end(&run, RunEnd { at, time, by: by.clone() });
         let refusal = Refusal::Fenced { job: job.clone(), run: name.clone(), at, by };
         applied.effects.push(Effect::RunEnded { run, refusal });
     }

@@ -1,9 +1,9 @@
-//! What release 0.1 wrote to disk, read by this build. The files were made
-//! once, from the golden scripts of that release, and are never made again: a
+//! What each feature level wrote to disk, read by this build. The files were
+//! made once, from the golden scripts of their time, and are never made again: a
 //! test that fails here means that a node would diverge or lose its state when
 //! it is upgraded.
 //!
-//! A release that adds commands adds files of its own. To make them, delete
+//! A level that adds commands adds files of its own. To make them, delete
 //! nothing, name new ones, and run with `UPDATE_FIXTURES=1`, which writes the
 //! files that do not exist.
 
@@ -20,74 +20,97 @@ use holdfast_machine::{FEATURE_LEVEL, Machine, decode_entry, encode_entry};
 #[path = "golden/parse.rs"]
 mod parse;
 
-/// The image was taken in the middle of the log.
-const IMAGE_INDEX: usize = 289;
+/// What a feature level wrote.
+struct Written {
+    /// In the names of its files.
+    version: &'static str,
+    level: u32,
+    /// The image was taken in the middle of the log.
+    image_index: usize,
+    /// Commands that it added.
+    commands: &'static [&'static str],
+}
+
+const WRITTEN: [Written; 2] = [
+    Written { version: "v1", level: 1, image_index: 289, commands: COMMANDS_OF_LEVEL_1 },
+    Written { version: "v2", level: 2, image_index: 333, commands: &["Purge {", "DeleteJob {"] },
+];
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 
 #[test]
-fn the_log_of_release_0_1_gives_the_same_state() {
-    make_missing();
-    let mut machine = Machine::new();
-    let entries = log();
-    for entry in &entries[..IMAGE_INDEX] {
-        machine.apply(entry);
+fn the_log_of_each_level_gives_the_same_state() {
+    for written in &WRITTEN {
+        make_missing(written);
+        let Written { version, image_index, .. } = written;
+        let mut machine = Machine::new();
+        let entries = log(written);
+        for entry in &entries[..*image_index] {
+            machine.apply(entry);
+        }
+        let from_disk = fs::read(fixture(&format!("image-{version}.bin"))).unwrap();
+        let mut restored = Machine::decode(&mut &from_disk[..]).unwrap();
+        assert_eq!(restored.digest(), machine.digest(), "the image is not what the log gives");
+        for entry in &entries[*image_index..] {
+            let replayed = machine.apply(entry);
+            assert_eq!(restored.apply(entry).answers, replayed.answers);
+        }
+        let digest = fs::read_to_string(fixture(&format!("digest-{version}.txt"))).unwrap();
+        assert_eq!(format!("{:016x}", machine.digest()), digest.trim(), "{version}");
+        assert_eq!(restored.digest(), machine.digest());
+        assert_eq!(machine.feature_level(), written.level);
     }
-    let from_disk = fs::read(fixture("image-v1.bin")).unwrap();
-    let mut restored = Machine::decode(&mut &from_disk[..]).unwrap();
-    assert_eq!(restored.digest(), machine.digest(), "the image is not what the log gives");
-    for entry in &entries[IMAGE_INDEX..] {
-        let replayed = machine.apply(entry);
-        assert_eq!(restored.apply(entry).answers, replayed.answers);
-    }
-    let digest = fs::read_to_string(fixture("digest-v1.txt")).unwrap();
-    assert_eq!(format!("{:016x}", machine.digest()), digest.trim());
-    assert_eq!(restored.digest(), machine.digest());
 }
+
+/// All commands of release 0.1.
+const COMMANDS_OF_LEVEL_1: &[&str] = &[
+    "Put {",
+    "MultiPut {",
+    "Add {",
+    "CompareAndSet {",
+    "CompareRevisionAndSet {",
+    "Append {",
+    "Delete {",
+    "QueuePush {",
+    "QueuePop {",
+    "Transaction {",
+    "KeepAlive {",
+    "Close {",
+    "Expire {",
+    "Session(Open {",
+    "Run(Open {",
+    "End {",
+    "LeaderStarted {",
+    "Tick",
+    "Found {",
+    "SetLimits {",
+    "SetFeatureLevel {",
+    "RetireNode {",
+];
 
 #[test]
 fn the_fixtures_hold_something_of_everything() {
-    make_missing();
-    let image = fs::read(fixture("image-v1.bin")).unwrap();
-    let counts = Machine::decode(&mut &image[..]).unwrap().counts();
-    assert!(counts.jobs > 1 && counts.runs > counts.jobs, "{counts:?}");
-    assert!(counts.keys > 10 && counts.sessions > 0 && counts.session_answer_bytes > 0);
-    assert!(counts.history_changes > 10 && counts.retired_nodes > 0);
-    let written = log().iter().map(|entry| format!("{entry:?}")).collect::<String>();
-    let commands = [
-        "Put {",
-        "MultiPut {",
-        "Add {",
-        "CompareAndSet {",
-        "CompareRevisionAndSet {",
-        "Append {",
-        "Delete {",
-        "QueuePush {",
-        "QueuePop {",
-        "Transaction {",
-        "KeepAlive {",
-        "Close {",
-        "Expire {",
-        "Session(Open {",
-        "Run(Open {",
-        "End {",
-        "LeaderStarted {",
-        "Tick",
-        "Found {",
-        "SetLimits {",
-        "SetFeatureLevel {",
-        "RetireNode {",
-    ];
-    for command in commands {
-        assert!(written.contains(command), "no {command} in the log");
+    for written in &WRITTEN {
+        make_missing(written);
+        let image = fs::read(fixture(&format!("image-{}.bin", written.version))).unwrap();
+        let machine = Machine::decode(&mut &image[..]).unwrap();
+        let counts = machine.counts();
+        assert!(counts.jobs > 1 && counts.runs > counts.jobs, "{counts:?}");
+        assert!(counts.keys > 10 && counts.sessions > 0 && counts.session_answer_bytes > 0);
+        assert!(counts.history_changes > 10 && counts.retired_nodes > 0);
+        assert!(written.level < 2 || !machine.purgeable(0, 1).is_empty(), "no run has ended");
+        let entries = log(written).iter().map(|entry| format!("{entry:?}")).collect::<String>();
+        for command in written.commands {
+            assert!(entries.contains(command), "no {command} in the log");
+        }
     }
 }
 
 /// A log file of the fixtures: entries with their lengths before them.
-fn log() -> Vec<Entry> {
-    let bytes = fs::read(fixture("log-v1.bin")).unwrap();
+fn log(written: &Written) -> Vec<Entry> {
+    let bytes = fs::read(fixture(&format!("log-{}.bin", written.version))).unwrap();
     let mut rest = &bytes[..];
     let mut entries = Vec::new();
     while let Some((length, tail)) = rest.split_first_chunk::<4>() {
@@ -95,25 +118,29 @@ fn log() -> Vec<Entry> {
         entries.push(decode_entry(entry).unwrap());
         rest = tail;
     }
-    assert!(entries.len() > IMAGE_INDEX, "the log is too short");
+    assert!(entries.len() > written.image_index, "the log is too short");
     entries
 }
 
-/// Writes the files that do not exist, if asked to.
-fn make_missing() {
-    static MADE: std::sync::Once = std::sync::Once::new();
-    MADE.call_once(make);
+/// Writes the files of a level that do not exist, if asked to.
+fn make_missing(written: &Written) {
+    static MAKING: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _one_at_a_time = MAKING.lock().unwrap();
+    let log = fixture(&format!("log-{}.bin", written.version));
+    if std::env::var_os("UPDATE_FIXTURES").is_some() && !log.exists() {
+        make(written);
+    }
 }
 
-fn make() {
-    if std::env::var_os("UPDATE_FIXTURES").is_none() || fixture("log-v1.bin").exists() {
-        return;
-    }
-    let entries = entries_of_the_scripts();
+fn make(written: &Written) {
+    let Written { version, level, image_index, .. } = written;
+    let level = Command::Cluster(ClusterCommand::SetFeatureLevel { level: *level });
+    let first = Entry { time: 0, commands: vec![Proposal { session: None, command: level }] };
+    let entries = [vec![first], entries_of_the_scripts()].concat();
     let mut machine = Machine::new();
     let (mut log, mut image) = (Vec::new(), Vec::new());
     for (index, entry) in entries.iter().enumerate() {
-        if index == IMAGE_INDEX {
+        if index == *image_index {
             machine.encode(&mut image).unwrap();
         }
         let bytes = encode_entry(entry);
@@ -122,9 +149,10 @@ fn make() {
         machine.apply(entry);
     }
     fs::create_dir_all(fixture("")).unwrap();
-    fs::write(fixture("image-v1.bin"), image).unwrap();
-    fs::write(fixture("digest-v1.txt"), format!("{:016x}\n", machine.digest())).unwrap();
-    fs::write(fixture("log-v1.bin"), log).unwrap();
+    fs::write(fixture(&format!("image-{version}.bin")), image).unwrap();
+    let digest = format!("{:016x}\n", machine.digest());
+    fs::write(fixture(&format!("digest-{version}.txt")), digest).unwrap();
+    fs::write(fixture(&format!("log-{version}.bin")), log).unwrap();
 }
 
 /// All scripts one behind the other, each from the default limits. Left out is

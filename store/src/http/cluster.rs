@@ -204,6 +204,49 @@ pub async fn delete_run(
     }
 }
 
+/// A job to delete.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobRequest {
+    /// The job.
+    pub job: Name,
+}
+
+/// What became of a job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobDeletedAnswer {
+    /// Runs deleted by this call.
+    pub runs: u64,
+    /// Runs that are still there: call again.
+    pub left: u64,
+    /// When.
+    #[serde(flatten)]
+    pub mark: Mark,
+}
+
+/// Deletes the ended runs of a job that has no open one, some of them at a
+/// time: until none is left.
+///
+/// The numbering of the job's runs goes on where it was if a run is opened
+/// again.
+#[utoipa::path(
+    post, path = "/v1/job/delete", operation_id = "job_delete", tag = "runs",
+    params(SessionHeaders), request_body = JobRequest,
+    responses((status = 200, description = "Runs are gone", body = JobDeletedAnswer), ChangeProblems)
+)]
+pub async fn delete_job(
+    State(app): State<App>,
+    InSession(session): InSession,
+    Body(JobRequest { job }): Body<JobRequest>,
+) -> Answered<JobDeletedAnswer> {
+    let command = Command::Run(RunCommand::DeleteJob { job });
+    match propose(&app, session, command).await? {
+        (Outcome::Run(RunOutcome::JobDeleted { runs, left }), mark) => {
+            Ok(Json(JobDeletedAnswer { runs, left, mark }))
+        }
+        (other, mark) => Err(unfitting(&other, mark)),
+    }
+}
+
 /// Whose runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]

@@ -78,6 +78,7 @@ const CALLS: &[(Method, &str, Class)] = &[
     (Method::POST, "/v1/run/open", Class::Change),
     (Method::POST, "/v1/run/end", Class::Change),
     (Method::POST, "/v1/run/delete", Class::Change),
+    (Method::POST, "/v1/job/delete", Class::Change),
     (Method::GET, "/v1/runs", Class::Read),
     (Method::GET, "/v1/jobs", Class::Read),
     (Method::GET, "/v1/status", Class::Local),

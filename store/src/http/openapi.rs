@@ -110,6 +110,7 @@ fn described_routes() -> OpenApiRouter<App> {
         .routes(routes!(c::open_run))
         .routes(routes!(c::end_run))
         .routes(routes!(c::delete_run))
+        .routes(routes!(c::delete_job))
         .routes(routes!(c::runs))
         .routes(routes!(c::jobs))
         .routes(routes!(c::status))

@@ -31,13 +31,14 @@ pub mod witness;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use holdfast_api::{
     Answer, Blob, ClusterCommand, Code, Command, Condition, LeaderHint, Limits, NodeId, Outcome,
-    Problem, Proposal, Read, ReadAnswer, ReadOutcome, Refusal, Revision, Scope, SessionCommand,
-    WatchBatch,
+    Problem, Proposal, Read, ReadAnswer, ReadOutcome, Refusal, Revision, RunCommand, Scope,
+    SessionCommand, WatchBatch,
 };
-use holdfast_machine::Machine;
+use holdfast_machine::{Machine, RUNS_LEVEL};
 use parking_lot::{MappedRwLockReadGuard, RwLockReadGuard};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -92,6 +93,8 @@ pub struct Parts {
     pub cluster_id: String,
     /// How it introduces itself to other nodes.
     pub access: Access,
+    /// Log time for which a run is kept after its end, while this node leads.
+    pub ended_runs_kept: Duration,
     /// Its part in consensus.
     pub consensus: Consensus,
     /// The applied state.
@@ -115,8 +118,9 @@ impl Drop for ParkedWait {
 impl Node {
     /// Starts the node's own tasks; they end when `stop` is cancelled.
     pub fn start(parts: Parts, tasks: TaskTracker, stop: CancellationToken) -> Node {
-        let Parts { id, cluster_id, access, consensus, state, effects } = parts;
-        let (proposer, proposing) = Proposer::new(id, consensus.clone(), state.clone());
+        let Parts { id, cluster_id, access, ended_runs_kept, consensus, state, effects } = parts;
+        let (proposer, proposing) =
+            Proposer::new(id, consensus.clone(), state.clone(), ended_runs_kept);
         let (reader, reading) = Reader::new(consensus.clone());
         for task in
             [futures::future::Either::Left(proposing), futures::future::Either::Right(reading)]
@@ -189,6 +193,7 @@ impl Node {
     pub fn submit(&self, proposal: Proposal, done: Done) {
         let checked = is_for_clients(&proposal)
             .and_then(|()| self.leads_or_refer())
+            .and_then(|()| self.is_known_to_all(&proposal))
             .and_then(|()| self.fits(&proposal));
         match checked {
             Ok(()) => self.inner.proposer.submit(proposal, done),
@@ -391,6 +396,16 @@ impl Node {
             .await;
     }
 
+    /// Refuses a command that an older node in the cluster could not read.
+    fn is_known_to_all(&self, proposal: &Proposal) -> Result<(), Problem> {
+        let needed = match &proposal.command {
+            Command::Run(RunCommand::DeleteJob { .. }) => RUNS_LEVEL,
+            _ => return Ok(()),
+        };
+        let level = self.machine().feature_level();
+        if level >= needed { Ok(()) } else { Err(Refusal::FeatureLevel { level, needed }.into()) }
+    }
+
     /// The voters that are not this node.
     fn other_voters(&self, view: &View) -> BTreeSet<NodeId> {
         view.voters.iter().copied().filter(|node| *node != view.id).collect()
@@ -420,6 +435,7 @@ fn is_for_clients(proposal: &Proposal) -> Result<(), Problem> {
         return Err(Problem::refused(Code::InvalidRequest, why));
     }
     match &proposal.command {
+        Command::Run(RunCommand::Purge { .. }) => Err(only_for_the_leader()),
         Command::Kv { .. } | Command::Run(_) => Ok(()),
         Command::Session(SessionCommand::Expire { .. }) => Err(only_for_the_leader()),
         Command::Session(_) => Ok(()),
@@ -496,7 +512,7 @@ pub struct Watcher {
 impl Watcher {
     /// The next revisions with changes, whole and in order; waits for them.
     /// Without changes for `quiet`, an empty batch that reports progress.
-    pub async fn next(&mut self, quiet: std::time::Duration) -> Result<Vec<WatchBatch>, Problem> {
+    pub async fn next(&mut self, quiet: Duration) -> Result<Vec<WatchBatch>, Problem> {
         loop {
             if self.registration.bell.is_ended() || !self.node.inner.consensus.leads() {
                 return Err(self.node.referral());

@@ -5,6 +5,7 @@
 //! while the disk works on the last.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesOrdered;
@@ -34,6 +35,10 @@ const PIPELINE_MAX: usize = 8;
 /// While anything can expire, log time moves at least this often.
 const TIME_MOVES_EVERY_MS: LogTime = 2_000;
 
+/// While there are ended runs, log time moves at least this often: their age
+/// is counted in hours.
+const RUNS_AGE_EVERY_MS: LogTime = 60_000;
+
 /// Most expiries proposed at once.
 const EXPIRIES_MAX: usize = 256;
 
@@ -60,6 +65,7 @@ impl Proposer {
         id: NodeId,
         consensus: Consensus,
         state: SharedState,
+        ended_runs_kept: Duration,
     ) -> (Proposer, impl Future<Output = ()> + Send) {
         let (queue, tickets) = mpsc::channel(QUEUE_MAX);
         let task = Task {
@@ -69,6 +75,7 @@ impl Proposer {
             tickets,
             clock: LogClock::new(Instant::now()),
             started_term: None,
+            ended_runs_kept,
         };
         (Proposer { queue }, task.run())
     }
@@ -96,6 +103,7 @@ struct Task {
     clock: LogClock,
     /// The term in which this node has announced itself as leader.
     started_term: Option<u64>,
+    ended_runs_kept: Duration,
 }
 
 impl Task {
@@ -176,8 +184,13 @@ impl Task {
         let state = self.state.read();
         let machine = &state.machine;
         let mut commands: Vec<Proposal> = machine.due(EXPIRIES_MAX).into_iter().map(own).collect();
-        let behind = self.clock.time().saturating_sub(machine.time()) >= TIME_MOVES_EVERY_MS;
-        if commands.is_empty() && behind && machine.has_pending_deadlines() {
+        let kept_ms = u64::try_from(self.ended_runs_kept.as_millis()).unwrap_or(u64::MAX);
+        let purges = machine.purgeable(kept_ms, EXPIRIES_MAX - commands.len());
+        commands.extend(purges.into_iter().map(own));
+        let behind = self.clock.time().saturating_sub(machine.time());
+        let due = (behind >= TIME_MOVES_EVERY_MS && machine.has_pending_deadlines())
+            || (behind >= RUNS_AGE_EVERY_MS && machine.has_ended_runs());
+        if commands.is_empty() && due {
             commands.push(own(Command::Cluster(ClusterCommand::Tick)));
         }
         commands

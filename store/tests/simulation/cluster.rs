@@ -28,6 +28,8 @@ use crate::network::{Network, Port, Sender};
 
 pub const NODES: [NodeId; 3] = [1, 2, 3];
 const CLUSTER: &str = "simulated";
+/// Longer than any of the histories.
+const ENDED_RUNS_KEPT: Duration = Duration::from_secs(24 * 3600);
 /// Small, so that nodes that were away catch up by snapshots too.
 const SNAPSHOT_ENTRIES: u64 = 150;
 const ENTRIES_KEPT: u64 = 30;
@@ -212,9 +214,17 @@ impl Cluster {
         let tasks = self.tasks.clone();
         let port = Port { consensus: consensus.clone(), dead: dead.clone(), tasks: tasks.clone() };
         let cluster_id = CLUSTER.to_owned();
-        let access = Access::open();
-        let parts =
-            Parts { id: node, cluster_id, access, consensus, state: state.clone(), effects };
+        let (access, ended_runs_kept) = (Access::open(), ENDED_RUNS_KEPT);
+        let state_read = state.clone();
+        let parts = Parts {
+            id: node,
+            cluster_id,
+            access,
+            ended_runs_kept,
+            consensus,
+            state: state_read,
+            effects,
+        };
         let started = Node::start(parts, tasks, dead.clone());
         self.network.connect(node, port);
         Ok(Process { node: started, dead, state })

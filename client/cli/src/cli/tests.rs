@@ -34,6 +34,7 @@ fn every_documented_form_is_understood() {
         "leader transfer",
         "leader transfer 2",
         "job list",
+        "job delete llm",
         "run list",
         "run open",
         "run open r7",

@@ -1,10 +1,11 @@
 //! Jobs.
 
-use holdfast_api::{Read, ReadOutcome};
+use holdfast_api::{Command, Name, Outcome, Read, ReadOutcome, RunCommand, RunOutcome};
 
-use super::{Context, unexpected_answer};
+use super::{Context, unexpected_answer, unexpected_outcome};
 use crate::cli::JobCommand;
-use crate::document::Jobs;
+use crate::config::Source;
+use crate::document::{JobDeleted, Jobs};
 use crate::exit::Failure;
 
 /// Carries a command on jobs out.
@@ -14,5 +15,28 @@ pub(crate) async fn run(context: &Context, command: JobCommand) -> Result<(), Fa
             (ReadOutcome::Jobs(jobs), revision) => context.emit(&Jobs { jobs, revision }),
             (other, _) => Err(unexpected_answer("job list", &other)),
         },
+        JobCommand::Delete { name } => delete(context, name).await,
+    }
+}
+
+/// The cluster takes out so many runs at a time.
+async fn delete(context: &Context, job: Name) -> Result<(), Failure> {
+    if context.settings.job.source == Source::Flag {
+        let why = "`holdfast job delete` takes the job as its argument, not as --job";
+        return Err(Failure::Usage(why.to_owned()));
+    }
+    let mut deleted = 0;
+    loop {
+        let command = Command::Run(RunCommand::DeleteJob { job: job.clone() });
+        let (outcome, revision) = context.propose(command).await?;
+        match outcome {
+            Outcome::Run(RunOutcome::JobDeleted { runs, left }) => {
+                deleted += runs;
+                if left == 0 {
+                    return context.emit(&JobDeleted { runs: deleted, revision });
+                }
+            }
+            other => return Err(unexpected_outcome("job delete", &other)),
+        }
     }
 }

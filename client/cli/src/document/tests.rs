@@ -153,6 +153,7 @@ fn jobs_and_runs_are_listed_with_their_revision() {
         opened: 2,
         opened_at_ms: 1000,
         ended: Some(5),
+        ended_at_ms: Some(4000),
         keys: 1,
         bytes: 10,
     };
@@ -162,7 +163,7 @@ fn jobs_and_runs_are_listed_with_their_revision() {
         json!({
             "runs": [{
                 "run": "r1", "open": false, "opened": 2, "opened_at_ms": 1000, "ended": 5,
-                "keys": 1, "bytes": 10
+                "ended_at_ms": 4000, "keys": 1, "bytes": 10
             }],
             "revision": 6
         })

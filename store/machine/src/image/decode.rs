@@ -3,9 +3,12 @@
 
 use std::sync::Arc;
 
-use holdfast_api::{Answer, Blob, Change, ChangeKind, Limits, Name, Nonce, Revision, WatchBatch};
+use holdfast_api::{
+    Answer, Blob, Change, ChangeKind, Limits, LogTime, Name, Nonce, Revision, WatchBatch,
+};
 use imbl::{OrdMap, Vector};
 
+use super::FIRST_VERSION;
 use super::frame::Reader;
 use crate::applied::RunKey;
 use crate::cluster::Cluster;
@@ -15,21 +18,21 @@ use crate::job::{Job, Jobs, Run, RunEnd, Stored, Usage};
 use crate::machine::Machine;
 use crate::session::{Session, Sessions, weight};
 
-pub(super) fn machine(input: &mut Reader<'_>) -> Result<Machine, DecodeError> {
+pub(super) fn machine(version: u32, input: &mut Reader<'_>) -> Result<Machine, DecodeError> {
     let time = input.u64()?;
     let revision = input.u64()?;
     let machine = Machine {
         time,
         revision,
-        cluster: cluster(input)?,
-        jobs: jobs(input, revision)?,
+        cluster: cluster(version, input)?,
+        jobs: jobs(version, input, revision)?,
         sessions: sessions(input, time)?,
         history: history(input, revision)?,
     };
     Ok(machine)
 }
 
-fn cluster(input: &mut Reader<'_>) -> Result<Cluster, DecodeError> {
+fn cluster(version: u32, input: &mut Reader<'_>) -> Result<Cluster, DecodeError> {
     let id = if input.bool()? { Some(text(input)?.into()) } else { None };
     let feature_level = input.u32()?;
     let limits: Limits = unpack(&input.bytes()?)?;
@@ -37,14 +40,21 @@ fn cluster(input: &mut Reader<'_>) -> Result<Cluster, DecodeError> {
     for _ in 0..input.u64()? {
         ascending(&mut retired, input.u64()?, input.u64()?, "retired nodes")?;
     }
-    Ok(Cluster { id, feature_level, limits: Arc::new(limits), retired })
+    let runs_age_from = if version > FIRST_VERSION { input.u64()? } else { 0 };
+    Ok(Cluster { id, feature_level, limits: Arc::new(limits), retired, runs_age_from })
 }
 
-fn jobs(input: &mut Reader<'_>, revision: Revision) -> Result<Jobs, DecodeError> {
+fn jobs(version: u32, input: &mut Reader<'_>, revision: Revision) -> Result<Jobs, DecodeError> {
     let mut jobs = Jobs::default();
     for _ in 0..input.u64()? {
         let name = name(input)?;
-        let job = job(input, revision)?;
+        let job = job(version, input, revision)?;
+        for (run, end) in job.runs.iter().filter_map(|(name, run)| Some((name, run.end.as_ref()?)))
+        {
+            let key = RunKey { job: name.clone(), run: run.clone() };
+            jobs.endings.insert((end.time, key));
+        }
+        jobs.empty += u64::from(job.runs.is_empty());
         jobs.usage.add(job.usage);
         jobs.runs += job.runs.len() as u64;
         ascending(&mut jobs.by_name, name, Arc::new(job), "jobs")?;
@@ -52,11 +62,11 @@ fn jobs(input: &mut Reader<'_>, revision: Revision) -> Result<Jobs, DecodeError>
     Ok(jobs)
 }
 
-fn job(input: &mut Reader<'_>, revision: Revision) -> Result<Job, DecodeError> {
+fn job(version: u32, input: &mut Reader<'_>, revision: Revision) -> Result<Job, DecodeError> {
     let mut job = Job { next_number: input.u64()?, ..Job::default() };
     for _ in 0..input.u64()? {
         let name = name(input)?;
-        let run = run(input, revision)?;
+        let run = run(version, input, revision)?;
         if run.is_open() && job.open.replace(name.clone()).is_some() {
             return invalid("a job has two open runs");
         }
@@ -69,7 +79,7 @@ fn job(input: &mut Reader<'_>, revision: Revision) -> Result<Job, DecodeError> {
     Ok(job)
 }
 
-fn run(input: &mut Reader<'_>, revision: Revision) -> Result<Run, DecodeError> {
+fn run(version: u32, input: &mut Reader<'_>, revision: Revision) -> Result<Run, DecodeError> {
     let mut run = Run::new(input.u64()?, input.u64()?);
     if run.opened > revision {
         return invalid("a run was opened at a later revision than the present one");
@@ -78,7 +88,8 @@ fn run(input: &mut Reader<'_>, revision: Revision) -> Result<Run, DecodeError> {
         let at = input.u64()?;
         let by = text(input)?;
         let by = if by.is_empty() { None } else { Some(parse_name(by)?) };
-        run.end = Some(RunEnd { at, by });
+        let time = if version > FIRST_VERSION { end_time(input)? } else { None };
+        run.end = Some(RunEnd { at, time, by });
     }
     for _ in 0..input.u64()? {
         let key = Blob::from(input.bytes()?);
@@ -104,6 +115,14 @@ fn run(input: &mut Reader<'_>, revision: Revision) -> Result<Run, DecodeError> {
         ascending(&mut run.queues, key, values, "queues")?;
     }
     Ok(run)
+}
+
+fn end_time(input: &mut Reader<'_>) -> Result<Option<LogTime>, DecodeError> {
+    match (input.bool()?, input.u64()?) {
+        (true, time) => Ok(Some(time)),
+        (false, 0) => Ok(None),
+        (false, _) => invalid("a run ended at no time and at some"),
+    }
 }
 
 fn sessions(input: &mut Reader<'_>, time: u64) -> Result<Sessions, DecodeError> {

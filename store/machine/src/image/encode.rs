@@ -5,6 +5,7 @@ use std::io;
 
 use holdfast_api::{Change, ChangeKind, Name, WatchBatch};
 
+use super::FIRST_VERSION;
 use super::frame::Writer;
 use crate::cluster::Cluster;
 use crate::codec::pack;
@@ -13,18 +14,18 @@ use crate::job::{Job, Jobs, Run, RunEnd, Stored};
 use crate::machine::Machine;
 use crate::session::{Session, Sessions};
 
-pub(super) fn machine(machine: &Machine, out: &mut Writer<'_>) -> io::Result<()> {
+pub(super) fn machine(machine: &Machine, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
     let Machine { time, revision, cluster, jobs, sessions, history } = machine;
     out.u64(*time)?;
     out.u64(*revision)?;
-    self::cluster(cluster, out)?;
-    self::jobs(jobs, out)?;
+    self::cluster(cluster, version, out)?;
+    self::jobs(jobs, version, out)?;
     self::sessions(sessions, out)?;
     self::history(history, out)
 }
 
-fn cluster(cluster: &Cluster, out: &mut Writer<'_>) -> io::Result<()> {
-    let Cluster { id, feature_level, limits, retired } = cluster;
+fn cluster(cluster: &Cluster, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
+    let Cluster { id, feature_level, limits, retired, runs_age_from } = cluster;
     out.bool(id.is_some())?;
     if let Some(id) = id {
         out.bytes(id.as_bytes())?;
@@ -36,12 +37,15 @@ fn cluster(cluster: &Cluster, out: &mut Writer<'_>) -> io::Result<()> {
         out.u64(*node)?;
         out.u64(*at)?;
     }
+    if version > FIRST_VERSION {
+        out.u64(*runs_age_from)?;
+    }
     Ok(())
 }
 
-fn jobs(jobs: &Jobs, out: &mut Writer<'_>) -> io::Result<()> {
-    // The accounts are counted again.
-    let Jobs { by_name, usage: _, runs: _ } = jobs;
+fn jobs(jobs: &Jobs, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
+    // The accounts are counted again, and the endings found.
+    let Jobs { by_name, usage: _, runs: _, empty: _, endings: _ } = jobs;
     out.length(by_name.len())?;
     for (name, job) in by_name {
         out.bytes(name.as_str().as_bytes())?;
@@ -51,20 +55,24 @@ fn jobs(jobs: &Jobs, out: &mut Writer<'_>) -> io::Result<()> {
         out.length(runs.len())?;
         for (name, run) in runs {
             out.bytes(name.as_str().as_bytes())?;
-            self::run(run, out)?;
+            self::run(run, version, out)?;
         }
     }
     Ok(())
 }
 
-fn run(run: &Run, out: &mut Writer<'_>) -> io::Result<()> {
+fn run(run: &Run, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
     let Run { opened, opened_at, end, usage: _, keys, queues } = run;
     out.u64(*opened)?;
     out.u64(*opened_at)?;
     out.bool(end.is_some())?;
-    if let Some(RunEnd { at, by }) = end {
+    if let Some(RunEnd { at, time, by }) = end {
         out.u64(*at)?;
         out.bytes(by.as_ref().map_or("", Name::as_str).as_bytes())?;
+        if version > FIRST_VERSION {
+            out.bool(time.is_some())?;
+            out.u64(time.unwrap_or_default())?;
+        }
     }
     out.length(keys.len())?;
     for (key, Stored { value, created, modified, version }) in keys {

@@ -126,9 +126,21 @@ fn an_image_is_read_to_its_end_and_no_further() {
 #[test]
 fn an_image_of_a_newer_version_is_named_as_such() {
     let (_, mut image) = state(&[]);
-    image[8] = 2;
+    image[8] = 3;
     let error = Machine::decode(&mut &image[..]).unwrap_err();
-    assert!(matches!(error, DecodeError::Version { found: 2, newest: 1 }), "{error}");
+    assert!(matches!(error, DecodeError::Version { found: 3, newest: 2 }), "{error}");
+}
+
+#[test]
+fn an_image_in_the_version_of_another_feature_level_is_refused() {
+    let level = Command::Cluster(ClusterCommand::SetFeatureLevel { level: 2 });
+    let raised = Entry { time: 1, commands: vec![Proposal { session: None, command: level }] };
+    for (entries, other) in [(&[][..], 2), (&[raised], 1)] {
+        let (_, mut image) = state(entries);
+        image[8] = other;
+        let error = Machine::decode(&mut &image[..]).unwrap_err();
+        assert!(matches!(error, DecodeError::Invalid(_) | DecodeError::Truncated), "{error}");
+    }
 }
 
 /// The entry that the tests on strictness vary. It holds no bytes, so that it

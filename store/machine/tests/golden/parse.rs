@@ -21,6 +21,7 @@ pub enum Ask {
     Resolve(Scope),
     Fenced(Scope),
     Due(usize),
+    Purgeable { kept_ms: u64, max: usize },
     Counts,
     State,
     Retired(NodeId),
@@ -167,6 +168,10 @@ fn ask(verb: &str, scope: &Scope, words: &mut Words<'_>) -> Option<Ask> {
         "resolve" => Ask::Resolve(scope),
         "fenced" => Ask::Fenced(scope),
         "due" => Ask::Due(words.maybe().map_or(100, number) as usize),
+        "purgeable" => Ask::Purgeable {
+            kept_ms: words.number(),
+            max: words.maybe().map_or(100, number) as usize,
+        },
         "counts" => Ask::Counts,
         "state" => Ask::State,
         "is-retired" => Ask::Retired(words.number()),
@@ -274,6 +279,10 @@ fn run_command(words: &mut Words<'_>) -> RunCommand {
         },
         "end" => RunCommand::End { job: words.name(), run: words.name() },
         "delete" => RunCommand::Delete { job: words.name(), run: words.name() },
+        "purge" => {
+            RunCommand::Purge { job: words.name(), run: words.name(), ended_at: words.number() }
+        }
+        "delete-job" => RunCommand::DeleteJob { job: words.name() },
         other => panic!("there is no run command {other}"),
     }
 }

@@ -76,6 +76,8 @@ fn outcome(outcome: &Outcome) -> String {
             }
             RunOutcome::Ended => "ended".to_owned(),
             RunOutcome::Deleted => "deleted".to_owned(),
+            RunOutcome::Kept => "kept".to_owned(),
+            RunOutcome::JobDeleted { runs, left } => format!("deleted {runs} runs, {left} left"),
         },
         Outcome::Cluster(ClusterOutcome::Done) => "done".to_owned(),
         Outcome::Refused(refusal) => format!("refused: {refusal}"),
@@ -195,6 +197,16 @@ pub fn ask(machine: &Machine, ask: &Ask) -> String {
             });
             let due: Vec<_> = due.collect();
             if due.is_empty() { "nothing".to_owned() } else { due.join(", ") }
+        }
+        Ask::Purgeable { kept_ms, max } => {
+            let old = machine.purgeable(*kept_ms, *max).into_iter().map(|command| match command {
+                Command::Run(RunCommand::Purge { job, run, ended_at }) => {
+                    format!("{job}/{run} at {ended_at}")
+                }
+                other => panic!("{other:?} purges nothing"),
+            });
+            let old: Vec<_> = old.collect();
+            if old.is_empty() { "nothing".to_owned() } else { old.join(", ") }
         }
         Ask::Counts => format!("{:?}", machine.counts()),
         Ask::State => format!(

@@ -150,6 +150,9 @@ fn run_command() -> impl Strategy<Value = Command> {
         (job(), proptest::option::of(run())).prop_map(|(job, run)| RunCommand::Open { job, run }),
         (job(), run()).prop_map(|(job, run)| RunCommand::End { job, run }),
         (job(), run()).prop_map(|(job, run)| RunCommand::Delete { job, run }),
+        (job(), run(), 0u64..3)
+            .prop_map(|(job, run, at)| { RunCommand::Purge { job, run, ended_at: at * 1_000 } }),
+        job().prop_map(|job| RunCommand::DeleteJob { job }),
     ]
     .prop_map(Command::Run)
 }

@@ -113,6 +113,8 @@ impl Model {
                 job.runs.remove(run.as_str());
                 RunOutcome::Deleted
             }
+            // Made from level 2 on, which this model does not know.
+            RunCommand::Purge { .. } | RunCommand::DeleteJob { .. } => return None,
         };
         self.revision = next;
         Some(outcome)
