@@ -122,7 +122,7 @@ pub(crate) async fn connect(
 
 /// The token to send. A disk may hang: the thread that reads is not waited for
 /// longer than the whole attempt.
-async fn token(file: Option<PathBuf>) -> Result<Option<Token>, ConnectionError> {
+pub(crate) async fn token(file: Option<PathBuf>) -> Result<Option<Token>, ConnectionError> {
     let Some(file) = file else { return Ok(None) };
     let read = tokio::task::spawn_blocking(move || token_file::read(&file)).await;
     Ok(Some(read.map_err(|error| ConnectionError::Connect(io::Error::other(error)))??))

@@ -1,6 +1,7 @@
 //! One question by plain HTTP, to one node: for what a node answers for itself
 //! and a stream does not carry.
 
+use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,12 +10,17 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
+use crate::connection;
+
 /// Longest answer that is read, in bytes.
 pub const FETCH_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
+    /// The file with the token is of no use.
+    #[error("{0}")]
+    Token(String),
     /// No connection.
     #[error("cannot connect: {0}")]
     Connect(std::io::Error),
@@ -35,15 +41,24 @@ pub struct Fetched {
     pub body: Bytes,
 }
 
-/// GETs a path from the node at `address` on a connection of its own.
-pub async fn fetch(address: &str, path: &str, timeout: Duration) -> Result<Fetched, FetchError> {
+/// GETs a path from the node at `address` on a connection of its own, with the
+/// token from a file if there is one.
+pub async fn fetch(
+    address: &str,
+    path: &str,
+    token_file: Option<&Path>,
+    timeout: Duration,
+) -> Result<Fetched, FetchError> {
     let exchange = async {
+        let token = connection::token(token_file.map(Path::to_owned)).await;
+        let token = token.map_err(|error| FetchError::Token(error.to_string()))?;
         let stream = TcpStream::connect(address).await.map_err(FetchError::Connect)?;
         stream.set_nodelay(true).map_err(FetchError::Connect)?;
-        let request = http::Request::get(path)
-            .header(header::HOST, address)
-            .body(Empty::<Bytes>::new())
-            .map_err(http_error)?;
+        let mut request = http::Request::get(path).header(header::HOST, address);
+        if let Some(token) = &token {
+            request = request.header(header::AUTHORIZATION, token.authorization());
+        }
+        let request = request.body(Empty::<Bytes>::new()).map_err(http_error)?;
         let (mut sender, driver) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(http_error)?;

@@ -14,13 +14,14 @@ use holdfast_api::agent::{
 use holdfast_api::{
     AgentReport, AgentStatus, AgentWait, Agents, Condition, Name, NodeId, OtherWait, Scope, Until,
 };
-use http::{HeaderMap, Method};
+use http::Method;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::App;
 use super::problem::extract::Params;
 use super::problem::{Failure, ReadProblems};
+use crate::access::Access;
 use crate::dial;
 use crate::node::Node;
 use crate::node::waits::Untold;
@@ -159,7 +160,7 @@ pub async fn agents(
         .nodes
         .iter()
         .filter(|(id, _)| **id != view.id)
-        .map(|(id, address)| async { (*id, ask_agents(address).await) });
+        .map(|(id, address)| async { (*id, ask_agents(address, &app.inner.access).await) });
     let mut all = own(&app.inner.reports, node);
     for (id, answer) in join_all(others).await {
         match answer {
@@ -241,10 +242,10 @@ fn put_in_order(agents: &mut Vec<AgentStatus>) {
     agents.dedup_by(|later, first| identity(later) == identity(first));
 }
 
-async fn ask_agents(address: &str) -> Option<Agents> {
+async fn ask_agents(address: &str, access: &Access) -> Option<Agents> {
     let body = bytes::Bytes::new();
     let asked =
-        dial::request(address, Method::GET, OWN_AGENTS, HeaderMap::new(), body, ASK_TIME_MAX);
+        dial::request(address, Method::GET, OWN_AGENTS, access.headers(), body, ASK_TIME_MAX);
     let (status, _, body) = asked.await.ok()?;
     if !status.is_success() {
         return None;

@@ -62,9 +62,10 @@ async fn from_any_node(context: &Context, path: &str) -> Result<Agents, Failure>
         Timeout::After(duration) => duration.min(NODE_TIME_MAX),
         Timeout::Never => NODE_TIME_MAX,
     };
+    let token_file = context.settings.token_file.value.as_deref();
     let mut tried = Vec::new();
     for address in &context.settings.store.value.0 {
-        let why = match fetch(address, path, patience).await {
+        let why = match fetch(address, path, token_file, patience).await {
             Ok(answer) if answer.status.is_success() => {
                 match serde_json::from_slice(&answer.body) {
                     Ok(agents) => return Ok(agents),
@@ -79,6 +80,9 @@ async fn from_any_node(context: &Context, path: &str) -> Result<Agents, Failure>
                 return Err(Failure::refused(Problem::refused(Code::InvalidRequest, message)));
             }
             Ok(answer) => match serde_json::from_slice::<Problem>(&answer.body) {
+                Ok(problem) if problem.code() == Code::Unauthorized => {
+                    return Err(Failure::refused(problem));
+                }
                 Ok(problem) => problem.message,
                 Err(_) => format!("it answered {}", answer.status),
             },
