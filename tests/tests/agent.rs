@@ -189,6 +189,35 @@ async fn a_new_run_never_reads_an_older_one_and_fences_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn each_port_of_an_agent_is_a_namespace_of_its_run_and_the_same_on_every_host() {
+    let mut cluster = Cluster::start(1).await;
+    let port = cluster.port();
+    let second = format!("127.0.0.1:{port}");
+    let flags = ["--run", "r", "--tcpstore", &second];
+    let agent = Agent::start_with(&mut cluster, "ports", &flags).await;
+    // Another loopback address stands for another host.
+    let elsewhere = format!("127.0.0.2:{port}");
+    let flags = ["--run", "r", "--tcpstore", &elsewhere];
+    let other = Agent::start_with(&mut cluster, "ports", &flags).await;
+    let mut first = TcpStore::connect(agent.address()).await;
+    let mut next = TcpStore::connect(&second).await;
+    first.set("k", b"of the first").await;
+    next.set("k", b"of the second").await;
+    next.set("only", b"").await;
+    assert_eq!(first.get("k").await, b"of the first");
+    assert_eq!(next.get("k").await, b"of the second");
+    assert!(!first.check(&["only"]).await);
+    for (address, value, count) in
+        [(other.address(), &b"of the first"[..], 1), (&elsewhere, b"of the second", 2)]
+    {
+        let mut there = TcpStore::connect(address).await;
+        assert_eq!(there.get("k").await, value, "{address}");
+        there.send(op::NUM_KEYS, &[]).await;
+        assert_eq!(there.integer("a count").await, count, "{address}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn run_starts_a_command_with_its_store_and_ends_as_the_command_does() {
     let mut cluster = Cluster::start(3).await;
     let shell = "test $TORCHELASTIC_USE_AGENT_STORE = True && echo at $MASTER_ADDR:$MASTER_PORT run $HOLDFAST_RUN; exit 7";
@@ -206,7 +235,7 @@ async fn run_starts_a_command_with_its_store_and_ends_as_the_command_does() {
     assert_eq!(agent.ended().await.code(), Some(126));
     // A signal reaches the command, and its end is told as a shell tells it.
     let (mut agent, _) =
-        Agent::run(&mut cluster, "signal", &job, &["sh", "-c", "echo up; exec sleep 600"]);
+        Agent::run(&mut cluster, "signal", &job, &["sh", "-c", "echo up; exec sleep 60"]);
     agent.says("up").await;
     agent.signal(Signal::SIGTERM);
     assert_eq!(agent.ended().await.code(), Some(128 + 15), "{}", agent.said());

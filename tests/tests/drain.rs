@@ -35,6 +35,28 @@ async fn a_draining_agent_keeps_its_trainers_and_takes_no_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_draining_agent_keeps_every_port_until_the_last_trainer_has_gone() {
+    let mut cluster = Cluster::start(1).await;
+    let second = format!("127.0.0.1:{}", cluster.port());
+    let flags = ["--run", "r", "--tcpstore", &second];
+    let mut agent = Agent::start_with(&mut cluster, "ports", &flags).await;
+    let mut store = TcpStore::connect(agent.address()).await;
+    store.set("k", b"v").await;
+    agent.process.signal(Signal::SIGUSR1);
+    agent.process.says("draining").await;
+
+    let mut other = TcpStore::connect(&second).await;
+    assert_eq!(other.add("n", 1).await, 1, "a port that nobody used yet is open to a trainer");
+    drop(store);
+    assert_eq!(other.add("n", 1).await, 2);
+    let again = TcpStore::connect(agent.address()).await;
+    drop(other);
+    assert!(agent.process.end().is_none());
+    drop(again);
+    assert!(agent.process.ended().await.success(), "{}", agent.process.said());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn with_drain_the_first_sigterm_waits_and_the_second_does_not() {
     let mut cluster = Cluster::start(1).await;
     let mut idle = Agent::start_with(&mut cluster, "idle", &["--drain"]).await;

@@ -27,13 +27,32 @@ pub(crate) enum Missing {
 
 /// What is missing while this key is; none if the shape is not PyTorch's.
 pub(crate) fn missing(key: &Blob, at_least: Option<i64>) -> Option<Missing> {
-    let text = key.as_text()?;
+    let (_, text) = split_namespace(key.as_text()?);
     let text = text.strip_prefix('/').unwrap_or(text);
     if let Some(parties) = at_least {
         let name = text.trim_matches('/');
         return Some(Missing::Said(format!("fewer than {parties} have arrived at barrier {name}")));
     }
     group_key(text).or_else(|| barrier_key(text)).or_else(|| torchrun_key(text))
+}
+
+/// The namespace that a key stands in, as in `@29501#0:/key`; none for those of
+/// an agent's first port.
+pub(crate) fn namespace(key: &Blob) -> Option<&str> {
+    split_namespace(key.as_text()?).0
+}
+
+/// Namespace and key. An agent puts `@NAME#ATTEMPT:` before the keys of its
+/// further ports, and of ranks that were restarted in place.
+fn split_namespace(text: &str) -> (Option<&str>, &str) {
+    let is_namespace = |mark: &str| {
+        let attempt = mark.strip_prefix('@').and_then(|mark| mark.split_once('#'));
+        attempt.is_some_and(|(_, attempt)| is_number(attempt))
+    };
+    match text.split_once(':') {
+        Some((mark, key)) if is_namespace(mark) => (Some(mark), key),
+        _ => (None, text),
+    }
 }
 
 /// `default_pg/0//cpu//0/5` and its like.
@@ -240,6 +259,8 @@ mod tests {
                 "/torch.rendezvous.x.0/MASTER_PORT",
                 "node 0 of torchrun has not published MASTER_PORT",
             ),
+            ("@29501#0:/default_pg/0//cpu//0/5", "rank 5 has not published its gloo address"),
+            ("@#1:/ckpt/last_member", "not everybody has arrived at barrier ckpt"),
         ] {
             assert_eq!(read(key).as_deref(), Some(words), "{key}");
         }
@@ -263,6 +284,21 @@ mod tests {
             assert_eq!(read(key), None, "{key:?}");
         }
         assert_eq!(missing(&Blob::from(&b"\xff/default_pg/0//cpu//0/5"[..]), None), None);
+    }
+
+    #[test]
+    fn a_namespace_is_told_from_a_key() {
+        for (key, wanted) in [
+            ("@29501#0:/k", Some("@29501#0")),
+            ("@#12:/k:1", Some("@#12")),
+            ("/k", None),
+            ("@:@29501#0:/k", None),
+            ("@29501:/k", None),
+            ("@29501#x:/k", None),
+            ("@29501#0", None),
+        ] {
+            assert_eq!(namespace(&Blob::from(key)), wanted, "{key}");
+        }
     }
 
     #[test]

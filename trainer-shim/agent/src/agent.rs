@@ -9,12 +9,17 @@ use holdfast_api::{
     AgentReport, Code, Command, Effectiveness, Name, Outcome, RunCommand, RunOutcome, Scope,
 };
 use holdfast_client::{Client, Deadline, Statistics};
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
-use crate::door::tcpstore::serve::{self, BACKLOG, Door};
+use crate::collector::collect;
+use crate::door::tcpstore::serve::{self, Door};
+use crate::namespace::Namespace;
+use crate::ports::Bound;
 use crate::roster;
 
 /// How often to say that the store does not answer yet.
@@ -23,6 +28,11 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(3);
 const LEADER_INTERVAL: Duration = Duration::from_secs(1);
 /// How often to look whether there is anything new to tell operators.
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Ports of one agent: each is a namespace of its run.
+pub const PORTS_MAX: usize = 64;
+/// Ports asked for and not opened yet.
+const REQUESTS_MAX: usize = 16;
 
 /// What an agent serves, and from where.
 #[derive(Debug, Clone)]
@@ -33,10 +43,13 @@ pub struct Options {
     pub job: Name,
     /// The run to open or join; without one a new run is opened.
     pub run: Option<Name>,
-    /// Where to listen for TCPStore clients; port 0 takes a free one.
-    pub tcpstore: SocketAddr,
+    /// Where to listen for TCPStore clients, each port a namespace of its own;
+    /// port 0 takes a free one, and so does an empty list.
+    pub tcpstore: Vec<SocketAddr>,
     /// How long to look for the store at the start.
     pub connect_deadline: Duration,
+    /// How long the keys of an attempt that is over stay readable.
+    pub attempts_kept: Duration,
     /// The TCPStore door.
     pub door: serve::Options,
 }
@@ -60,6 +73,21 @@ pub enum Error {
         /// The client's, which names the nodes that it tried.
         reason: Box<holdfast_client::Error>,
     },
+    /// Loopback has no free port where one was to be chosen.
+    #[error("{reason}")]
+    NoFreePort {
+        /// What was tried.
+        reason: io::Error,
+    },
+    /// More ports than an agent serves.
+    #[error(
+        "an agent serves at most {PORTS_MAX} ports; name fewer with --tcpstore, \
+         or give each job of the host an agent of its own"
+    )]
+    TooManyPorts,
+    /// The agent is about to end.
+    #[error("the agent stops and opens no port any more; start the command again")]
+    Stopping,
     /// The store answered something else than what was asked.
     #[error(
         "the store does not understand how a run is opened; its version and the agent's do not fit"
@@ -87,7 +115,9 @@ impl Error {
     /// What kind of error; stable.
     pub fn code(&self) -> Code {
         match self {
-            Error::Listen { .. } => Code::Conflict,
+            Error::Listen { .. } | Error::NoFreePort { .. } => Code::Conflict,
+            Error::TooManyPorts => Code::LimitExceeded,
+            Error::Stopping => Code::Unavailable,
             Error::Open { reason, .. } => reason.code(),
             Error::OutOfTurn => Code::Internal,
         }
@@ -96,7 +126,8 @@ impl Error {
     /// Whether starting again can succeed.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Error::Listen { .. } => true,
+            Error::Listen { .. } | Error::NoFreePort { .. } | Error::Stopping => true,
+            Error::TooManyPorts => false,
             Error::Open { reason, .. } => reason.is_retryable(),
             Error::OutOfTurn => false,
         }
@@ -105,18 +136,24 @@ impl Error {
     /// Whether a run was opened nevertheless.
     pub fn outcome(&self) -> Effectiveness {
         match self {
-            Error::Listen { .. } => Effectiveness::None,
+            Error::Listen { .. }
+            | Error::NoFreePort { .. }
+            | Error::TooManyPorts
+            | Error::Stopping => Effectiveness::None,
             Error::Open { reason, .. } => reason.outcome(),
             Error::OutOfTurn => Effectiveness::Unknown,
         }
     }
 }
 
-/// An agent whose run is open and whose port accepts connections.
+/// An agent whose run is open and whose ports accept connections.
 #[derive(Debug)]
 pub struct Agent {
     client: Client,
-    listener: TcpListener,
+    listeners: Vec<(TcpListener, Namespace)>,
+    requests: mpsc::Receiver<Request>,
+    scope: Scope,
+    attempts_kept: Duration,
     door: Door,
     handle: Handle,
 }
@@ -127,20 +164,43 @@ pub struct Handle {
     identity: Arc<Identity>,
     door: serve::Handle,
     client: Client,
+    requests: mpsc::Sender<Request>,
 }
 
 #[derive(Debug)]
 struct Identity {
-    address: SocketAddr,
+    addresses: Vec<SocketAddr>,
     job: Name,
     run: Name,
     host: String,
 }
 
+/// One more port.
+#[derive(Debug)]
+struct Request {
+    port: NewPort,
+    answer: oneshot::Sender<Result<SocketAddr, Error>>,
+}
+
+/// A port to be opened while the agent runs.
+#[derive(Debug, Clone)]
+pub enum NewPort {
+    /// At this address, under the namespace of its number.
+    At(SocketAddr),
+    /// At any free loopback port, under a name of its own.
+    Named(Name),
+}
+
 impl Handle {
-    /// Where TCPStore clients connect.
+    /// Where TCPStore clients connect: the first port, whose keys are the
+    /// run's.
     pub fn address(&self) -> SocketAddr {
-        self.identity.address
+        self.addresses()[0]
+    }
+
+    /// All ports that were there from the start; at least one.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.identity.addresses
     }
 
     /// The job.
@@ -158,8 +218,13 @@ impl Handle {
         self.door.connections()
     }
 
+    /// TCPStore clients that ever came.
+    pub fn clients_ever(&self) -> usize {
+        self.door.clients_ever()
+    }
+
     /// Takes no new trainers from now on and ends when the last has gone; a
-    /// process that is connected may connect again.
+    /// process that is connected may connect again, at any port.
     pub fn drain(&self) {
         self.door.drain();
     }
@@ -177,7 +242,7 @@ impl Handle {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             job: self.identity.job.clone(),
             run: self.identity.run.clone(),
-            listens: self.identity.address.to_string(),
+            listens: self.address().to_string(),
             draining: self.door.is_draining(),
             clients: Vec::new(),
             clients_left_out: 0,
@@ -190,15 +255,22 @@ impl Handle {
     pub fn statistics(&self) -> Statistics {
         self.client.statistics()
     }
+
+    /// Opens a port, or answers the one that serves the same namespace.
+    pub async fn open(&self, port: NewPort) -> Result<SocketAddr, Error> {
+        let (answer, answered) = oneshot::channel();
+        // A refusal to take it and a dropped answer both mean that it stops.
+        let _ = self.requests.send(Request { port, answer }).await;
+        answered.await.unwrap_or(Err(Error::Stopping))
+    }
 }
 
 impl Agent {
-    /// Takes the port, opens the run, and listens: in this order, so that an
+    /// Takes the ports, opens the run, and listens: in this order, so that an
     /// agent that cannot serve ends nobody's run, and none is met by a client
     /// before it can.
     pub async fn open(options: Options) -> Result<Agent, Error> {
-        let listen_error = |reason| Error::Listen { address: options.tcpstore, reason };
-        let socket = bind(options.tcpstore).map_err(listen_error)?;
+        let bound = take_ports(&options.tcpstore)?;
         let client = Client::new(options.store.clone());
         let run = match open_run(&client, &options).await {
             Ok(run) => run,
@@ -207,16 +279,23 @@ impl Agent {
                 return Err(error);
             }
         };
-        let listener = socket.listen(BACKLOG).map_err(listen_error)?;
-        let address = listener.local_addr().map_err(listen_error)?;
+        let addresses: Vec<SocketAddr> = bound.iter().map(Bound::address).collect();
+        let mut listeners = Vec::new();
+        for bound in bound {
+            let namespace = namespace_of(bound.address(), &addresses);
+            listeners.push((listen(bound)?, namespace));
+        }
         let scope = Scope { job: options.job.clone(), run: Some(run.clone()) };
-        let door = Door::new(client.clone(), scope, options.door);
+        let door = Door::new(client.clone(), scope.clone(), options.door);
+        let attempts_kept = options.attempts_kept;
+        let (sender, requests) = mpsc::channel(REQUESTS_MAX);
         let handle = Handle {
-            identity: Arc::new(Identity { address, job: options.job, run, host: host_name() }),
+            identity: Arc::new(Identity { addresses, job: options.job, run, host: host_name() }),
             door: door.handle(),
             client: client.clone(),
+            requests: sender,
         };
-        Ok(Agent { client, listener, door, handle })
+        Ok(Agent { client, listeners, requests, scope, attempts_kept, door, handle })
     }
 
     /// A view of this agent.
@@ -224,11 +303,37 @@ impl Agent {
         self.handle.clone()
     }
 
-    /// Serves until `shutdown`, or drained to the last, then closes all connections and the session.
+    /// Serves until `shutdown`, or drained to the last, then closes all
+    /// connections and the session.
     pub async fn run(self, shutdown: CancellationToken) {
-        let Agent { client, listener, door, handle } = self;
+        let Agent { client, listeners, mut requests, scope, attempts_kept, door, handle } = self;
+        let newest = handle.door.newest_attempt();
+        let collecting = collect(client.clone(), scope, newest, attempts_kept);
+        let mut ports = Ports { door, open: Vec::new(), serving: JoinSet::new(), shutdown };
+        for (listener, namespace) in listeners {
+            let address = handle.addresses()[ports.open.len()];
+            ports.serve(listener, address, namespace);
+        }
+        let serving = async {
+            // Drained, the doors end before they are told to.
+            while !ports.serving.is_empty() {
+                tokio::select! {
+                    () = ports.shutdown.cancelled() => break,
+                    Some(ended) = ports.serving.join_next() => report_panic(ended),
+                    Some(Request { port, answer }) = requests.recv() => {
+                        // Whoever asked may have gone; the port stays.
+                        let _ = answer.send(ports.add(port, handle.addresses()));
+                    }
+                }
+            }
+            // The others end by themselves: each has the same token.
+            while let Some(ended) = ports.serving.join_next().await {
+                report_panic(ended);
+            }
+        };
         tokio::select! {
-            () = door.run(listener, shutdown) => {}
+            () = serving => {}
+            () = forever(collecting) => {}
             never = log_leaders(&client) => match never {},
             never = report(&client, &handle) => match never {},
         }
@@ -237,12 +342,88 @@ impl Agent {
     }
 }
 
-fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // A port whose last connections are in TIME_WAIT is free.
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    Ok(socket)
+fn report_panic(ended: Result<(), JoinError>) {
+    if let Err(error) = ended {
+        error!(%error, "a port ended in a defect of the agent");
+    }
+}
+
+/// What ends early does not end the rest.
+async fn forever(task: impl Future<Output = ()>) {
+    task.await;
+    std::future::pending().await
+}
+
+/// The ports that are served.
+struct Ports {
+    door: Door,
+    open: Vec<(SocketAddr, Namespace)>,
+    serving: JoinSet<()>,
+    shutdown: CancellationToken,
+}
+
+impl Ports {
+    fn serve(&mut self, listener: TcpListener, address: SocketAddr, namespace: Namespace) {
+        self.open.push((address, namespace.clone()));
+        self.serving.spawn(self.door.clone().run(listener, namespace, self.shutdown.clone()));
+    }
+
+    fn add(&mut self, port: NewPort, first: &[SocketAddr]) -> Result<SocketAddr, Error> {
+        let namespace = match &port {
+            NewPort::At(address) => namespace_of(*address, first),
+            NewPort::Named(name) => Namespace::named(name.clone()),
+        };
+        let same = |open: &&(SocketAddr, Namespace)| match &port {
+            NewPort::At(address) => open.0 == *address,
+            NewPort::Named(_) => open.1 == namespace,
+        };
+        if let Some((address, _)) = self.open.iter().find(same) {
+            return Ok(*address);
+        }
+        if self.open.len() >= PORTS_MAX {
+            return Err(Error::TooManyPorts);
+        }
+        let bound = match port {
+            NewPort::At(address) => take(address)?,
+            NewPort::Named(_) => {
+                Bound::take_free().map_err(|reason| Error::NoFreePort { reason })?
+            }
+        };
+        let address = bound.address();
+        self.serve(listen(bound)?, address, namespace.clone());
+        info!("port {address} is open: namespace {namespace}");
+        Ok(address)
+    }
+}
+
+/// The first port has the run's own keys, any other the namespace of its
+/// number.
+fn namespace_of(address: SocketAddr, ports: &[SocketAddr]) -> Namespace {
+    if ports.first().is_some_and(|first| first.port() == address.port()) {
+        Namespace::first()
+    } else {
+        Namespace::of_port(address.port())
+    }
+}
+
+fn take_ports(addresses: &[SocketAddr]) -> Result<Vec<Bound>, Error> {
+    if addresses.len() > PORTS_MAX {
+        return Err(Error::TooManyPorts);
+    }
+    if addresses.is_empty() {
+        let bound = Bound::take_free().map_err(|reason| Error::NoFreePort { reason })?;
+        return Ok(vec![bound]);
+    }
+    addresses.iter().map(|address| take(*address)).collect()
+}
+
+fn take(address: SocketAddr) -> Result<Bound, Error> {
+    Bound::take(address).map_err(|reason| Error::Listen { address, reason })
+}
+
+fn listen(bound: Bound) -> Result<TcpListener, Error> {
+    let address = bound.address();
+    bound.listen().map_err(|reason| Error::Listen { address, reason })
 }
 
 async fn open_run(client: &Client, options: &Options) -> Result<Name, Error> {

@@ -14,6 +14,10 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`agent`] | the component: opens the run, listens, serves |
+//! | [`namespace`] | key spaces within one run that never meet |
+//! | [`ports`] | ports of this host: bound, and found free |
+//! | [`collector`] | deletes the keys of attempts that are over |
+//! | [`control`] | how the processes of one run on one host find their agent |
 //! | [`roster`] | who is connected and waits for what, for operators |
 //! | [`process`] | which process is at the other end of a connection |
 //! | [`door`] | front doors, one for each foreign protocol |
@@ -27,8 +31,8 @@
 //!   serves the same keys. Only its connections are lost.
 //! * While the store has a leader no connection is dropped, whatever leaders
 //!   come and go. Every connection that is closed has its reason logged.
-//! * Codecs and connection order are free of I/O, clocks and tasks; sockets
-//!   are in `door/*/serve.rs` alone.
+//! * Codecs and connection order are free of I/O, clocks and tasks; trainers'
+//!   sockets are in `door/*/serve.rs` and `door/*/socket.rs` alone.
 //! * Every buffer, queue and count has a bound with a name
 //!   ([`door::tcpstore::Limits`]), and no client can cost another its service.
 //! * What operators are shown is gathered beside the work: a trainer's
@@ -37,6 +41,10 @@
 //!   stop a job from starting.
 
 pub mod agent;
+pub mod collector;
+pub mod control;
 pub mod door;
+pub mod namespace;
+pub mod ports;
 pub mod process;
 pub mod roster;

@@ -10,13 +10,38 @@ use std::process::{Command, Output};
 const NO_STORE: &str = "127.0.0.1:1";
 
 fn agent(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_holdfast-agent"))
-        .args(arguments)
-        .env_remove("HOLDFAST_STORE")
-        .env_remove("HOLDFAST_AGENT_CONFIG")
-        .env_remove("RUST_LOG")
-        .output()
-        .unwrap()
+    agent_with(arguments, &[])
+}
+
+fn agent_with(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast-agent"));
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if ["HOLDFAST_", "PET_", "SLURM_", "RUST_LOG"].iter().any(|own| name.starts_with(own)) {
+            command.env_remove(name);
+        }
+    }
+    command.args(arguments).envs(variables.iter().copied()).output().unwrap()
+}
+
+/// A folder with a torchrun whose Python has this torch; it must not be run.
+fn torchrun(version: &str) -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let package = folder.path().join("torch");
+    std::fs::create_dir(&package).unwrap();
+    std::fs::write(package.join("__init__.py"), "raise SystemExit('imported')").unwrap();
+    std::fs::write(package.join("version.py"), format!("__version__ = '{version}'\n")).unwrap();
+    let path = folder.path().display();
+    for (name, text) in [
+        ("python", format!("#!/bin/sh\nPYTHONPATH={path} exec python3 \"$@\"\n")),
+        ("torchrun", format!("#!{path}/python\nprint('STARTED')\n")),
+    ] {
+        let file = folder.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let torchrun = folder.path().join("torchrun").display().to_string();
+    (folder, torchrun)
 }
 
 #[track_caller]
@@ -90,4 +115,49 @@ fn a_configuration_file_is_read_strictly() {
     assert_fails(&output, 125, &[path, "line 2", "tcpstor", "tcpstore"]);
     let output = agent(&["serve", "--config", "/no/such/file.toml"]);
     assert_fails(&output, 125, &["/no/such/file.toml"]);
+}
+
+#[test]
+fn a_command_that_leads_past_the_agent_is_not_started_and_the_right_one_is_shown() {
+    let (_folder, torchrun) = torchrun("2.15.0");
+    let flags = ["run", "--store", NO_STORE, "--job", "j", "--"];
+    let run = |arguments: &[&str], variables: &[(&str, &str)]| {
+        agent_with(&[&flags[..], &[&torchrun], arguments].concat(), variables)
+    };
+    let right = format!("run --store {NO_STORE} --job j -- {torchrun} --nproc-per-node=2 train.py");
+    for wrong in [&["--standalone"][..], &["--rdzv_backend", "c10d"], &["--master-port=29511"]] {
+        let output = run(&[wrong, &["--nproc-per-node=2", "train.py"]].concat(), &[]);
+        assert_fails(&output, 2, &["not started", wrong[0], &right, "--allow-bypass"]);
+        assert!(output.stdout.is_empty());
+    }
+    let pet = [("PET_RDZV_BACKEND", "c10d"), ("PET_NNODES", "2")];
+    let right = format!("{torchrun} --node-rank=N train.py");
+    assert_fails(&run(&["train.py"], &pet), 2, &["PET_RDZV_BACKEND=c10d", &right]);
+    let python = ["python3", "-m", "torch.distributed.run", "--standalone", "train.py"];
+    assert_fails(&agent(&[&flags[..], &python].concat()), 2, &["python3 -m torch.distributed.run"]);
+    // Allowed, it fails later: no store answers.
+    let bypass = ["run", "--store", NO_STORE, "--connect-deadline", "200ms", "--allow-bypass"];
+    let output = agent(&[&bypass[..], &["--", &torchrun, "--standalone", "train.py"]].concat());
+    assert_fails(&output, 125, &["allowed to lead past Holdfast", "--standalone", NO_STORE]);
+}
+
+#[test]
+fn a_torch_that_dies_of_a_port_in_use_is_refused_with_the_reason() {
+    let (_folder, old) = torchrun("2.5.1+cu124");
+    let flags = ["run", "--store", NO_STORE, "--connect-deadline", "200ms"];
+    let run = |more: &[&str], command: &[&str]| agent(&[&flags, more, &["--"], command].concat());
+    let refused = run(&[], &[&old, "--nnodes=2", "--node-rank=1", "train.py"]);
+    assert_fails(&refused, 2, &["torch 2.5", "port", "2.7", "--allow-bypass"]);
+    // What needs no static rendezvous is started: here no store answers.
+    for (more, command) in [
+        (&["--allow-bypass"][..], &[&*old, "train.py"][..]),
+        (&["--keep-master-addr"], &[&old, "--standalone", "train.py"]),
+        (&[], &["sh", "-c", "exec python train.py"]),
+    ] {
+        assert_fails(&run(more, command), 125, &[NO_STORE]);
+    }
+    // A version that cannot be known is no reason to refuse.
+    let (folder, unknown) = torchrun("none");
+    assert_fails(&run(&[], &[&unknown, "train.py"]), 125, &["cannot tell which torch", NO_STORE]);
+    drop(folder);
 }

@@ -7,6 +7,7 @@ use holdfast_agent::door::tcpstore::Limits;
 use holdfast_agent::door::tcpstore::codec::{Message, Op, Reply};
 use holdfast_agent::door::tcpstore::connection::{Action, Connection};
 use holdfast_agent::door::tcpstore::mapping::{Call, CallAnswer, Mapping, Unanswerable};
+use holdfast_agent::namespace::Namespace;
 use holdfast_api::{
     Blob, Command, Condition, KeyEntry, KeyValue, KvOp, KvOutcome, Outcome, Read, ReadOutcome,
     Refusal, Scope, Until,
@@ -18,7 +19,7 @@ fn connection() -> Connection {
 }
 
 fn connection_within(limits: Limits) -> Connection {
-    Connection::new(Mapping { scope: Scope::default(), limits })
+    Connection::new(Mapping { scope: Scope::default(), namespace: Namespace::first(), limits })
 }
 
 fn set(key: &str, value: &str) -> Message {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use holdfast_agent::door::tcpstore::Limits;
 use holdfast_agent::door::tcpstore::codec::{Message, Reply};
 use holdfast_agent::door::tcpstore::serve::{Door, Handle, Options};
+use holdfast_agent::namespace::Namespace;
 use holdfast_api::Scope;
 use holdfast_client::Client;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -32,7 +33,8 @@ async fn door(limits: Limits, store_lost_deadline: Duration) -> Harness {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
-    let running = TaskTracker::new().spawn(door.run(listener, shutdown.clone()));
+    let running =
+        TaskTracker::new().spawn(door.run(listener, Namespace::first(), shutdown.clone()));
     Harness { address, handle, shutdown, running }
 }
 

@@ -158,7 +158,12 @@ fn left_out(agents: &Agents) -> impl Iterator<Item = Group> {
 fn in_words(keys: &[Blob], at_least: Option<i64>) -> Option<String> {
     let read = |key: &Blob| pytorch::missing(key, at_least);
     let missing: Option<BTreeSet<Missing>> = keys.iter().map(read).collect();
-    missing.filter(|missing| !missing.is_empty()).map(|missing| pytorch::sentence(&missing))
+    let sentence = pytorch::sentence(&missing.filter(|missing| !missing.is_empty())?);
+    // A wait is one connection's, and that is in one namespace.
+    match keys.iter().find_map(pytorch::namespace) {
+        Some(namespace) => Some(format!("{sentence} (namespace {namespace})")),
+        None => Some(sentence),
+    }
 }
 
 fn since(blocked_ms: u64) -> String {
@@ -279,6 +284,20 @@ job train, run r1: rank 5 has not published its gloo address
         assert_eq!(json["waits"][1]["waiters"][2]["host"], "node-b");
         assert_eq!(json["waits"][0]["missing"], serde_json::Value::Null);
         assert_eq!(json["waits"][0]["keys"][0], "/mine");
+    }
+
+    #[test]
+    fn waits_of_different_namespaces_stand_apart() {
+        let mut restarted = agent("node-a", 0..2);
+        restarted.report.waits = vec![
+            wait(0, &["@#1:/default_pg/0//cpu//0/5"], 3_000),
+            wait(1, &["/default_pg/0//cpu//0/5"], 2_000),
+        ];
+        let table = table(&Agents { agents: vec![restarted], ..Agents::default() });
+        let wanted = "rank 5 has not published its gloo address (namespace @#1)\n  1 waits";
+        assert!(table.contains(wanted), "{table}");
+        let wanted = "rank 5 has not published its gloo address\n  1 waits";
+        assert!(table.contains(wanted), "{table}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use holdfast_agent::door::tcpstore::codec::{Message, Op};
 use holdfast_agent::door::tcpstore::connection::{Action, Connection};
 use holdfast_agent::door::tcpstore::decoder::Decoder;
 use holdfast_agent::door::tcpstore::mapping::{Call, CallAnswer, Mapping};
+use holdfast_agent::namespace::Namespace;
 use holdfast_api::{
     Blob, Command, KeyEntry, KeyValue, KvOp, KvOutcome, Outcome, Read, ReadOutcome, Refusal, Scope,
 };
@@ -156,7 +157,11 @@ fn answer_to(call: &Call, reply: Option<&Reply>) -> CallAnswer {
 
 #[test]
 fn a_connection_gives_the_recorded_bytes_for_the_recorded_answers() {
-    let mapping = Mapping { scope: Scope::default(), limits: Limits::default() };
+    let mapping = Mapping {
+        scope: Scope::default(),
+        namespace: Namespace::first(),
+        limits: Limits::default(),
+    };
     for (name, exchanges) in calls() {
         let mut connection = Connection::new(mapping.clone());
         for Exchange { message, answer, reply, .. } in exchanges {

@@ -2,8 +2,10 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use holdfast_api::Name;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -14,6 +16,7 @@ Examples:
   Start an unmodified PyTorch program in a new run of its own:
     export HOLDFAST_STORE=10.0.0.1:21001,10.0.0.2:21001
     holdfast-agent run --job train -- python train.py
+    holdfast-agent run --job train -- torchrun --nproc-per-node=8 train.py
 
 Settings: flags go over environment variables, these over the configuration
 file, that over the defaults. A file looks like this, every line optional:
@@ -31,7 +34,8 @@ file, that over the defaults. A file looks like this, every line optional:
 
 Exit codes: 0 ok; 125 a failure of the agent itself, wrong usage included.
 For `run` also: the command's own code; 128+n if signal n ended it; 126 it
-cannot be executed; 127 it was not found.";
+cannot be executed; 127 it was not found; 2 it was not started, because its own
+arguments lead its ranks past the agent: the command to use instead is printed.";
 
 /// Speaks PyTorch's TCPStore protocol on this host and keeps the keys in a
 /// replicated Holdfast store, so that a job survives the loss of any one
@@ -58,13 +62,16 @@ enum Verb {
         #[arg(long)]
         drain: bool,
     },
-    /// Serve one command: start it with MASTER_ADDR, MASTER_PORT and
-    /// TORCHELASTIC_USE_AGENT_STORE set, pass signals on to it, and exit with
-    /// its code.
+    /// Serve one command: attach to the agent of its run on this host, or start
+    /// that agent as a process of its own; start the command with MASTER_ADDR, MASTER_PORT,
+    /// TORCHELASTIC_USE_AGENT_STORE and torchrun's PET_* set, pass signals on to
+    /// it, and exit with its code.
     #[command(after_help = EXAMPLES)]
     Run {
         #[command(flatten)]
         flags: Flags,
+        #[command(flatten)]
+        run: RunFlags,
         /// The command and its arguments.
         #[arg(
             required = true,
@@ -73,6 +80,38 @@ enum Verb {
             value_name = "COMMAND"
         )]
         command: Vec<OsString>,
+    },
+    /// Open a namespace of the run at a port of its own, and print the port;
+    /// the same name is the same namespace on every host. To be called by a
+    /// command that `run` started.
+    Open {
+        /// The namespace.
+        name: Name,
+        /// The agent's control socket.
+        #[arg(long, env = "HOLDFAST_CONTROL", value_name = "PATH")]
+        control: PathBuf,
+    },
+    /// The agent's own process, started by `run`.
+    #[command(hide = true)]
+    Host {
+        #[command(flatten)]
+        flags: Flags,
+        #[command(flatten)]
+        run: RunFlags,
+    },
+}
+
+/// What to do.
+#[derive(Debug)]
+pub enum Task {
+    /// Something that has settings.
+    Configured(Box<Flags>, Mode),
+    /// `open`
+    Open {
+        /// The namespace.
+        name: Name,
+        /// The control socket.
+        control: PathBuf,
     },
 }
 
@@ -84,11 +123,35 @@ pub enum Mode {
         /// Whether the first SIGTERM drains.
         drain: bool,
     },
+    /// The agent's process under `run`.
+    Host,
     /// `run`
     Run {
+        /// What `run` alone is told.
+        run: RunFlags,
         /// The command and its arguments; at least one.
         command: Vec<OsString>,
     },
+}
+
+/// Flags of `run` alone.
+#[derive(Debug, Clone, Args)]
+pub struct RunFlags {
+    /// Leave MASTER_ADDR, MASTER_PORT and torchrun's variables alone, for
+    /// programs that bind or advertise them; the agent's address is in
+    /// HOLDFAST_TCPSTORE instead.
+    #[arg(long)]
+    pub keep_master_addr: bool,
+
+    /// How long to wait for the command's first TCPStore client before saying
+    /// that this job is not on Holdfast; 0s never says it.
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
+    pub expect_clients_within: Duration,
+
+    /// Start the command even if its own arguments lead its ranks past the
+    /// agent, or its torch cannot use it.
+    #[arg(long)]
+    pub allow_bypass: bool,
 }
 
 /// The settings as texts: what they mean is read in one place, wherever they
@@ -113,10 +176,13 @@ pub struct Flags {
     #[arg(long, env = "HOLDFAST_RUN", value_name = "NAME")]
     pub run: Option<String>,
 
-    /// Where to listen for TCPStore clients, an IP address and a port
-    /// [default: 127.0.0.1:29500; `run` takes a free port of 127.0.0.1].
-    #[arg(long, env = "HOLDFAST_TCPSTORE", value_name = "ADDRESS")]
-    pub tcpstore: Option<String>,
+    /// Where to listen for TCPStore clients: an IP address and a port, or a
+    /// range as 127.0.0.1:29500-29510; may be given again. The first port has
+    /// the run's own keys, each other one a namespace of its number, the same
+    /// on every host [default: 127.0.0.1:29500; `run` takes a free port of
+    /// 127.0.0.1].
+    #[arg(long, env = "HOLDFAST_TCPSTORE", value_name = "ADDRESS", value_delimiter = ',')]
+    pub tcpstore: Vec<String>,
 
     /// How long an operation may wait for a store that has lost its quorum,
     /// before its connection closes [default: 300s].
@@ -126,6 +192,11 @@ pub struct Flags {
     /// How long to look for the store at the start [default: 30s].
     #[arg(long, env = "HOLDFAST_CONNECT_DEADLINE", value_name = "DURATION")]
     pub connect_deadline: Option<String>,
+
+    /// How long the keys of an attempt that torchrun has ended stay readable
+    /// [default: 10min].
+    #[arg(long, env = "HOLDFAST_ATTEMPTS_KEPT", value_name = "DURATION")]
+    pub attempts_kept: Option<String>,
 
     /// A TOML file with any of these settings.
     #[arg(long, env = "HOLDFAST_AGENT_CONFIG", value_name = "FILE")]
@@ -142,12 +213,16 @@ pub struct Flags {
 }
 
 impl CommandLine {
-    /// The flags and what to do with them.
-    pub fn split(self) -> (Flags, Mode) {
-        match self.verb {
+    /// What to do, and its flags.
+    pub fn task(self) -> Task {
+        let (flags, mode) = match self.verb {
             Verb::Serve { flags, drain } => (flags, Mode::Serve { drain }),
-            Verb::Run { flags, command } => (flags, Mode::Run { command }),
-        }
+            Verb::Run { flags, run, command } => (flags, Mode::Run { run, command }),
+            // How the command runs is no matter of the agent's.
+            Verb::Host { flags, run: _ } => (flags, Mode::Host),
+            Verb::Open { name, control } => return Task::Open { name, control },
+        };
+        Task::Configured(Box::new(flags), mode)
     }
 }
 
@@ -168,8 +243,10 @@ mod tests {
             &["holdfast-agent", "run", "--job", "j", "--", "torchrun", "--job", "x", "-h"][..],
             &["holdfast-agent", "run", "--job", "j", "torchrun", "--job", "x", "-h"][..],
         ] {
-            let (flags, mode) = CommandLine::try_parse_from(arguments).unwrap().split();
-            let Mode::Run { command } = mode else { panic!("not run") };
+            let task = CommandLine::try_parse_from(arguments).unwrap().task();
+            let Task::Configured(flags, Mode::Run { command, .. }) = task else {
+                panic!("not run")
+            };
             assert_eq!(flags.job.as_deref(), Some("j"));
             assert_eq!(command, ["torchrun", "--job", "x", "-h"]);
         }

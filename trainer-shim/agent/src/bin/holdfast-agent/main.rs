@@ -5,12 +5,16 @@
 //! | `command_line` | flags and `--help` |
 //! | `settings` | flags over environment over a file over defaults |
 //! | `serve` | `holdfast-agent serve` |
-//! | `launch` | `holdfast-agent run`: the agent around one command |
+//! | `launch` | `holdfast-agent run`: one command, attached to the agent of its run |
+//! | `host` | the agent of one run on one host, as a process of its own |
+//! | `open` | `holdfast-agent open`: a namespace at a port of its own |
 //! | `program` | finding the command before anything is started |
 //! | `signals` | signals, and whether they came from the terminal |
 
 mod command_line;
+mod host;
 mod launch;
+mod open;
 mod program;
 mod serve;
 mod settings;
@@ -20,9 +24,10 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
-use command_line::{CommandLine, Mode};
+use command_line::{CommandLine, Mode, Task};
 use holdfast_client::check_token_file;
 use settings::{LogFormat, Settings};
+use tokio::runtime::{Builder, Runtime};
 use tracing_subscriber::EnvFilter;
 
 /// The agent's own failures, as opposed to the command's.
@@ -51,7 +56,12 @@ fn main() -> ExitCode {
 }
 
 fn start(command_line: CommandLine) -> anyhow::Result<u8> {
-    let (flags, mode) = command_line.split();
+    let (flags, mode) = match command_line.task() {
+        Task::Configured(flags, mode) => (*flags, mode),
+        Task::Open { name, control } => {
+            return runtime(1)?.block_on(open::open(&control, name));
+        }
+    };
     let settings = Settings::resolve(flags)?;
     start_logging(&settings)?;
     let token_file = settings.token_file.as_deref();
@@ -60,11 +70,11 @@ fn start(command_line: CommandLine) -> anyhow::Result<u8> {
     }
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = (processors / 2).clamp(1, THREADS_MAX);
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
+    let runtime = runtime(if matches!(mode, Mode::Run { .. }) { 1 } else { threads })?;
     match mode {
+        Mode::Host => runtime.block_on(host::host(settings)),
         Mode::Serve { drain } => runtime.block_on(serve::serve(settings, drain)),
-        Mode::Run { command } => {
+        Mode::Run { run, command } => {
             let program = match program::find(&command[0]) {
                 Ok(program) => program,
                 Err(error) => {
@@ -72,9 +82,13 @@ fn start(command_line: CommandLine) -> anyhow::Result<u8> {
                     return Ok(error.exit_code());
                 }
             };
-            runtime.block_on(launch::launch(settings, program, &command))
+            runtime.block_on(launch::launch(settings, run, program, &command))
         }
     }
+}
+
+fn runtime(threads: usize) -> std::io::Result<Runtime> {
+    Builder::new_multi_thread().worker_threads(threads).enable_all().build()
 }
 
 fn start_logging(settings: &Settings) -> anyhow::Result<()> {
@@ -82,6 +96,8 @@ fn start_logging(settings: &Settings) -> anyhow::Result<()> {
         anyhow::anyhow!("{:?} is no log filter (--log, RUST_LOG): {error}", settings.log)
     })?;
     let layer = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Whoever read stderr may be gone before the agent.
+    let layer = layer.log_internal_errors(false);
     match settings.log_format {
         LogFormat::Pretty => layer.with_ansi(std::io::stderr().is_terminal()).init(),
         LogFormat::Json => layer.json().flatten_event(true).init(),

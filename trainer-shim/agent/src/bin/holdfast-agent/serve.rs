@@ -1,7 +1,7 @@
 //! `holdfast-agent serve`
 
 use anyhow::Context;
-use holdfast_agent::agent::Agent;
+use holdfast_agent::agent::{self, Agent};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use tokio_util::sync::CancellationToken;
@@ -17,19 +17,22 @@ pub async fn serve(settings: Settings, drain: bool) -> anyhow::Result<u8> {
     let mut signals = Signals::catch(&[Signal::SIGTERM, Signal::SIGINT, Signal::SIGUSR1])
         .context("cannot catch signals")?;
     raise_open_files();
+    let options =
+        agent::Options { tcpstore: settings.listen_or_usual(), ..settings.agent_options() };
     let agent = tokio::select! {
-        agent = Agent::open(settings.agent_options()) => agent?,
+        agent = Agent::open(options) => agent?,
         caught = signals.next() => {
             info!("{} before the store answered", caught.signal);
             return Ok(0);
         }
     };
     let handle = agent.handle();
+    let addresses: Vec<String> = handle.addresses().iter().map(ToString::to_string).collect();
     println!(
         "holdfast-agent: job {} run {} on {}, store {}",
         handle.job(),
         handle.run(),
-        handle.address(),
+        addresses.join(" "),
         settings.store.join(","),
     );
     let shutdown = CancellationToken::new();
@@ -69,7 +72,7 @@ pub async fn serve(settings: Settings, drain: bool) -> anyhow::Result<u8> {
 }
 
 /// Every connection is an open file, and the usual limit is 1024.
-fn raise_open_files() {
+pub fn raise_open_files() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
     if let Err(error) = raised {

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use holdfast_agent::agent;
+use holdfast_agent::agent::{self, PORTS_MAX};
 use holdfast_agent::door::tcpstore::{Limits, serve};
 use holdfast_api::Name;
 use holdfast_api::name::default_name;
@@ -20,6 +20,7 @@ use crate::command_line::Flags;
 const TCPSTORE_PORT: u16 = 29500;
 const STORE_LOST_DEADLINE: Duration = Duration::from_secs(300);
 const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
+const ATTEMPTS_KEPT: Duration = Duration::from_secs(600);
 
 /// Everything the agent was told.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,12 +33,14 @@ pub struct Settings {
     pub job: Name,
     /// The run, if one was named.
     pub run: Option<Name>,
-    /// Where to listen, if it was said.
-    pub tcpstore: Option<SocketAddr>,
+    /// Where to listen, if it was said; each port is a namespace of the run.
+    pub tcpstore: Vec<SocketAddr>,
     /// How long an operation waits for a quorum.
     pub store_lost_deadline: Duration,
     /// How long to look for the store at the start.
     pub connect_deadline: Duration,
+    /// How long the keys of an attempt that is over stay readable.
+    pub attempts_kept: Duration,
     /// The log filter.
     pub log: String,
     /// The log format.
@@ -66,6 +69,7 @@ struct File {
     tcpstore: Option<String>,
     store_lost_deadline: Option<String>,
     connect_deadline: Option<String>,
+    attempts_kept: Option<String>,
     log: Option<String>,
     log_format: Option<String>,
     limits: Limits,
@@ -94,11 +98,14 @@ impl Settings {
         let token_file = flags.token_file.filter(|path| !path.as_os_str().is_empty());
         let job = parsed("job", pick(flags.job, file.job), Name::from_str)?;
         let run = parsed("run", pick(flags.run, file.run), Name::from_str)?;
-        let tcpstore = parsed("tcpstore", pick(flags.tcpstore, file.tcpstore), listen_address)?;
+        let tcpstore =
+            parsed("tcpstore", pick(listed(flags.tcpstore), file.tcpstore), listen_list)?;
         let deadline = pick(flags.store_lost_deadline, file.store_lost_deadline);
         let store_lost_deadline = parsed("store-lost-deadline", deadline, duration)?;
         let deadline = pick(flags.connect_deadline, file.connect_deadline);
         let connect_deadline = parsed("connect-deadline", deadline, duration)?;
+        let attempts_kept = pick(flags.attempts_kept, file.attempts_kept);
+        let attempts_kept = parsed("attempts-kept", attempts_kept, duration)?;
         let log_format = pick(flags.log_format, file.log_format);
         let log_format = parsed("log-format", log_format, LogFormat::from_str)?;
         Ok(Settings {
@@ -106,27 +113,35 @@ impl Settings {
             token_file: token_file.or(file.token_file),
             job: job.unwrap_or_else(default_name),
             run,
-            tcpstore,
+            tcpstore: tcpstore.unwrap_or_default(),
             store_lost_deadline: store_lost_deadline.unwrap_or(STORE_LOST_DEADLINE),
             connect_deadline: connect_deadline.unwrap_or(CONNECT_DEADLINE),
+            attempts_kept: attempts_kept.unwrap_or(ATTEMPTS_KEPT),
             log: pick(flags.log, file.log).unwrap_or_else(|| "info".to_owned()),
             log_format: log_format.unwrap_or(LogFormat::Pretty),
             limits: file.limits,
         })
     }
 
-    /// The agent that was asked for, listening where it was said or at PyTorch's
-    /// default port.
+    /// Where to listen: where it was said, or at PyTorch's default port.
+    pub fn listen_or_usual(&self) -> Vec<SocketAddr> {
+        if self.tcpstore.is_empty() {
+            return vec![SocketAddr::from((Ipv4Addr::LOCALHOST, TCPSTORE_PORT))];
+        }
+        self.tcpstore.clone()
+    }
+
+    /// The agent that was asked for.
     pub fn agent_options(&self) -> agent::Options {
-        let usual = SocketAddr::from((Ipv4Addr::LOCALHOST, TCPSTORE_PORT));
         let mut store = holdfast_client::Options::new(self.store.clone());
         store.token_file = self.token_file.clone();
         agent::Options {
             store,
             job: self.job.clone(),
             run: self.run.clone(),
-            tcpstore: self.tcpstore.unwrap_or(usual),
+            tcpstore: self.tcpstore.clone(),
             connect_deadline: self.connect_deadline,
+            attempts_kept: self.attempts_kept,
             door: serve::Options {
                 store_lost_deadline: self.store_lost_deadline,
                 limits: self.limits.clone(),
@@ -161,6 +176,43 @@ fn duration(text: &str) -> Result<Duration, String> {
         Ok(duration) => Ok(duration),
         Err(error) => Err(format!("{error}; write for instance 300s or 5min")),
     }
+}
+
+/// The addresses of a repeated flag as one text.
+fn listed(addresses: Vec<String>) -> Option<String> {
+    let addresses: Vec<String> = addresses.into_iter().filter(|text| !text.is_empty()).collect();
+    if addresses.is_empty() { None } else { Some(addresses.join(",")) }
+}
+
+/// Addresses, and ranges of ports, separated by commas; each once.
+fn listen_list(text: &str) -> Result<Vec<SocketAddr>, String> {
+    let mut addresses = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = match part.rsplit_once('-') {
+            Some((first, last)) => (listen_address(first)?, Some(last)),
+            None => (listen_address(part)?, None),
+        };
+        let last = match last.map(str::parse::<u16>) {
+            None => first.port(),
+            Some(Ok(last)) if last >= first.port() && first.port() > 0 => last,
+            Some(_) => {
+                return Err("a range goes from a lower to a higher port; \
+                            write for instance 127.0.0.1:29500-29510"
+                    .to_owned());
+            }
+        };
+        let count = usize::from(last - first.port()) + 1;
+        if addresses.len() + count > PORTS_MAX {
+            return Err(format!("an agent serves at most {PORTS_MAX} ports"));
+        }
+        for port in first.port()..=last {
+            let address = SocketAddr::new(first.ip(), port);
+            if port == 0 || !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+    }
+    Ok(addresses)
 }
 
 /// An IP address and a port. No other names: a look-up may hang, and differ
@@ -218,9 +270,10 @@ mod tests {
             token_file: Some("/etc/token".into()),
             job: "by-flag".parse().unwrap(),
             run: Some("r7".parse().unwrap()),
-            tcpstore: None,
+            tcpstore: Vec::new(),
             store_lost_deadline: Duration::from_secs(300),
             connect_deadline: Duration::from_secs(60),
+            attempts_kept: Duration::from_secs(600),
             log: "info".to_owned(),
             log_format: LogFormat::Pretty,
             limits: Limits { connections_max: 3, ..Limits::default() },
@@ -257,9 +310,18 @@ mod tests {
             (with(|flags| flags.store = text("a")), ["--store", "port is missing"]),
             (with(|flags| flags.job = text("a/b")), ["--job", "letters"]),
             (with(|flags| flags.run = text("-")), ["--run", "letters"]),
-            (with(|flags| flags.tcpstore = text("node:1")), ["--tcpstore", "IP address"]),
-            (with(|flags| flags.tcpstore = text("127.0.0.1")), ["--tcpstore", "port is missing"]),
-            (with(|flags| flags.tcpstore = text("[::1]:70000")), ["--tcpstore", "65535"]),
+            (
+                with(|flags| flags.tcpstore = vec!["node:1".to_owned()]),
+                ["--tcpstore", "IP address"],
+            ),
+            (
+                with(|flags| flags.tcpstore = vec!["127.0.0.1".to_owned()]),
+                ["--tcpstore", "port is missing"],
+            ),
+            (
+                with(|flags| flags.tcpstore = vec!["[::1]:70000".to_owned()]),
+                ["--tcpstore", "65535"],
+            ),
             (with(|flags| flags.connect_deadline = text("soon")), ["--connect-deadline", "300s"]),
             (
                 with(|flags| flags.store_lost_deadline = text("0s")),
@@ -279,6 +341,30 @@ mod tests {
             ("[::1]:0", "[::1]:0"),
         ] {
             assert_eq!(listen_address(text), Ok(address.parse().unwrap()));
+        }
+    }
+
+    #[test]
+    fn ports_come_one_by_one_and_in_ranges() {
+        let read = |text: &str| {
+            let list = listen_list(text)?;
+            Ok::<_, String>(list.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+        };
+        let three = "127.0.0.1:29500 127.0.0.1:29501 127.0.0.1:29502";
+        assert_eq!(read("127.0.0.1:29500-29502").unwrap(), three);
+        assert_eq!(read("localhost:29500,127.0.0.1:29501-29502,127.0.0.1:29500").unwrap(), three);
+        assert_eq!(read("[::1]:1-2").unwrap(), "[::1]:1 [::1]:2");
+        let flags = vec!["127.0.0.1:29500-29501".to_owned(), "127.0.0.1:29502".to_owned()];
+        assert_eq!(read(&listed(flags).unwrap()).unwrap(), three);
+        for (bad, why) in [
+            ("127.0.0.1:29510-29500", "29500-29510"),
+            ("127.0.0.1:1-", "29500-29510"),
+            ("127.0.0.1:1-70000", "29500-29510"),
+            ("127.0.0.1:0-3", "29500-29510"),
+            ("127.0.0.1:1-65535", "at most 64"),
+            ("127.0.0.1:1,", "IP address"),
+        ] {
+            assert!(read(bad).unwrap_err().contains(why), "{bad}: {:?}", read(bad));
         }
     }
 }

@@ -205,6 +205,35 @@ pub enum Message {
 }
 
 impl Message {
+    /// The same message with other keys.
+    pub fn with_keys(mut self, change: impl Fn(Blob) -> Blob) -> Message {
+        let replace = |key: &mut Blob| *key = change(key.clone());
+        match &mut self {
+            Message::Set { key, .. }
+            | Message::CompareSet { key, .. }
+            | Message::Get { key }
+            | Message::Add { key, .. }
+            | Message::DeleteKey { key }
+            | Message::Append { key, .. }
+            | Message::QueuePush { key, .. }
+            | Message::QueuePop { key }
+            | Message::QueueLen { key }
+            | Message::Barrier { key, .. } => replace(key),
+            Message::Check { keys } | Message::Wait { keys } | Message::MultiGet { keys } => {
+                keys.iter_mut().for_each(replace);
+            }
+            Message::MultiSet { entries } => {
+                entries.iter_mut().for_each(|entry| replace(&mut entry.key));
+            }
+            Message::Validate
+            | Message::GetNumKeys
+            | Message::CancelWait
+            | Message::Ping { .. }
+            | Message::ListKeys => {}
+        }
+        self
+    }
+
     /// Its operation.
     pub fn op(&self) -> Op {
         match self {

@@ -156,6 +156,11 @@ impl Connection {
         }
     }
 
+    /// From now on it is served the namespace of this attempt.
+    pub fn enter_attempt(&mut self, attempt: u32) {
+        self.mapping.namespace = self.mapping.namespace.with_attempt(attempt);
+    }
+
     /// Takes in a message.
     pub fn receive(&mut self, message: Message) {
         // PyTorch's client sends CANCEL_WAIT when its own timeout has passed

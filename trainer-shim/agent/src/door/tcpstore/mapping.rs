@@ -5,11 +5,13 @@
 use std::mem;
 
 use holdfast_api::{
-    Blob, Command, Condition, KeyValue, KvOp, KvOutcome, Outcome, Read, ReadOutcome, Scope, Until,
+    Blob, Command, Condition, KeyEntry, KeyValue, KvOp, KvOutcome, Outcome, Read, ReadOutcome,
+    Scope, Until,
 };
 
 use super::codec::{Message, Op, Reply};
 use super::limits::Limits;
+use crate::namespace::Namespace;
 
 /// A question to the store that is answered in one go.
 #[derive(Debug, Clone, PartialEq)]
@@ -77,15 +79,19 @@ enum Pending {
     Writes(std::vec::IntoIter<Vec<KeyValue>>),
     /// Of LIST_KEYS: the keys of the pages so far.
     Listing { keys: Vec<Blob>, bytes: usize },
+    /// Of GET_NUM_KEYS in the plain namespace: the counts so far.
+    Counting(Vec<u64>),
     /// Of BARRIER.
     Barrier { key: Blob, world_size: i64 },
 }
 
-/// Translates for one scope, within the door's limits.
+/// Translates for one namespace of a scope, within the door's limits.
 #[derive(Debug, Clone)]
 pub struct Mapping {
     /// Whose keys.
     pub scope: Scope,
+    /// Which of them.
+    pub namespace: Namespace,
     /// The bounds on commands and answers.
     pub limits: Limits,
 }
@@ -94,6 +100,7 @@ impl Mapping {
     /// Begins an operation.
     pub fn begin(&self, message: Message) -> (Operation, Step) {
         let op = message.op();
+        let message = message.with_keys(|key| self.namespace.to_store(key));
         let (pending, step) = match message {
             // CANCEL_WAIT is the connection's own; here it only has its answer.
             Message::Validate => (Pending::Plain, Step::Done),
@@ -145,13 +152,40 @@ impl Mapping {
                 let pending = Pending::Listing { keys: Vec::new(), bytes: 0 };
                 return (pending, self.list_behind(None));
             }
-            _ => Read::Count { scope, prefix: Blob::from("") },
+            _ if self.namespace.is_plain() => {
+                return (Pending::Counting(Vec::new()), self.count(Blob::from("")));
+            }
+            _ => return (Pending::Plain, self.count(self.namespace.prefix())),
         };
         (Pending::Plain, Step::Call(Call::Read(read)))
     }
 
+    fn count(&self, prefix: Blob) -> Step {
+        Step::Call(Call::Read(Read::Count { scope: self.scope.clone(), prefix }))
+    }
+
+    /// The plain namespace's keys are all of the run's, less those that carry
+    /// a mark, and of these its own count after all.
+    fn count_plain(&self, counts: &mut Vec<u64>, count: u64) -> Step {
+        counts.push(count);
+        let (marked, escaped) = Namespace::marks();
+        match counts[..] {
+            [_] => self.count(marked),
+            [_, 0] => Step::Reply(Reply::Number(number(counts[0]))),
+            [_, _] => self.count(escaped),
+            [all, marked, escaped, ..] => {
+                // Three reads are not one instant of a store that is written.
+                Step::Reply(Reply::Number(number(all.saturating_sub(marked) + escaped)))
+            }
+            [] => unreachable!("one was pushed"),
+        }
+    }
+
     /// One command for several SETs of one connection, in their order.
-    pub fn begin_joined_sets(&self, entries: Vec<KeyValue>) -> (Operation, Step) {
+    pub fn begin_joined_sets(&self, mut entries: Vec<KeyValue>) -> (Operation, Step) {
+        for entry in &mut entries {
+            entry.key = self.namespace.to_store(entry.key.clone());
+        }
         let step = self.propose(KvOp::MultiPut { entries });
         (Operation { op: Op::Set, pending: Pending::Plain }, step)
     }
@@ -191,7 +225,7 @@ impl Mapping {
     fn list_behind(&self, after: Option<Blob>) -> Step {
         Step::Call(Call::Read(Read::List {
             scope: self.scope.clone(),
-            prefix: Blob::from(""),
+            prefix: self.namespace.prefix(),
             after,
             limit: 0,
             keys_only: true,
@@ -264,7 +298,7 @@ impl Operation {
                 Reply::Value(entry.and_then(|entry| entry.value).unwrap_or_else(|| "".into()))
             }
             (Op::MultiGet, ReadOutcome::Entries(entries), _) => {
-                let value = |entry: Option<holdfast_api::KeyEntry>| {
+                let value = |entry: Option<KeyEntry>| {
                     entry.and_then(|entry| entry.value).unwrap_or_else(|| "".into())
                 };
                 let values: Vec<Blob> = entries.into_iter().map(value).collect();
@@ -272,6 +306,9 @@ impl Operation {
                 Reply::Values(values)
             }
             (Op::Check, ReadOutcome::Checked { all_exist }, _) => Reply::Checked(all_exist),
+            (Op::GetNumKeys, ReadOutcome::Count { count }, Pending::Counting(counts)) => {
+                return Ok(mapping.count_plain(counts, count));
+            }
             (Op::GetNumKeys | Op::QueueLen, ReadOutcome::Count { count }, _) => {
                 Reply::Number(number(count))
             }
@@ -280,9 +317,10 @@ impl Operation {
                 ReadOutcome::Page { entries, next },
                 Pending::Listing { keys, bytes },
             ) => {
-                for entry in entries {
-                    *bytes += entry.key.len() + size_of::<u64>();
-                    keys.push(entry.key);
+                let own = |entry: KeyEntry| mapping.namespace.from_store(entry.key);
+                for key in entries.into_iter().filter_map(own) {
+                    *bytes += key.len() + size_of::<u64>();
+                    keys.push(key);
                 }
                 check_length(*bytes, mapping)?;
                 if next.is_some() {
@@ -308,14 +346,12 @@ fn number(count: u64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_api::KeyEntry;
-
     use super::*;
 
     fn mapping() -> Mapping {
         let scope = Scope { job: "j".parse().unwrap(), run: Some("r1".parse().unwrap()) };
         let limits = Limits { command_bytes_max: 8, command_keys_max: 3, ..Limits::default() };
-        Mapping { scope, limits }
+        Mapping { scope, namespace: Namespace::first(), limits }
     }
 
     fn wrote(outcome: KvOutcome) -> CallAnswer {
@@ -453,6 +489,42 @@ mod tests {
     }
 
     #[test]
+    fn the_keys_of_other_namespaces_are_neither_listed_nor_counted() {
+        let mut mapping = mapping();
+        let asked = |prefix: &str| {
+            let scope = mapping.scope.clone();
+            Step::Call(Call::Read(Read::Count { scope, prefix: prefix.into() }))
+        };
+        let count = |count| CallAnswer::Read(ReadOutcome::Count { count });
+        let (mut operation, step) = mapping.begin(Message::GetNumKeys);
+        assert_eq!(step, asked(""));
+        assert_eq!(operation.resume(&mapping, count(9)), Ok(asked("@")));
+        assert_eq!(operation.resume(&mapping, count(4)), Ok(asked("@:")));
+        let six = Step::Reply(Reply::Number(6));
+        assert_eq!(operation.resume(&mapping, count(1)), Ok(six.clone()));
+        // Where nothing carries a mark, the third question is spared.
+        let (mut operation, _) = mapping.begin(Message::GetNumKeys);
+        operation.resume(&mapping, count(6)).unwrap();
+        assert_eq!(operation.resume(&mapping, count(0)), Ok(six.clone()));
+
+        let (mut operation, _) = mapping.begin(Message::ListKeys);
+        let keys = ["/a", "@#1:/a", "@29501#0:/a", "@:@x"];
+        let entries = keys.iter().map(|key| entry(key, None)).collect();
+        let page = CallAnswer::Read(ReadOutcome::Page { entries, next: None });
+        let own = Step::Reply(Reply::Keys(vec!["/a".into(), "@x".into()]));
+        assert_eq!(operation.resume(&mapping, page), Ok(own));
+
+        let asked = asked("@29501#0:");
+        mapping.namespace = Namespace::of_port(29501);
+        let (mut operation, step) = mapping.begin(Message::GetNumKeys);
+        assert_eq!(step, asked);
+        assert_eq!(operation.resume(&mapping, count(6)), Ok(six));
+        let (_, step) = mapping.begin(Message::Get { key: "/a".into() });
+        let scope = mapping.scope.clone();
+        assert_eq!(step, Step::Call(Call::Read(Read::Get { scope, key: "@29501#0:/a".into() })));
+    }
+
+    #[test]
     fn an_answer_beyond_its_limit_is_not_given() {
         let mut mapping = mapping();
         mapping.limits.answer_bytes_max = 9;
@@ -510,12 +582,6 @@ mod tests {
                 Call::Read(Read::QueueLength { scope: scope(), key: key() }),
                 count(3),
                 Step::Reply(Reply::Number(3)),
-            ),
-            (
-                Message::GetNumKeys,
-                Call::Read(Read::Count { scope: scope(), prefix: "".into() }),
-                count(5),
-                Step::Reply(Reply::Number(5)),
             ),
             (
                 Message::Check { keys: vec![key()] },

@@ -11,11 +11,13 @@
 //! | [`decoder`] | bytes in, complete messages out, at any segmentation |
 //! | [`mapping`] | what each operation asks of the store, and how its answer reads |
 //! | [`connection`] | the order of one connection: a state machine without I/O |
-//! | [`ending`] | the end of the run, and draining |
+//! | [`attempt`] | which attempt of an in-place restart a client belongs to |
 //! | [`pace`] | polls of one host, in step |
+//! | [`ending`] | the end of the run, and draining |
 //! | [`limits`] | every bound of the door, by name |
 //! | [`budget`] | the memory that all connections share |
-//! | [`serve`] | listener and socket loops, the only module that does I/O |
+//! | `socket` | the socket loop of one connection |
+//! | [`serve`] | the door itself: accepts connections, and what they share |
 //!
 //! # What holds on every connection
 //!
@@ -26,6 +28,7 @@
 //! * CANCEL_WAIT is answered here and at once, with or without a quorum.
 //! * Only complete messages have an effect.
 
+pub mod attempt;
 pub mod budget;
 pub mod codec;
 pub mod connection;
@@ -35,5 +38,6 @@ pub mod limits;
 pub mod mapping;
 pub mod pace;
 pub mod serve;
+mod socket;
 
 pub use limits::Limits;

@@ -1,0 +1,62 @@
+"""A job for the tests of launchers: plain PyTorch that takes steps until it is told to finish.
+
+Usage: launch_job.py FOLDER [INIT_METHOD]
+
+Whoever drives it puts files into FOLDER: `finish` ends the job, `fail-N` ends its attempt N with
+exit code 3. Rank 0 decides for all, and prints a line for each step.
+"""
+import datetime
+import os
+import pathlib
+import sys
+
+import torch
+import torch.distributed as dist
+
+PATIENCE = datetime.timedelta(seconds=100)
+
+
+def main() -> None:
+    folder = pathlib.Path(sys.argv[1])
+    method = sys.argv[2] if len(sys.argv) > 2 else "env://"
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    torch.set_num_threads(1)
+    # env:// finds them by itself.
+    place = {} if method == "env://" else {"rank": rank, "world_size": world}
+    dist.init_process_group("gloo", init_method=method, timeout=PATIENCE, **place)
+    store = dist.distributed_c10d._get_default_store()
+    step = 0
+    while True:
+        step += 1
+        store.set(f"beat/{rank}/{step}", str(attempt))
+        counted = store.add("steps", 1)
+        if counted > world * step:
+            raise AssertionError(f"{counted} steps were counted: keys of another attempt or job")
+        orders = torch.tensor([float((folder / name).exists()) for name in (f"fail-{attempt}", "finish")])
+        dist.broadcast(orders, src=0)
+        failing, finishing = orders.tolist()
+        for other in range(world):
+            if store.get(f"beat/{other}/{step}") != str(attempt).encode():
+                raise AssertionError("a value of another attempt")
+        if rank == 0:
+            print(f"attempt {attempt} step {step}", flush=True)
+        if failing:
+            # As a crash would.
+            os._exit(3)
+        if finishing:
+            break
+    # A group is formed late, through the store.
+    group = dist.new_group(list(range(world)), timeout=PATIENCE)
+    total = torch.ones(1)
+    dist.all_reduce(total, group=group)
+    if total.item() != world:
+        raise AssertionError(f"{total.item()} of {world} ranks")
+    dist.barrier()
+    dist.destroy_process_group()
+    if rank == 0:
+        print(f"trained {step} steps with {world} ranks in attempt {attempt}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Stands in for srun on one host: starts the tasks of a step with Slurm's variables.
+
+Usage: srun.py --ntasks-per-node=N --job-id=ID COMMAND…
+
+Ends when all tasks have, with the worst of their exit codes.
+"""
+import argparse
+import os
+import subprocess
+import sys
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ntasks-per-node", type=int, required=True)
+    parser.add_argument("--job-id", required=True)
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    given = parser.parse_args()
+    tasks = []
+    for task in range(given.ntasks_per_node):
+        variables = {
+            "SLURM_JOB_ID": given.job_id,
+            "SLURM_STEP_ID": "0",
+            "SLURM_NTASKS": str(given.ntasks_per_node),
+            "SLURM_PROCID": str(task),
+            "SLURM_LOCALID": str(task),
+            "SLURM_NODEID": "0",
+        }
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+        tasks.append(subprocess.Popen(given.command, env=environment | variables))
+    return max(task.wait() for task in tasks)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

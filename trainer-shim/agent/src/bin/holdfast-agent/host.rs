@@ -1,0 +1,123 @@
+//! The agent of one run on one host, as a process of its own: started by the
+//! first `run`, ended when the last has left.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use holdfast_agent::agent::Agent;
+use holdfast_agent::control::lock::Lock;
+use holdfast_agent::control::place::Place;
+use holdfast_agent::control::server::Server;
+use nix::sys::signal::Signal;
+use nix::unistd::setsid;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use crate::settings::Settings;
+use crate::signals::Signals;
+
+/// How long the agent before may take to end: it commits what has arrived.
+const FORMER_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// Serves the control socket that is this process's standard input.
+pub async fn host(settings: Settings) -> anyhow::Result<u8> {
+    // What the terminal sends is for the commands; fails for a process that
+    // leads a group already, which is as good.
+    if let Err(error) = setsid() {
+        debug!(%error, "no session of its own");
+    }
+    let caught = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGUSR1];
+    let mut signals = Signals::catch(&caught).context("cannot catch signals")?;
+    crate::serve::raise_open_files();
+    let (listener, place) = inherited_socket()?;
+    let (tell, agent) = watch::channel(None);
+    let over = CancellationToken::new();
+    let server = Server::new(listener, agent, over.clone());
+    let serving = server.run();
+    let running = run(&settings, &place, &tell, &over);
+    tokio::pin!(serving, running);
+    let mut code = None;
+    // Dropped last: whoever waits for the agent's end sees it then.
+    let mut leaving = None;
+    while code.is_none() || leaving.is_none() {
+        tokio::select! {
+            left = &mut serving, if leaving.is_none() => {
+                // From here on the next `run` starts an agent of its own.
+                place.clear();
+                over.cancel();
+                leaving = Some(left);
+            }
+            ended = &mut running, if code.is_none() => code = Some(ended),
+            caught = signals.next() => info!(
+                "{} does not end the agent: it goes with the last command that is attached",
+                caught.signal
+            ),
+        }
+    }
+    drop(leaving);
+    Ok(code.unwrap_or(crate::FAILURE))
+}
+
+/// The agent itself; answers the exit code.
+async fn run(
+    settings: &Settings,
+    place: &Place,
+    tell: &watch::Sender<Option<Result<holdfast_agent::agent::Handle, String>>>,
+    over: &CancellationToken,
+) -> u8 {
+    let (_alive, agent) = tokio::select! {
+        opened = open(settings, place) => match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                tell.send_replace(Some(Err(format!("{error:#}"))));
+                return crate::FAILURE;
+            }
+        },
+        // Whoever wanted it has gone.
+        () = over.cancelled() => return 0,
+    };
+    let handle = agent.handle();
+    tell.send_replace(Some(Ok(handle.clone())));
+    let report = async {
+        over.cancelled().await;
+        match handle.connections() {
+            0 => {}
+            left => warn!(
+                "the last command has ended and left processes behind that still use the store: \
+                 {left} connections are closed"
+            ),
+        }
+    };
+    tokio::join!(agent.run(over.clone()), report);
+    0
+}
+
+async fn open(settings: &Settings, place: &Place) -> anyhow::Result<(Lock, Agent)> {
+    let path = place.life_lock();
+    let alive = Lock::take(&path, FORMER_TIME_MAX).await;
+    let alive = alive.with_context(|| format!("cannot lock {}", path.display()))?;
+    let alive = alive.ok_or_else(|| {
+        anyhow!(
+            "the agent of this run that was here before has not ended for {FORMER_TIME_MAX:?}: \
+             end it with `kill -9 $(cat {})`",
+            path.display()
+        )
+    })?;
+    alive.sign().with_context(|| format!("cannot write {}", path.display()))?;
+    Ok((alive, Agent::open(settings.agent_options()).await?))
+}
+
+/// The socket that `run` made before it started this process.
+fn inherited_socket() -> anyhow::Result<(tokio::net::UnixListener, Place)> {
+    let stdin = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let listener = UnixListener::from(stdin);
+    let advice = "this is started by `holdfast-agent run`, not by hand";
+    let address = listener.local_addr().context(advice)?;
+    let path: PathBuf = address.as_pathname().context(advice)?.to_owned();
+    listener.set_nonblocking(true)?;
+    Ok((tokio::net::UnixListener::from_std(listener)?, Place::at(path)))
+}

@@ -1,0 +1,249 @@
+//! A command whose ranks never came to the agent: which of its processes were
+//! told another address, and by whom.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::path::Path;
+
+/// Processes of this host that are looked at.
+const PROCESSES_MAX: usize = 16_384;
+/// What is read of a process's variables and of its command line.
+const READ_BYTES_MAX: u64 = 256 * 1024;
+/// What is shown of a command line.
+const SHOWN_CHARS_MAX: usize = 80;
+
+/// A process as `/proc` shows it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Process {
+    id: u32,
+    parent: u32,
+    command: String,
+    /// `MASTER_ADDR` and `MASTER_PORT` as it was started.
+    address: String,
+    port: String,
+}
+
+/// Why no client came, as far as it can be seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finding {
+    /// A process was started with another address.
+    Told {
+        /// The process.
+        process: String,
+        /// The address.
+        address: String,
+        /// Who started it, with the agent's address: the launcher.
+        launcher: String,
+    },
+    /// All processes have the agent's address, and do not use it.
+    Unused {
+        /// How many.
+        processes: usize,
+    },
+    /// There is nothing to look at any more.
+    Gone {
+        /// The command.
+        command: String,
+    },
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Finding::Told { process, address, launcher } => write!(
+                f,
+                "{process} was started with {address}: {launcher} probably set its own address; {}",
+                advice(launcher)
+            ),
+            Finding::Unused { processes } => write!(
+                f,
+                "the {processes} processes of the command have the agent's address and did not \
+                 connect: they may not have come to init_process_group yet, or name another store \
+                 in the program (init_method, MASTER_ADDR set in Python); \
+                 pass init_method=\"env://\" there"
+            ),
+            Finding::Gone { command } => {
+                write!(f, "it ended without init_process_group, or {}", advice(command))
+            }
+        }
+    }
+}
+
+/// What to do about a launcher, by its name.
+fn advice(launcher: &str) -> &'static str {
+    let known = [
+        (
+            ["torchrun", "torch.distributed"],
+            "torchrun with another rendezvous than static starts a store of its own: \
+             leave out --standalone, --rdzv-backend and --rdzv-endpoint",
+        ),
+        (
+            ["accelerate", "accelerate"],
+            "accelerate sets its own port: give it --main_process_ip=$MASTER_ADDR \
+             --main_process_port=$MASTER_PORT, or start the program with torchrun",
+        ),
+        (
+            ["deepspeed", "deepspeed"],
+            "deepspeed sets its own port: give it --master_addr=$MASTER_ADDR \
+             --master_port=$MASTER_PORT, or start the program with torchrun",
+        ),
+    ];
+    let found = known.iter().find(|(names, _)| names.iter().any(|name| launcher.contains(name)));
+    found.map_or(
+        "a launcher inside set its own MASTER_ADDR: start each rank by `holdfast-agent run`, \
+         with the same --run, from that launcher",
+        |(_, advice)| advice,
+    )
+}
+
+/// Looks at the processes below `root` now.
+pub fn look(root: u32, command: &str, ours: SocketAddr) -> Finding {
+    judge(&processes(), root, command, ours)
+}
+
+fn judge(all: &[Process], root: u32, command: &str, ours: SocketAddr) -> Finding {
+    let mut children: BTreeMap<u32, Vec<&Process>> = BTreeMap::new();
+    for process in all {
+        children.entry(process.parent).or_default().push(process);
+    }
+    let mut family: Vec<&Process> = all.iter().filter(|process| process.id == root).collect();
+    let mut n = 0;
+    while n < family.len() && family.len() <= PROCESSES_MAX {
+        family.extend(children.get(&family[n].id).into_iter().flatten());
+        n += 1;
+    }
+    if family.is_empty() {
+        return Finding::Gone { command: shown(command) };
+    }
+    let (host, port) = (ours.ip().to_string(), ours.port().to_string());
+    let led_away = |process: &&&Process| {
+        let told = !process.port.is_empty() || !process.address.is_empty();
+        told && (process.address != host || process.port != port)
+    };
+    let Some(away) = family.iter().find(led_away) else {
+        return Finding::Unused { processes: family.len() };
+    };
+    let parent = family.iter().find(|process| process.id == away.parent);
+    Finding::Told {
+        process: named(away),
+        address: format!("MASTER_ADDR={} MASTER_PORT={}", away.address, away.port),
+        launcher: parent.map_or_else(|| named(away), |parent| named(parent)),
+    }
+}
+
+fn named(process: &Process) -> String {
+    format!("process {} ({})", process.id, shown(&process.command))
+}
+
+fn shown(command: &str) -> String {
+    let mut shown: String = command.chars().take(SHOWN_CHARS_MAX).collect();
+    if shown.len() < command.len() {
+        shown.push('…');
+    }
+    shown
+}
+
+fn processes() -> Vec<Process> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let ids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    ids.take(PROCESSES_MAX).filter_map(read).collect()
+}
+
+/// A process that is there and may be looked at.
+fn read(id: u32) -> Option<Process> {
+    let folder = Path::new("/proc").join(id.to_string());
+    let parent = parent_of(&read_some(&folder.join("stat"))?)?;
+    let words = read_some(&folder.join("cmdline")).unwrap_or_default();
+    let command = words.trim_end_matches('\0').replace('\0', " ");
+    // Those of other users cannot be read.
+    let variables = read_some(&folder.join("environ")).unwrap_or_default();
+    let value = |name: &str| value_of(&variables, name).unwrap_or_default().to_owned();
+    let (address, port) = (value("MASTER_ADDR"), value("MASTER_PORT"));
+    Some(Process { id, parent, command, address, port })
+}
+
+fn read_some(path: &Path) -> Option<String> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path).ok()?.take(READ_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The name in the second field may hold anything, brackets included.
+fn parent_of(stat: &str) -> Option<u32> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn value_of<'a>(variables: &'a str, name: &str) -> Option<&'a str> {
+    let mut all = variables.split('\0');
+    all.find_map(|one| one.split_once('=').filter(|(other, _)| *other == name)).map(|(_, v)| v)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(id: u32, parent: u32, command: &str, port: &str) -> Process {
+        let (command, port) = (command.to_owned(), port.to_owned());
+        let address = if port.is_empty() { "" } else { "127.0.0.1" }.to_owned();
+        Process { id, parent, command, address, port }
+    }
+
+    fn ours() -> SocketAddr {
+        "127.0.0.1:29500".parse().unwrap()
+    }
+
+    #[test]
+    fn the_launcher_is_the_one_that_had_the_agents_address_and_gave_another() {
+        let all = [
+            process(1, 0, "init", ""),
+            process(20, 10, "accelerate launch train.py", "29500"),
+            process(21, 20, "python train.py", "41001"),
+            process(10, 1, "sh job.sh", "29500"),
+            process(99, 1, "another job", "5"),
+        ];
+        let finding = judge(&all, 10, "sh job.sh", ours());
+        let text = finding.to_string();
+        for part in [
+            "process 21 (python train.py)",
+            "MASTER_PORT=41001",
+            "process 20 (accelerate launch train.py) probably",
+            "--main_process_port",
+        ] {
+            assert!(text.contains(part), "{part:?} is missing in: {text}");
+        }
+        let unused = judge(&all[..4], 20, "x", "127.0.0.1:41001".parse().unwrap());
+        assert!(matches!(unused, Finding::Told { .. }), "{unused:?}");
+        assert_eq!(judge(&all[4..], 99, "x", ours()), judge(&all, 99, "x", ours()));
+        assert_eq!(judge(&all[3..4], 10, "x", ours()), Finding::Unused { processes: 1 });
+        let gone = judge(&all, 7, "torchrun train.py", ours());
+        assert_eq!(gone, Finding::Gone { command: "torchrun train.py".to_owned() });
+        assert!(gone.to_string().contains("--standalone"));
+    }
+
+    #[test]
+    fn a_process_is_read_as_it_was_started() {
+        assert_eq!(parent_of("12 (a) b) S 7 12 12 0"), Some(7));
+        assert_eq!(parent_of(""), None);
+        assert_eq!(value_of("A=1\0MASTER_PORT=2=3\0", "MASTER_PORT"), Some("2=3"));
+        assert_eq!(value_of("XMASTER_PORT=1", "MASTER_PORT"), None);
+        let mut command = std::process::Command::new("sleep");
+        command.arg("600").env("MASTER_ADDR", "node0").env("MASTER_PORT", "7");
+        let mut child = command.spawn().unwrap();
+        let own = std::process::id();
+        // Until it has become the other program, it has our variables.
+        let found = loop {
+            match look(own, "x", ours()) {
+                Finding::Unused { .. } => std::thread::yield_now(),
+                found => break found,
+            }
+        };
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let Finding::Told { process, address, launcher } = found else { panic!("{found:?}") };
+        assert!(process.contains("sleep 600"), "{process}");
+        assert_eq!(address, "MASTER_ADDR=node0 MASTER_PORT=7");
+        assert!(launcher.contains(&own.to_string()), "{launcher}");
+    }
+}

@@ -1,0 +1,185 @@
+//! The variables that a command is started with.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+
+use super::slurm::Slurm;
+
+/// What a variable that is replaced or taken away is kept under.
+const ORIGINAL: &str = "HOLDFAST_ORIG_";
+
+/// torchrun's variables that would lead it elsewhere than those that are set:
+/// an endpoint goes over address and port, and standalone over everything.
+const TAKEN_AWAY: [&str; 2] = ["PET_RDZV_ENDPOINT", "PET_STANDALONE"];
+
+/// What the command is told.
+#[derive(Debug)]
+pub struct Told<'a> {
+    /// Where its TCPStore clients connect.
+    pub address: SocketAddr,
+    /// Leave `MASTER_*` and torchrun's variables alone.
+    pub keep_master_addr: bool,
+    /// Nodes of the store.
+    pub store: String,
+    /// The file with the store's token.
+    pub token_file: Option<&'a Path>,
+    /// The job.
+    pub job: &'a str,
+    /// The run.
+    pub run: &'a str,
+    /// The control socket of its agent.
+    pub control: &'a OsStr,
+    /// Its place in a Slurm step.
+    pub slurm: Option<&'a Slurm>,
+}
+
+/// Variables to set, and (without a value) to take away.
+pub type Changes = BTreeMap<String, Option<OsString>>;
+
+/// What is different from the agent's own environment, in which `now` looks.
+pub fn changes(told: &Told<'_>, now: impl Fn(&str) -> Option<OsString>) -> Changes {
+    let mut changes = Changes::new();
+    let mut replace = |name: &str, value: Option<&str>| {
+        let value = value.map(OsString::from);
+        if let Some(before) = now(name).filter(|before| Some(before) != value.as_ref()) {
+            changes.insert(format!("{ORIGINAL}{name}"), Some(before));
+        }
+        changes.insert(name.to_owned(), value);
+    };
+    let address = reachable(told.address);
+    if !told.keep_master_addr {
+        let (host, port) = (address.ip().to_string(), address.port().to_string());
+        replace("MASTER_ADDR", Some(&host));
+        replace("MASTER_PORT", Some(&port));
+        replace("TORCHELASTIC_USE_AGENT_STORE", Some("True"));
+        replace("PET_MASTER_ADDR", Some(&host));
+        replace("PET_MASTER_PORT", Some(&port));
+        replace("PET_RDZV_BACKEND", Some("static"));
+        for name in TAKEN_AWAY {
+            replace(name, None);
+        }
+    }
+    let mut set = |name: &str, value: OsString| changes.insert(name.to_owned(), Some(value));
+    if told.keep_master_addr {
+        set("HOLDFAST_TCPSTORE", address.to_string().into());
+    }
+    set("HOLDFAST_STORE", told.store.clone().into());
+    if let Some(file) = told.token_file {
+        set("HOLDFAST_TOKEN_FILE", file.into());
+    }
+    set("HOLDFAST_JOB", told.job.into());
+    set("HOLDFAST_RUN", told.run.into());
+    set("HOLDFAST_CONTROL", told.control.to_owned());
+    if let Some(slurm) = told.slurm {
+        for (name, value) in slurm.ranks() {
+            if now(name).is_none_or(|value| value.is_empty()) {
+                set(name, value.into());
+            }
+        }
+    }
+    changes
+}
+
+/// An address at which the listener is met from this host.
+pub fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(v4) if v4.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(v6) if v6.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        other => other,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told() -> Told<'static> {
+        Told {
+            address: "0.0.0.0:29500".parse().unwrap(),
+            keep_master_addr: false,
+            store: "a:1,b:2".to_owned(),
+            token_file: None,
+            job: "j",
+            run: "r1",
+            control: OsStr::new("/run/c.sock"),
+            slurm: None,
+        }
+    }
+
+    fn of(told: &Told<'_>, now: &[(&str, &str)]) -> Vec<(String, Option<String>)> {
+        let look = |name: &str| {
+            let found = now.iter().find(|(other, _)| *other == name);
+            found.map(|(_, value)| OsString::from(value))
+        };
+        let text = |value: OsString| value.to_string_lossy().into_owned();
+        changes(told, look).into_iter().map(|(name, value)| (name, value.map(text))).collect()
+    }
+
+    fn get<'a>(all: &'a [(String, Option<String>)], name: &str) -> Option<Option<&'a str>> {
+        let found = all.iter().find(|(other, _)| other == name);
+        found.map(|(_, value)| value.as_deref())
+    }
+
+    #[test]
+    fn the_command_is_led_to_the_agent_and_what_was_there_is_kept() {
+        let now = [
+            ("MASTER_ADDR", "node0"),
+            ("MASTER_PORT", "29500"),
+            ("PET_RDZV_BACKEND", "c10d"),
+            ("PET_RDZV_ENDPOINT", "node0:29400"),
+        ];
+        let all = of(&told(), &now);
+        for (name, value) in [
+            ("MASTER_ADDR", Some("127.0.0.1")),
+            ("MASTER_PORT", Some("29500")),
+            ("TORCHELASTIC_USE_AGENT_STORE", Some("True")),
+            ("PET_MASTER_ADDR", Some("127.0.0.1")),
+            ("PET_MASTER_PORT", Some("29500")),
+            ("PET_RDZV_BACKEND", Some("static")),
+            ("PET_RDZV_ENDPOINT", None),
+            ("PET_STANDALONE", None),
+            ("HOLDFAST_ORIG_MASTER_ADDR", Some("node0")),
+            ("HOLDFAST_ORIG_PET_RDZV_BACKEND", Some("c10d")),
+            ("HOLDFAST_ORIG_PET_RDZV_ENDPOINT", Some("node0:29400")),
+            ("HOLDFAST_STORE", Some("a:1,b:2")),
+            ("HOLDFAST_RUN", Some("r1")),
+            ("HOLDFAST_CONTROL", Some("/run/c.sock")),
+        ] {
+            assert_eq!(get(&all, name), Some(value), "{name}");
+        }
+        // What stays the same needs no copy.
+        assert_eq!(get(&all, "HOLDFAST_ORIG_MASTER_PORT"), None);
+        assert_eq!(get(&all, "HOLDFAST_TCPSTORE"), None);
+    }
+
+    #[test]
+    fn a_program_that_uses_its_master_address_itself_keeps_it() {
+        let all = of(&Told { keep_master_addr: true, ..told() }, &[("MASTER_ADDR", "node0")]);
+        assert_eq!(get(&all, "HOLDFAST_TCPSTORE"), Some(Some("127.0.0.1:29500")));
+        let touched = |(name, _): &(String, _)| {
+            ["MASTER", "PET_", "TORCHELASTIC", "HOLDFAST_ORIG"].iter().any(|p| name.starts_with(p))
+        };
+        assert!(!all.iter().any(touched), "{all:?}");
+    }
+
+    #[test]
+    fn ranks_that_are_missing_come_from_slurm_and_others_stay() {
+        let slurm = super::super::slurm::tests::step();
+        let told = Told { slurm: Some(&slurm), ..told() };
+        let all = of(&told, &[("RANK", "7"), ("LOCAL_RANK", "")]);
+        assert_eq!(get(&all, "RANK"), None);
+        assert_eq!(get(&all, "WORLD_SIZE"), Some(Some("16")));
+        assert_eq!(get(&all, "LOCAL_RANK"), Some(Some("3")));
+    }
+
+    #[test]
+    fn the_command_is_told_an_address_that_it_can_reach() {
+        let told = |text: &str| reachable(text.parse().unwrap()).to_string();
+        assert_eq!(told("0.0.0.0:1"), "127.0.0.1:1");
+        assert_eq!(told("[::]:1"), "[::1]:1");
+        assert_eq!(told("10.0.0.7:1"), "10.0.0.7:1");
+    }
+}

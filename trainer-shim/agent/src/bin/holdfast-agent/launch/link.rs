@@ -1,0 +1,283 @@
+//! The agent of a command: attached to, or started as a process of its own.
+
+use std::ffi::OsString;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use futures::future::BoxFuture;
+use holdfast_agent::control::client::Connection;
+use holdfast_agent::control::lock::Lock;
+use holdfast_agent::control::place::{self, Place};
+use holdfast_agent::control::protocol::{Request, Response};
+use holdfast_api::Name;
+use tokio::process::Command;
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+
+use crate::settings::Settings;
+
+/// Tries to attach, each of which may find an agent that is about to end.
+const ATTACH_TRIES_MAX: u32 = 5;
+const ATTACH_PAUSE: Duration = Duration::from_millis(200);
+/// How long another process may take to start an agent, or one that ends to be
+/// gone, beside the time to look for the store.
+const START_TIME_MAX: Duration = Duration::from_secs(45);
+/// How long the last command waits for what it sent to be committed.
+const LEAVE_TIME_MAX: Duration = Duration::from_secs(30);
+const STATUS_TIME_MAX: Duration = Duration::from_secs(5);
+/// Agents that are started anew under one command after they were killed.
+const RESTARTS_MAX: u32 = 5;
+
+/// How the agent of a command is found or started.
+#[derive(Debug, Clone)]
+pub struct Start {
+    place: Place,
+    /// The flags of this `run`, which the agent reads as they are.
+    flags: Vec<OsString>,
+    run: Option<Name>,
+    tcpstore: Vec<SocketAddr>,
+    /// Whether the ports are those of an agent that was there before.
+    again: bool,
+    connect_deadline: Duration,
+}
+
+/// What the agent answered.
+#[derive(Debug, Clone)]
+pub struct Attached {
+    /// The job.
+    pub job: Name,
+    /// The run.
+    pub run: Name,
+    /// Where the command's TCPStore clients connect.
+    pub address: SocketAddr,
+    addresses: Vec<SocketAddr>,
+}
+
+type Attaching = BoxFuture<'static, anyhow::Result<(Connection, Attached)>>;
+
+/// A command's hold on its agent.
+pub struct Link {
+    start: Start,
+    state: State,
+    restarts: u32,
+}
+
+enum State {
+    Attached(Connection),
+    /// The agent was killed; another one is on its way.
+    Returning(Attaching),
+    Gone,
+}
+
+impl Start {
+    /// For these settings; `flags` are those that they were read from.
+    pub fn new(settings: &Settings, flags: Vec<OsString>) -> anyhow::Result<Start> {
+        let folder = place::folder()?;
+        let place = match &settings.run {
+            Some(run) => Place::of_run(&folder, &settings.store, &settings.job, run),
+            None => Place::of_nobody(&folder),
+        };
+        Ok(Start {
+            place,
+            flags,
+            run: settings.run.clone(),
+            tcpstore: settings.tcpstore.clone(),
+            again: false,
+            connect_deadline: settings.connect_deadline,
+        })
+    }
+
+    /// The control socket.
+    pub fn socket(&self) -> &Path {
+        self.place.socket()
+    }
+
+    async fn attach(self) -> anyhow::Result<(Connection, Attached)> {
+        let mut last = None;
+        for _ in 0..ATTACH_TRIES_MAX {
+            let mut connection = self.connect().await?;
+            let asking = Request::Attach { tcpstore: self.tcpstore.clone() };
+            let within = self.connect_deadline + START_TIME_MAX;
+            let answer = timeout(within, connection.ask(&asking)).await.map_err(|_| {
+                let process = self.place.process().map_or("?".to_owned(), |id| id.to_string());
+                anyhow!(
+                    "the agent of this run (process {process}) does not answer; \
+                     end it with `kill -9 {process}`, and start the command again"
+                )
+            })?;
+            match answer {
+                Ok(Response::Attached { job, run, address, addresses }) => {
+                    return Ok((connection, Attached { job, run, address, addresses }));
+                }
+                Ok(Response::Refused { reason }) => bail!("{reason}"),
+                Ok(_) => bail!("the agent answers another question"),
+                Err(error) if has_ended(&error) => last = Some(error),
+                Err(error) => return Err(error).context("cannot talk to the agent"),
+            }
+            sleep(ATTACH_PAUSE).await;
+        }
+        let last = last.map_or_else(String::new, |error| format!(": {error}"));
+        bail!("the agent ended {ATTACH_TRIES_MAX} times before it answered{last}")
+    }
+
+    /// Connects to the agent that is there, or starts one.
+    async fn connect(&self) -> anyhow::Result<Connection> {
+        if let Some(connection) = self.found().await? {
+            return Ok(connection);
+        }
+        let path = self.place.start_lock();
+        let lock = Lock::take(&path, START_TIME_MAX).await;
+        let lock = lock.with_context(|| format!("cannot lock {}", path.display()))?;
+        let _lock = lock.ok_or_else(|| {
+            anyhow!(
+                "another process has been starting the agent of this run for {START_TIME_MAX:?}; \
+                 find it with `fuser {}`",
+                path.display()
+            )
+        })?;
+        if let Some(connection) = self.found().await? {
+            return Ok(connection);
+        }
+        let listener = self.place.listen()?;
+        self.spawn(listener.into()).context("cannot start the agent's process")?;
+        let connection = Connection::open(self.socket()).await;
+        connection.with_context(|| format!("cannot connect to {}", self.socket().display()))
+    }
+
+    /// The agent that listens there, if one does: a file alone is stale.
+    async fn found(&self) -> anyhow::Result<Option<Connection>> {
+        match Connection::open(self.socket()).await {
+            Ok(connection) => Ok(Some(connection)),
+            Err(error) if has_ended(&error) => Ok(None),
+            Err(error) => Err(error).with_context(|| {
+                let socket = self.socket().display();
+                format!("cannot use the control socket {socket}; remove it (rm {socket})")
+            }),
+        }
+    }
+
+    /// The agent gets the listening socket as its standard input: whoever
+    /// connects from now on waits for it, and finds it gone should it die.
+    fn spawn(&self, listener: OwnedFd) -> io::Result<()> {
+        let program = std::env::current_exe().ok().filter(|path| path.exists());
+        let program = program.unwrap_or_else(|| PathBuf::from("/proc/self/exe"));
+        let mut command = Command::new(program);
+        command.arg("host").args(&self.flags);
+        command.stdin(listener).stdout(Stdio::null());
+        if let Some(run) = &self.run {
+            command.env("HOLDFAST_RUN", run.as_str());
+        }
+        if self.again {
+            let ports: Vec<String> = self.tcpstore.iter().map(ToString::to_string).collect();
+            command.env("HOLDFAST_TCPSTORE", ports.join(","));
+        }
+        // It outlives this process where others are attached; while this one
+        // lives, the runtime waits for it.
+        drop(command.spawn()?);
+        Ok(())
+    }
+}
+
+/// Nobody listens, or nobody did any more when it was asked.
+fn has_ended(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::UnexpectedEof
+    )
+}
+
+impl Link {
+    /// Attaches to the agent of the run, starting it if it is not there.
+    pub async fn attach(start: Start) -> anyhow::Result<(Link, Attached)> {
+        let (connection, attached) = start.clone().attach().await?;
+        // Should it be killed, the next one serves the same run there.
+        let start = Start {
+            run: Some(attached.run.clone()),
+            tcpstore: if start.tcpstore.is_empty() {
+                attached.addresses.clone()
+            } else {
+                start.tcpstore
+            },
+            again: true,
+            ..start
+        };
+        Ok((Link { start, state: State::Attached(connection), restarts: 0 }, attached))
+    }
+
+    /// Keeps the hold for as long as it is awaited: an agent that was killed
+    /// is started anew. May be dropped and called again.
+    pub async fn keep(&mut self) {
+        loop {
+            match &mut self.state {
+                State::Attached(connection) => {
+                    connection.closed().await;
+                    self.lost();
+                }
+                State::Returning(attaching) => {
+                    self.state = match attaching.await {
+                        Ok((connection, attached)) => {
+                            info!("another agent serves run {} at the same ports", attached.run);
+                            State::Attached(connection)
+                        }
+                        Err(error) => {
+                            warn!("no agent serves this command any more: {error:#}");
+                            State::Gone
+                        }
+                    };
+                }
+                State::Gone => std::future::pending().await,
+            }
+        }
+    }
+
+    fn lost(&mut self) {
+        warn!(
+            "the agent has ended before its commands: connections of their ranks are broken, \
+             and what needs the store fails there; no key is lost"
+        );
+        self.restarts += 1;
+        self.state = if self.restarts <= RESTARTS_MAX {
+            State::Returning(Box::pin(self.start.clone().attach()))
+        } else {
+            warn!("it ended {} times and is not started again", self.restarts);
+            State::Gone
+        };
+    }
+
+    /// How many TCPStore clients ever came; none if the agent does not say.
+    pub async fn clients_ever(&mut self) -> Option<usize> {
+        let State::Attached(connection) = &mut self.state else { return None };
+        let answer = timeout(STATUS_TIME_MAX, connection.ask(&Request::Status {})).await;
+        match answer {
+            Ok(Ok(Response::Status { clients_ever, .. })) => Some(clients_ever),
+            // A late answer would be taken for another's.
+            _ => {
+                self.lost();
+                None
+            }
+        }
+    }
+
+    /// The command has ended. Returns when the agent has let it go; the last
+    /// one's when all that it sent is committed and the ports are free.
+    pub async fn leave(mut self) {
+        let State::Attached(connection) = &mut self.state else { return };
+        let leaving = async {
+            if connection.tell(&Request::Leave {}).await.is_ok() {
+                connection.closed().await;
+            }
+        };
+        if timeout(LEAVE_TIME_MAX, leaving).await.is_err() {
+            warn!("the agent still commits what it was sent after {LEAVE_TIME_MAX:?}");
+        }
+    }
+}

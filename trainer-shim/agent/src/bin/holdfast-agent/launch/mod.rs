@@ -1,0 +1,205 @@
+//! `holdfast-agent run`: one command, attached to the agent of its run.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`torchrun`] | torchrun in a command, and what in it leads past the agent |
+//! | [`torch_version`] | which torch a command would use |
+//! | [`link`] | the agent of a command: attached to, or started |
+//! | [`environment`] | the variables that a command is started with |
+//! | [`slurm`] | what Slurm says of the task that this process is |
+//! | [`expectation`] | whether TCPStore clients come, and what is said if none does |
+//! | [`bypass`] | which processes were told another address, and by whom |
+//! | [`refusal`] | a command that is not started, and the one to use instead |
+
+mod bypass;
+mod environment;
+mod expectation;
+mod link;
+mod refusal;
+mod slurm;
+mod torch_version;
+mod torchrun;
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+
+use anyhow::Context;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::process::{Child, Command};
+use tracing::{debug, info};
+
+use crate::command_line::RunFlags;
+use crate::program::ProgramError;
+use crate::settings::Settings;
+use crate::signals::Signals;
+use environment::{Told, reachable};
+use expectation::Expectation;
+use link::{Link, Start};
+use slurm::Slurm;
+
+/// Passed on to the command.
+const FORWARDED: [Signal; 6] = [
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+];
+
+/// Attaches to the agent, then starts the command; returns the command's exit code.
+pub async fn launch(
+    mut settings: Settings,
+    flags: RunFlags,
+    program: PathBuf,
+    command: &[OsString],
+) -> anyhow::Result<u8> {
+    let mut signals = Signals::catch(&FORWARDED).context("cannot catch signals")?;
+    let slurm = Slurm::read(|name| std::env::var(name).ok());
+    settings.run = settings.run.or_else(|| slurm.as_ref().and_then(Slurm::run));
+    if let Some(refusal) = refusal::of(&settings, &flags, slurm.as_ref(), command).await {
+        eprintln!("holdfast-agent: {refusal}");
+        return Ok(refusal::EXIT_CODE);
+    }
+    let start = Start::new(&settings, own_flags(command))?;
+    let socket = start.socket().to_owned();
+    let attaching = Link::attach(start);
+    tokio::pin!(attaching);
+    let (mut link, attached) = loop {
+        tokio::select! {
+            attached = &mut attaching => break attached?,
+            caught = signals.next() => match caught.signal {
+                Signal::SIGUSR1 | Signal::SIGUSR2 => {}
+                signal => {
+                    info!("{signal} before the store answered; the command was not started");
+                    return Ok(code_of_signal(signal));
+                }
+            }
+        }
+    };
+    let told = Told {
+        address: attached.address,
+        keep_master_addr: flags.keep_master_addr,
+        store: settings.store.join(","),
+        token_file: settings.token_file.as_deref(),
+        job: attached.job.as_str(),
+        run: attached.run.as_str(),
+        control: socket.as_os_str(),
+        slurm: slurm.as_ref(),
+    };
+    let mut child = match start_command(&program, command, &told) {
+        Ok(child) => child,
+        Err(error) => {
+            link.leave().await;
+            eprintln!("holdfast-agent: {error}");
+            return Ok(error.exit_code());
+        }
+    };
+    let expectation = Expectation::new(
+        flags.expect_clients_within,
+        child.id(),
+        &command.join(OsStr::new(" ")).to_string_lossy(),
+        reachable(attached.address),
+    );
+    let status = attend(&mut child, &mut signals, expectation, &mut link).await;
+    link.leave().await;
+    Ok(code_of(status.context("cannot wait for the command")?))
+}
+
+/// The flags of this `run`: what stands between its name and the command.
+fn own_flags(command: &[OsString]) -> Vec<OsString> {
+    let all: Vec<OsString> = std::env::args_os().collect();
+    let before = all.len().saturating_sub(command.len());
+    let mut flags: Vec<OsString> = all.into_iter().take(before).skip(2).collect();
+    if flags.last().is_some_and(|last| last == "--") {
+        flags.pop();
+    }
+    flags
+}
+
+fn start_command(
+    program: &Path,
+    command: &[OsString],
+    told: &Told<'_>,
+) -> Result<Child, ProgramError> {
+    let Told { job, run, address, .. } = told;
+    info!("job {job} run {run} on {address}; starting {}", program.display());
+    let mut child = Command::new(program);
+    child.arg0(&command[0]).args(&command[1..]);
+    for (name, value) in environment::changes(told, |name| std::env::var_os(name)) {
+        match value {
+            Some(value) => child.env(name, value),
+            None => child.env_remove(name),
+        };
+    }
+    child.spawn().map_err(|error| ProgramError::from_spawn(program, &error))
+}
+
+/// Waits for the command and passes signals on to it. It is in this process's
+/// group, so that what the terminal sends has reached it already.
+async fn attend(
+    child: &mut Child,
+    signals: &mut Signals,
+    mut expectation: Expectation,
+    link: &mut Link,
+) -> std::io::Result<ExitStatus> {
+    loop {
+        tokio::select! {
+            status = child.wait() => {
+                if let Some(clients) = link.clients_ever().await {
+                    expectation.at_the_end(clients);
+                }
+                return status;
+            }
+            () = expectation.due() => match link.clients_ever().await {
+                Some(clients) => expectation.look(clients),
+                None => expectation.postpone(),
+            },
+            () = link.keep() => {}
+            caught = signals.next() => {
+                let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
+                if let (Some(pid), false) = (pid, caught.from_terminal) {
+                    debug!("passing {} on to the command", caught.signal);
+                    if let Err(error) = kill(Pid::from_raw(pid), caught.signal) {
+                        debug!(%error, "the command did not get the signal");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The command's exit code as a shell would give it.
+fn code_of(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => code.to_le_bytes()[0],
+        (None, Some(signal)) => signal_code(signal),
+        // An ended process has either.
+        (None, None) => crate::FAILURE,
+    }
+}
+
+/// The exit code of a process that this signal ended.
+pub fn code_of_signal(signal: Signal) -> u8 {
+    signal_code(signal as i32)
+}
+
+fn signal_code(signal: i32) -> u8 {
+    u8::try_from(signal).map_or(crate::FAILURE, |signal| signal.saturating_add(128))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_are_those_of_a_shell() {
+        // As the kernel reports them: the code in the second byte, else the signal.
+        for (raw, code) in [(0, 0), (3 << 8, 3), (255 << 8, 255), (9, 137), (15, 143)] {
+            assert_eq!(code_of(ExitStatus::from_raw(raw)), code);
+        }
+    }
+}

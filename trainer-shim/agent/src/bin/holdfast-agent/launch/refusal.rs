@@ -1,0 +1,141 @@
+//! A command that is not started, and the one to use instead.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::path::PathBuf;
+
+use tracing::warn;
+
+use super::slurm::Slurm;
+use super::torch_version::{self, Found, STATIC_SINCE, Version};
+use super::torchrun::{self, Around, Contradiction};
+use crate::command_line::RunFlags;
+use crate::settings::Settings;
+
+/// Nothing was started, and nothing is wrong with the agent: the command is
+/// not one for it.
+pub const EXIT_CODE: u8 = 2;
+
+/// Why a command was not started.
+#[derive(Debug)]
+pub enum Refusal {
+    /// Its own arguments lead its ranks past the agent.
+    Contradicts {
+        /// How.
+        contradiction: Contradiction,
+        /// What stands before the command.
+        before: Vec<OsString>,
+    },
+    /// Its torch dies of a port that is served already.
+    TooOld {
+        /// The version.
+        version: Version,
+        /// The Python that has it.
+        python: PathBuf,
+    },
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Contradicts { contradiction, before } => {
+                f.write_str("not started: this command would leave its ranks without Holdfast\n")?;
+                for reason in &contradiction.reasons {
+                    writeln!(f, "  {reason}")?;
+                }
+                let words = before.iter().chain(&contradiction.corrected);
+                let words: Vec<String> = words.map(|word| quoted(word)).collect();
+                let command = words.join(" ");
+                write!(f, "use instead:\n  {command}\nor keep it as it is with --allow-bypass")
+            }
+            Refusal::TooOld { version, python } => write!(
+                f,
+                "not started: torchrun of torch {version} ({}) dies when its port is served \
+                 already, as the agent does; torch {STATIC_SINCE} is the first that goes on as \
+                 a client\nupgrade it (pip install 'torch>={STATIC_SINCE}'), or start the ranks \
+                 without torchrun, each with RANK and WORLD_SIZE and the same --run:\n  \
+                 RANK=0 WORLD_SIZE=2 holdfast-agent run --run NAME -- python train.py\n\
+                 or start it nevertheless with --allow-bypass",
+                python.display()
+            ),
+        }
+    }
+}
+
+/// Whether the command would work with the agent; bounded in time.
+pub async fn of(
+    settings: &Settings,
+    flags: &RunFlags,
+    slurm: Option<&Slurm>,
+    command: &[OsString],
+) -> Option<Refusal> {
+    // A program that keeps its master address finds the agent by itself.
+    if flags.keep_master_addr {
+        return None;
+    }
+    let launcher = torchrun::find(command)?;
+    let text = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let around = Around {
+        ports: settings.tcpstore.iter().copied().map(super::environment::reachable).collect(),
+        pet_backend: text("PET_RDZV_BACKEND"),
+        pet_nodes: text("PET_NNODES"),
+        pet_node_rank: text("PET_NODE_RANK").is_some(),
+        slurm: slurm.is_some_and(Slurm::is_step),
+    };
+    let refusal = match launcher.contradiction(&around) {
+        Some(contradiction) => {
+            let all: Vec<OsString> = std::env::args_os().collect();
+            let before = all[..all.len().saturating_sub(command.len())].to_vec();
+            Some(Refusal::Contradicts { contradiction, before })
+        }
+        None => match torch_version::of(launcher.program).await {
+            Found::Known(version, python) if version < STATIC_SINCE => {
+                Some(Refusal::TooOld { version, python })
+            }
+            Found::Known(..) => None,
+            Found::Unknown(why) => {
+                warn!(
+                    "cannot tell which torch torchrun would use ({why}); \
+                     it needs {STATIC_SINCE} or newer"
+                );
+                None
+            }
+        },
+    };
+    if let (Some(Refusal::Contradicts { contradiction, .. }), true) = (&refusal, flags.allow_bypass)
+    {
+        for reason in &contradiction.reasons {
+            warn!("allowed to lead past Holdfast: {reason}");
+        }
+    }
+    refusal.filter(|_| !flags.allow_bypass)
+}
+
+/// A word as a shell reads it.
+fn quoted(word: &OsStr) -> String {
+    let text = word.to_string_lossy();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,@%+$".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.into_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_where_a_shell_would_split_them() {
+        for (word, shown) in [
+            ("torchrun", "torchrun"),
+            ("--node-rank=$SLURM_NODEID", "--node-rank=$SLURM_NODEID"),
+            ("a b", "'a b'"),
+            ("", "''"),
+            ("it's", "'it'\\''s'"),
+            ("*", "'*'"),
+        ] {
+            assert_eq!(quoted(OsStr::new(word)), shown);
+        }
+    }
+}

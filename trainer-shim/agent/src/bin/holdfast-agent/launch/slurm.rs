@@ -1,0 +1,112 @@
+//! What Slurm says of the task that this process is.
+
+use holdfast_api::Name;
+
+/// A task of a step (`srun`), or a batch script.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slurm {
+    job: String,
+    /// None in the batch script itself.
+    step: Option<Step>,
+    restarts: String,
+}
+
+/// A task's place in its step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Step {
+    id: String,
+    task: String,
+    tasks: String,
+    local_task: String,
+}
+
+impl Slurm {
+    /// Reads the environment; none outside of Slurm.
+    pub fn read(get: impl Fn(&str) -> Option<String>) -> Option<Slurm> {
+        let number = |name: &str| {
+            let text = get(name)?;
+            (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())).then_some(text)
+        };
+        let job = number("SLURM_JOB_ID").or_else(|| number("SLURM_JOBID"))?;
+        let step = || {
+            // A batch script has a task number too, and the size of a step
+            // that it may never start.
+            let id = number("SLURM_STEP_ID").or_else(|| number("SLURM_STEPID"))?;
+            let tasks = number("SLURM_STEP_NUM_TASKS").or_else(|| number("SLURM_NTASKS"))?;
+            let (task, local_task) = (number("SLURM_PROCID")?, number("SLURM_LOCALID")?);
+            Some(Step { id, task, tasks, local_task })
+        };
+        let restarts = number("SLURM_RESTART_COUNT").unwrap_or_else(|| "0".to_owned());
+        Some(Slurm { step: step(), job, restarts })
+    }
+
+    /// One run for all tasks of a step on all hosts, and another one for each
+    /// time that Slurm starts the job again. A batch script has none: what it
+    /// starts one after the other must not meet.
+    pub fn run(&self) -> Option<Name> {
+        let step = &self.step.as_ref()?.id;
+        format!("slurm-{}.{step}.{}", self.job, self.restarts).parse().ok()
+    }
+
+    /// Whether this is a task of a step.
+    pub fn is_step(&self) -> bool {
+        self.step.is_some()
+    }
+
+    /// `env://`'s variables for this task.
+    pub fn ranks(&self) -> Vec<(&'static str, &str)> {
+        let of = |step| {
+            let Step { task, tasks, local_task, .. }: &Step = step;
+            vec![("RANK", &**task), ("WORLD_SIZE", tasks), ("LOCAL_RANK", local_task)]
+        };
+        self.step.as_ref().map(of).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Option<Slurm> {
+        Slurm::read(|name| {
+            let found = variables.iter().find(|(other, _)| *other == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    const STEP: [(&str, &str); 5] = [
+        ("SLURM_JOB_ID", "812"),
+        ("SLURM_STEP_ID", "2"),
+        ("SLURM_PROCID", "11"),
+        ("SLURM_NTASKS", "16"),
+        ("SLURM_LOCALID", "3"),
+    ];
+
+    /// A task of a step.
+    pub fn step() -> Slurm {
+        read(&STEP).unwrap()
+    }
+
+    #[test]
+    fn a_run_is_named_after_job_step_and_restart() {
+        let run = |slurm: &Slurm| slurm.run().unwrap().as_str().to_owned();
+        assert_eq!(run(&step()), "slurm-812.2.0");
+        let again = [&STEP[..], &[("SLURM_RESTART_COUNT", "3")]].concat();
+        assert_eq!(run(&read(&again).unwrap()), "slurm-812.2.3");
+        assert_eq!(step().ranks(), [("RANK", "11"), ("WORLD_SIZE", "16"), ("LOCAL_RANK", "3")]);
+    }
+
+    #[test]
+    fn a_batch_script_is_no_rank() {
+        let script = read(&[&STEP[..1], &STEP[2..]].concat()).unwrap();
+        assert_eq!(script.run(), None);
+        assert!(script.ranks().is_empty() && !script.is_step());
+    }
+
+    #[test]
+    fn what_is_no_number_is_not_from_slurm() {
+        assert_eq!(read(&[]), None);
+        assert_eq!(read(&[("SLURM_JOB_ID", "a/b")]), None);
+        assert_eq!(read(&[("SLURM_JOB_ID", "")]), None);
+    }
+}

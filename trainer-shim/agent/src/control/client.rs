@@ -1,0 +1,77 @@
+//! One connection to an agent.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+
+use super::protocol::{LINE_BYTES_MAX, Request, Response, line};
+
+/// How long a connection may take that the system answers by itself.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// One connection to an agent.
+#[derive(Debug)]
+pub struct Connection {
+    reader: BufReader<OwnedReadHalf>,
+    writer: OwnedWriteHalf,
+}
+
+impl Connection {
+    /// Connects to the agent of this user that listens there. Nobody listening
+    /// is [`io::ErrorKind::NotFound`] or [`io::ErrorKind::ConnectionRefused`].
+    pub async fn open(socket: &Path) -> io::Result<Connection> {
+        let connecting = UnixStream::connect(socket);
+        let stream = tokio::time::timeout(CONNECT_TIME_MAX, connecting)
+            .await
+            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        // Of whoever made the socket: its user is the agent's, its process is
+        // the command that started the agent.
+        let peer = stream.peer_cred()?;
+        if !is_trusted(peer.uid()) {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!("user {} listens on {}", peer.uid(), socket.display()),
+            ));
+        }
+        let (reader, writer) = stream.into_split();
+        Ok(Connection { reader: BufReader::new(reader), writer })
+    }
+
+    /// Asks, and waits for the answer. An agent that ends is
+    /// [`io::ErrorKind::UnexpectedEof`], or a broken connection.
+    pub async fn ask(&mut self, request: &Request) -> io::Result<Response> {
+        self.tell(request).await?;
+        let mut text = Vec::new();
+        let limit = u64::try_from(LINE_BYTES_MAX).unwrap_or(u64::MAX);
+        (&mut self.reader).take(limit).read_until(b'\n', &mut text).await?;
+        if !text.ends_with(b"\n") {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        serde_json::from_slice(&text).map_err(|error| {
+            let text = format!("the agent answers in another way than this version: {error}");
+            io::Error::new(io::ErrorKind::InvalidData, text)
+        })
+    }
+
+    /// Says something that has no answer but the end of the connection.
+    pub async fn tell(&mut self, request: &Request) -> io::Result<()> {
+        self.writer.write_all(&line(request)).await
+    }
+
+    /// Ready once the agent has closed the connection. Nothing may be asked
+    /// meanwhile; may be dropped and called again.
+    pub async fn closed(&mut self) {
+        // The agent says nothing unasked: whatever comes is the end.
+        let _ = self.reader.fill_buf().await;
+    }
+}
+
+/// Whether a process of this user may be talked to: root may do anything
+/// anyway.
+pub fn is_trusted(uid: u32) -> bool {
+    uid == nix::unistd::getuid().as_raw() || uid == 0
+}

@@ -1,0 +1,21 @@
+//! The control socket: how the processes of one run on one host find their
+//! agent.
+//!
+//! `holdfast-agent run` starts the agent as a process of its own, or attaches
+//! to the one that is there. Whoever attaches keeps its connection for as long
+//! as its command runs; the agent ends when the last has left. Requests and
+//! responses are lines of JSON, answered in order.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`protocol`] | requests and responses |
+//! | [`place`] | where the socket of a run is, and who may use it |
+//! | [`lock`] | one process at a time |
+//! | [`client`] | one connection to an agent |
+//! | [`server`] | the agent's side |
+
+pub mod client;
+pub mod lock;
+pub mod place;
+pub mod protocol;
+pub mod server;

@@ -1,0 +1,132 @@
+//! Requests and responses on the control socket: one JSON object a line.
+
+use std::net::SocketAddr;
+
+use holdfast_api::Name;
+use serde::{Deserialize, Serialize};
+
+/// Longest line; more ends the connection.
+pub const LINE_BYTES_MAX: usize = 64 * 1024;
+
+/// What an agent is asked. Unknown fields are left unread, so that agents of
+/// neighbouring versions understand each other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// Stay until this connection closes, and serve these ports too.
+    Attach {
+        /// Ports that the command was promised; empty takes the agent's first.
+        #[serde(default)]
+        tcpstore: Vec<SocketAddr>,
+    },
+    /// Open a namespace of the run at a port of its own, or tell the port at
+    /// which it is open.
+    Open {
+        /// Its name; the same name is the same namespace on every host.
+        name: Name,
+    },
+    /// Tell how it goes.
+    Status {},
+    /// The command has ended. The last one's connection closes when all that
+    /// it sent is committed and the ports are free.
+    Leave {},
+}
+
+/// What an agent answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Response {
+    /// To [`Request::Attach`].
+    Attached {
+        /// The job.
+        job: Name,
+        /// The run.
+        run: Name,
+        /// Where the command's TCPStore clients connect.
+        address: SocketAddr,
+        /// All ports that the agent was started with.
+        addresses: Vec<SocketAddr>,
+    },
+    /// To [`Request::Open`].
+    Opened {
+        /// Where its clients connect.
+        address: SocketAddr,
+    },
+    /// To [`Request::Status`].
+    Status {
+        /// The job.
+        job: Name,
+        /// The run.
+        run: Name,
+        /// Ports that the agent was started with.
+        addresses: Vec<SocketAddr>,
+        /// Commands that are attached.
+        attached: usize,
+        /// TCPStore connections open now.
+        connections: usize,
+        /// TCPStore clients that ever came.
+        clients_ever: usize,
+        /// Why nothing is served any more, if the run has ended.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        fenced: Option<String>,
+    },
+    /// It was not done.
+    Refused {
+        /// Why, and what to do.
+        reason: String,
+    },
+}
+
+/// A line that says this.
+pub fn line(message: &impl Serialize) -> Vec<u8> {
+    let mut line = serde_json::to_vec(message).expect("names and numbers can be written");
+    line.push(b'\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_read_as_they_are_documented() {
+        let name = || "group-7".parse().unwrap();
+        for (text, request) in [
+            (r#"{"attach":{}}"#, Request::Attach { tcpstore: vec![] }),
+            (
+                r#"{"attach":{"tcpstore":["127.0.0.1:29500"],"of_a_later_version":1}}"#,
+                Request::Attach { tcpstore: vec!["127.0.0.1:29500".parse().unwrap()] },
+            ),
+            (r#"{"open":{"name":"group-7"}}"#, Request::Open { name: name() }),
+            (r#"{"status":{}}"#, Request::Status {}),
+            (r#"{"leave":{}}"#, Request::Leave {}),
+        ] {
+            assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request, "{text}");
+            let written = line(&request);
+            assert_eq!(serde_json::from_slice::<Request>(&written).unwrap(), request);
+        }
+        for bad in ["", "{}", "7", r#"{"open":{}}"#, r#"{"open":{"name":"a/b"}}"#, r#"{"x":{}}"#] {
+            assert!(serde_json::from_str::<Request>(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn responses_survive_the_way() {
+        let address: SocketAddr = "127.0.0.1:29500".parse().unwrap();
+        let name: Name = "n".parse().unwrap();
+        for response in [
+            Response::Attached {
+                job: name.clone(),
+                run: name.clone(),
+                address,
+                addresses: vec![address],
+            },
+            Response::Opened { address },
+            Response::Refused { reason: "a \"reason\"\nof two lines".to_owned() },
+        ] {
+            let written = line(&response);
+            assert_eq!(written.iter().filter(|byte| **byte == b'\n').count(), 1);
+            assert_eq!(serde_json::from_slice::<Response>(&written).unwrap(), response);
+        }
+    }
+}

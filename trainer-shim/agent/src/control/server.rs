@@ -1,0 +1,257 @@
+//! The agent's side of the control socket: who is attached, and when to end.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::client::is_trusted;
+use super::protocol::{LINE_BYTES_MAX, Request, Response, line};
+use crate::agent::{Handle, NewPort};
+
+/// Connections at one time; one more is closed at once.
+const CONNECTIONS_MAX: usize = 4096;
+/// How long an agent waits for the first to attach: whoever started it is
+/// about to.
+const FIRST_TIME_MAX: Duration = Duration::from_secs(30);
+/// How long those that were refused get to read why.
+const REFUSED_TIME_MAX: Duration = Duration::from_secs(2);
+/// Pause after a failed accept: when file descriptors run out, one must close.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The agent as those who attach see it: not there yet, there, or failed for
+/// this reason.
+pub type Agent = watch::Receiver<Option<Result<Handle, String>>>;
+
+/// Answers whoever attaches, until the last has left.
+#[derive(Debug)]
+pub struct Server {
+    listener: UnixListener,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    agent: Agent,
+    attendance: Mutex<Attendance>,
+    /// Nobody is attached any more, or never was.
+    over: CancellationToken,
+}
+
+/// Who is attached.
+#[derive(Debug, Default)]
+struct Attendance {
+    attached: usize,
+    ever: usize,
+    over: bool,
+}
+
+/// One that is attached; leaves when dropped.
+struct Attached(Arc<Shared>);
+
+impl Server {
+    /// A server at this socket; `over` is cancelled when the last has left.
+    pub fn new(listener: UnixListener, agent: Agent, over: CancellationToken) -> Server {
+        let attendance = Mutex::default();
+        Server { listener, shared: Arc::new(Shared { agent, attendance, over }) }
+    }
+
+    /// Serves until nobody is attached any more, or the agent has failed and
+    /// everybody knows. Answers the connections of those who wait for the
+    /// agent's end: they close with the returned value.
+    pub async fn run(self) -> Leaving {
+        let mut connections = JoinSet::new();
+        let first = tokio::time::sleep(FIRST_TIME_MAX);
+        tokio::pin!(first);
+        let mut waiting_for_first = true;
+        let mut agent = self.shared.agent.clone();
+        let failed = async {
+            // The sender stays with whoever runs this.
+            let _ = agent.wait_for(|agent| matches!(agent, Some(Err(_)))).await;
+            tokio::time::sleep(REFUSED_TIME_MAX).await;
+        };
+        tokio::pin!(failed);
+        loop {
+            tokio::select! {
+                () = self.shared.over.cancelled() => break,
+                () = &mut failed => break,
+                () = &mut first, if waiting_for_first => {
+                    waiting_for_first = false;
+                    self.shared.end_unless_used();
+                }
+                Some(ended) = connections.join_next(), if !connections.is_empty() => {
+                    if let Err(error) = ended {
+                        warn!(%error, "a control connection ended in a defect of the agent");
+                    }
+                }
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, _)) if connections.len() < CONNECTIONS_MAX => {
+                        let shared = Arc::clone(&self.shared);
+                        connections.spawn(async move {
+                            if let Err(error) = converse(stream, &shared).await {
+                                debug!(%error, "a control connection broke");
+                            }
+                        });
+                    }
+                    Ok(_) => warn!("more than {CONNECTIONS_MAX} control connections: one is refused"),
+                    Err(error) => {
+                        warn!(%error, "cannot accept a control connection");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                }
+            }
+        }
+        Leaving { _connections: connections }
+    }
+}
+
+/// Connections that close when the agent is gone.
+#[derive(Debug)]
+pub struct Leaving {
+    _connections: JoinSet<()>,
+}
+
+impl Shared {
+    fn attendance(&self) -> MutexGuard<'_, Attendance> {
+        self.attendance.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// None if the agent is about to end.
+    fn attach(self: &Arc<Self>) -> Option<Attached> {
+        let mut attendance = self.attendance();
+        if attendance.over {
+            return None;
+        }
+        attendance.attached += 1;
+        attendance.ever += 1;
+        Some(Attached(Arc::clone(self)))
+    }
+
+    fn end_unless_used(&self) {
+        let mut attendance = self.attendance();
+        if attendance.ever == 0 {
+            attendance.over = true;
+            info!("nobody attached: the agent ends");
+            self.over.cancel();
+        }
+    }
+
+    /// The agent, once it is there; waits for it.
+    async fn agent(&self) -> Result<Handle, String> {
+        let mut agent = self.agent.clone();
+        let agent = agent.wait_for(Option::is_some).await;
+        let ended = || Err("the agent ends; start the command again".to_owned());
+        agent.map_or_else(|_| ended(), |agent| agent.clone().unwrap_or_else(ended))
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let mut attendance = self.0.attendance();
+        attendance.attached -= 1;
+        if attendance.attached == 0 {
+            attendance.over = true;
+            self.0.over.cancel();
+        }
+    }
+}
+
+/// One connection, from its first request to its last.
+async fn converse(stream: UnixStream, shared: &Arc<Shared>) -> io::Result<()> {
+    let peer = stream.peer_cred()?;
+    if !is_trusted(peer.uid()) {
+        warn!("user {} may not use this agent", peer.uid());
+        return Ok(());
+    }
+    let (reader, mut writer) = stream.into_split();
+    let mut reader = BufReader::new(reader);
+    let mut attached = None;
+    loop {
+        let mut text = Vec::new();
+        let limit = u64::try_from(LINE_BYTES_MAX).unwrap_or(u64::MAX);
+        (&mut reader).take(limit).read_until(b'\n', &mut text).await?;
+        if !text.ends_with(b"\n") {
+            // Closed, or beyond all measure.
+            return Ok(());
+        }
+        let response = match serde_json::from_slice(&text) {
+            Ok(Request::Leave {}) => {
+                drop(attached.take());
+                // The last one waits for the agent's end, the others do not.
+                if shared.over.is_cancelled() {
+                    std::future::pending::<()>().await;
+                }
+                return Ok(());
+            }
+            Ok(Request::Attach { tcpstore }) => {
+                if attached.is_none() {
+                    attached = shared.attach();
+                }
+                // Whoever asked finds the connection closed, and starts anew.
+                if attached.is_none() {
+                    return Ok(());
+                }
+                attach(shared, &tcpstore).await
+            }
+            Ok(Request::Open { name }) => open(shared, NewPort::Named(name)).await,
+            Ok(Request::Status {}) => status(shared).await,
+            Err(error) => refused(format!(
+                "the agent does not understand this request ({error}); \
+                 its version and the command's do not fit"
+            )),
+        };
+        writer.write_all(&line(&response)).await?;
+    }
+}
+
+async fn attach(shared: &Shared, tcpstore: &[SocketAddr]) -> Response {
+    let handle = match shared.agent().await {
+        Ok(handle) => handle,
+        Err(reason) => return refused(reason),
+    };
+    for address in tcpstore.iter().filter(|address| !handle.addresses().contains(address)) {
+        if let Err(error) = handle.open(NewPort::At(*address)).await {
+            return refused(error.to_string());
+        }
+    }
+    Response::Attached {
+        job: handle.job().clone(),
+        run: handle.run().clone(),
+        address: tcpstore.first().copied().unwrap_or(handle.address()),
+        addresses: handle.addresses().to_vec(),
+    }
+}
+
+async fn open(shared: &Shared, port: NewPort) -> Response {
+    let opened = match shared.agent().await {
+        Ok(handle) => handle.open(port).await.map_err(|error| error.to_string()),
+        Err(reason) => Err(reason),
+    };
+    opened.map_or_else(refused, |address| Response::Opened { address })
+}
+
+async fn status(shared: &Shared) -> Response {
+    match shared.agent().await {
+        Ok(handle) => Response::Status {
+            job: handle.job().clone(),
+            run: handle.run().clone(),
+            addresses: handle.addresses().to_vec(),
+            attached: shared.attendance().attached,
+            connections: handle.connections(),
+            clients_ever: handle.clients_ever(),
+            fenced: handle.fenced().map(str::to_owned),
+        },
+        Err(reason) => refused(reason),
+    }
+}
+
+fn refused(reason: String) -> Response {
+    Response::Refused { reason }
+}

@@ -1,0 +1,441 @@
+//! One connection's socket loop: bytes in and out, and the store's answers.
+
+use std::fmt;
+use std::io;
+use std::mem;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use holdfast_api::{Code, Condition, Read, ReadOutcome};
+use holdfast_client::{Consistency, Deadline, Error};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use super::attempt::Attempt;
+use super::budget::{Account, BudgetExceeded};
+use super::codec::{Message, Op};
+use super::connection::{Action, Connection};
+use super::decoder::{Decoder, WireError};
+use super::mapping::{Call, CallAnswer, Mapping};
+use super::pace::Pace;
+use super::serve::Shared;
+use crate::roster::Entry;
+
+/// Read at once, and at most this many times before others get their turn.
+const READ_BYTES: usize = 64 * 1024;
+const READS_PER_TURN: usize = 16;
+
+/// Why a connection was closed.
+#[derive(Debug, thiserror::Error)]
+enum Closed {
+    #[error("the client closed it")]
+    ByClient,
+    #[error("the agent stops")]
+    Stopped,
+    #[error(
+        "the agent drains and takes no new trainers; start them at another agent, or at this address once this agent has ended"
+    )]
+    Drained,
+    #[error("the agent stops, and messages of this connection could not be committed in time")]
+    StoppedUncommitted,
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    #[error("{op} cannot be answered: {reason}")]
+    Store { op: Op, reason: String },
+    #[error("{0}")]
+    Fenced(String),
+    #[error("its replies were left unread for {0:?} (limits.unread_time_max)")]
+    Unread(Duration),
+    #[error(transparent)]
+    Budget(#[from] BudgetExceeded),
+}
+
+type Asked<T> = Option<BoxFuture<'static, Result<T, Error>>>;
+
+/// One connection's socket, and what it is waiting for.
+pub(super) struct Task {
+    shared: Arc<Shared>,
+    stream: TcpStream,
+    entry: Entry,
+    decoder: Decoder,
+    connection: Connection,
+    account: Account,
+    wait_account: Account,
+    /// The operation whose call is open; named in the reason for closing.
+    calling: Op,
+    call: Asked<CallAnswer>,
+    wait: Asked<()>,
+    pace: Pace,
+    /// Whether it has sent a message of the protocol.
+    is_client: bool,
+    /// Whether its process is one of this host that may still say its attempt.
+    may_tell_attempt: bool,
+    /// Which attempt it belongs to; nothing behind the question is read until
+    /// that is known.
+    asking: Option<BoxFuture<'static, Attempt>>,
+    /// No more bytes will come.
+    ended: bool,
+    /// What ended the input before the client did.
+    refused: Option<WireError>,
+    /// Since when the client has left replies unread.
+    unread_since: Option<Instant>,
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.shared.open.send_modify(|open| *open -= 1);
+    }
+}
+
+impl Task {
+    /// A connection that has just been accepted. `local`: its client is a
+    /// process of this host.
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        stream: TcpStream,
+        entry: Entry,
+        mapping: Mapping,
+        local: bool,
+    ) -> Task {
+        shared.open.send_modify(|open| *open += 1);
+        Task {
+            stream,
+            entry,
+            decoder: Decoder::new(shared.options.limits.clone()),
+            connection: Connection::new(mapping),
+            account: shared.budget.account(),
+            wait_account: shared.wait_budget.account(),
+            calling: Op::Validate,
+            call: None,
+            wait: None,
+            pace: Pace::default(),
+            is_client: false,
+            may_tell_attempt: local,
+            asking: None,
+            ended: false,
+            refused: None,
+            unread_since: None,
+            shared,
+        }
+    }
+
+    /// Serves it until it is closed.
+    pub(super) async fn serve(self, peer: SocketAddr, shutdown: &CancellationToken) {
+        let closed = match self.shared.drain.admits(&self.shared.roster, &self.entry).await {
+            true => self.run(shutdown).await,
+            false => Closed::Drained,
+        };
+        match closed {
+            Closed::ByClient | Closed::Stopped => debug!(%peer, reason = %closed, "closed"),
+            _ => warn!(%peer, reason = %closed, "connection closed"),
+        }
+    }
+
+    async fn run(mut self, shutdown: &CancellationToken) -> Closed {
+        let mut drain_until = None;
+        loop {
+            if let Err(closed) = self.advance() {
+                return closed;
+            }
+            if self.connection.is_finished() {
+                return match (self.refused.take(), drain_until) {
+                    (Some(error), _) => Closed::Wire(error),
+                    (None, Some(_)) => Closed::Stopped,
+                    (None, None) => Closed::ByClient,
+                };
+            }
+            let reads = !self.ended && self.asking.is_none() && self.connection.wants_input();
+            let unread = self.unread_until();
+            let step = tokio::select! {
+                biased;
+                () = self.shared.fence.fallen.cancelled() => {
+                    Err(Closed::Fenced(self.shared.fence.reason().to_owned()))
+                }
+                attempt = told(&mut self.asking) => {
+                    let attempt = self.shared.attempts.note(attempt);
+                    self.connection.enter_attempt(attempt);
+                    Ok(())
+                }
+                answer = settled(&mut self.call) => self.answered(answer),
+                released = settled(&mut self.wait) => self.released(released),
+                _ = self.stream.readable(), if reads => {
+                    self.read();
+                    Ok(())
+                }
+                _ = self.stream.writable(), if unread.is_some() => Ok(()),
+                () = until(unread) => {
+                    Err(Closed::Unread(self.shared.options.limits.unread_time_max))
+                }
+                () = shutdown.cancelled(), if drain_until.is_none() => {
+                    drain_until = Some(Instant::now() + self.shared.options.limits.drain_time_max);
+                    self.read();
+                    self.ended = true;
+                    Ok(())
+                }
+                () = until(drain_until) => Err(Closed::StoppedUncommitted),
+            };
+            if let Err(closed) = step {
+                self.send();
+                return closed;
+            }
+        }
+    }
+
+    /// Does everything that can be done without waiting.
+    fn advance(&mut self) -> Result<(), Closed> {
+        loop {
+            let received = self.decode();
+            let started = self.start()?;
+            let sent = self.send();
+            if !(received || started || sent) {
+                break;
+            }
+        }
+        let held = self.decoder.held_bytes() + self.connection.held_bytes();
+        self.account.set(held)?;
+        Ok(())
+    }
+
+    /// Hands complete messages on, as many as are wanted.
+    fn decode(&mut self) -> bool {
+        let mut received = false;
+        while self.asking.is_none() && self.connection.wants_input() {
+            match self.decoder.next_message() {
+                Ok(Some(message)) => {
+                    self.meet(&message);
+                    self.connection.receive(message);
+                    received = true;
+                }
+                Ok(None) if self.ended => {
+                    if self.decoder.is_inside_message() {
+                        debug!("the input ended inside a message, which is dropped");
+                    }
+                    self.connection.end_input();
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    // What arrived whole before it still counts.
+                    self.refused = Some(error);
+                    self.connection.end_input();
+                }
+            }
+        }
+        received
+    }
+
+    /// Takes note of who this is, from its first messages: PyTorch's client
+    /// opens with VALIDATE and a PING that carries its process id.
+    fn meet(&mut self, message: &Message) {
+        if !mem::replace(&mut self.is_client, true) {
+            self.shared.clients.fetch_add(1, Ordering::Relaxed);
+        }
+        if let (true, Message::Ping { nonce }) = (self.may_tell_attempt, message) {
+            self.asking = Some(self.shared.attempts.ask(*nonce));
+        }
+        self.may_tell_attempt &= *message == Message::Validate;
+    }
+
+    fn start(&mut self) -> Result<bool, Closed> {
+        let mut started = false;
+        while let Some(action) = self.connection.next_action() {
+            started = true;
+            match action {
+                Action::Call { op, call } => {
+                    self.calling = op;
+                    let now = Instant::now();
+                    let hold = match &call {
+                        Call::Read(Read::Check { keys, .. }) => {
+                            self.pace.asks(keys, self.shared.beat, now)
+                        }
+                        _ => Duration::ZERO,
+                    };
+                    let not_before = (!hold.is_zero()).then(|| now + hold);
+                    self.call = Some(self.shared.call(call, not_before));
+                }
+                Action::Wait(conditions) => {
+                    let bytes = conditions.iter().map(|condition| condition.key.len()).sum();
+                    self.wait_account.set(bytes)?;
+                    self.entry.waits(&conditions);
+                    self.wait = Some(self.shared.wait(conditions));
+                }
+                Action::StopWaiting => self.stop_waiting(),
+            }
+        }
+        Ok(started)
+    }
+
+    fn stop_waiting(&mut self) {
+        self.wait = None;
+        self.entry.goes_on();
+        // Holding less is never refused.
+        let _ = self.wait_account.set(0);
+    }
+
+    fn send(&mut self) -> bool {
+        let mut progress = false;
+        while !self.connection.unsent().is_empty() {
+            match self.stream.try_write(self.connection.unsent()) {
+                Ok(count) => {
+                    self.connection.sent(count);
+                    progress = true;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => {
+                    // Nobody is there to read; what was sent still counts.
+                    self.connection.discard_replies();
+                    self.ended = true;
+                    progress = true;
+                }
+            }
+        }
+        if self.connection.unsent().is_empty() {
+            self.unread_since = None;
+        } else if progress || self.unread_since.is_none() {
+            self.unread_since = Some(Instant::now());
+        }
+        progress
+    }
+
+    fn read(&mut self) {
+        thread_local! {
+            // An idle connection has no buffer of its own.
+            static CHUNK: std::cell::RefCell<Vec<u8>> = std::cell::RefCell::new(vec![0; READ_BYTES]);
+        }
+        CHUNK.with_borrow_mut(|chunk| {
+            for _ in 0..READS_PER_TURN {
+                match self.stream.try_read(chunk) {
+                    Ok(0) => self.ended = true,
+                    Ok(count) => {
+                        self.decoder.feed(&chunk[..count]);
+                        if count == chunk.len() {
+                            continue;
+                        }
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(_) => self.ended = true,
+                }
+                break;
+            }
+        });
+    }
+
+    fn answered(&mut self, answer: Result<CallAnswer, Error>) -> Result<(), Closed> {
+        let op = self.calling;
+        let answer = answer.map_err(|error| self.shared.closes(op, &error))?;
+        if let CallAnswer::Read(ReadOutcome::Checked { all_exist }) = &answer {
+            self.pace.answered(*all_exist, Instant::now());
+        }
+        self.connection
+            .answered(answer)
+            .map_err(|error| Closed::Store { op, reason: error.to_string() })
+    }
+
+    fn released(&mut self, released: Result<(), Error>) -> Result<(), Closed> {
+        self.stop_waiting();
+        released.map_err(|error| self.shared.closes(Op::Wait, &error))?;
+        self.connection.released();
+        Ok(())
+    }
+
+    fn unread_until(&self) -> Option<Instant> {
+        self.unread_since.map(|since| since + self.shared.options.limits.unread_time_max)
+    }
+}
+
+impl Shared {
+    /// Asks the store; a poll not before its time.
+    fn call(
+        &self,
+        call: Call,
+        not_before: Option<Instant>,
+    ) -> BoxFuture<'static, Result<CallAnswer, Error>> {
+        let client = self.client.clone();
+        let deadline = Deadline::after(self.options.store_lost_deadline);
+        Box::pin(async move {
+            match call {
+                Call::Propose(command) => {
+                    let answer = client.propose(command, deadline).await?;
+                    Ok(CallAnswer::Proposed(answer.outcome))
+                }
+                Call::Read(read) => {
+                    let answer = match not_before {
+                        Some(at) => client.read_together(read, at, deadline).await?,
+                        None => client.read(read, Consistency::Linearizable, deadline).await?,
+                    };
+                    Ok(CallAnswer::Read(answer.outcome))
+                }
+            }
+        })
+    }
+
+    fn wait(&self, conditions: Vec<Condition>) -> BoxFuture<'static, Result<(), Error>> {
+        let client = self.client.clone();
+        let scope = self.scope.clone();
+        Box::pin(async move {
+            client.wait(scope, conditions, Deadline::never()).await?;
+            Ok(())
+        })
+    }
+
+    /// What an error of the store means for the connection.
+    fn closes(&self, op: Op, error: &Error) -> Closed {
+        match error.code() {
+            Code::Fenced => {
+                self.fence.fall(error.to_string());
+                Closed::Fenced(self.fence.reason().to_owned())
+            }
+            Code::Timeout | Code::Unavailable => {
+                let limit = self.options.store_lost_deadline;
+                let reason = format!(
+                    "the store could not serve it for {limit:?} (store_lost_deadline): {error}"
+                );
+                Closed::Store { op, reason }
+            }
+            _ => Closed::Store { op, reason: error.to_string() },
+        }
+    }
+}
+
+/// The result of what was asked; never ready if nothing was.
+async fn settled<T>(asked: &mut Asked<T>) -> Result<T, Error> {
+    match asked {
+        Some(future) => {
+            let result = future.await;
+            *asked = None;
+            result
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// The attempt that was asked for; never ready if none was.
+async fn told(asked: &mut Option<BoxFuture<'static, Attempt>>) -> Attempt {
+    match asked {
+        Some(future) => {
+            let attempt = future.await;
+            *asked = None;
+            attempt
+        }
+        None => std::future::pending().await,
+    }
+}
+
+async fn until(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => sleep_until(instant).await,
+        None => std::future::pending().await,
+    }
+}
+
+impl fmt::Debug for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Task").field("connection", &self.connection).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,163 @@
+//! Namespaces: key spaces within one run that never meet.
+//!
+//! Every port that an agent listens on serves one, and so does every attempt
+//! of a launcher that restarts its ranks in place. All lie in the run's keys:
+//!
+//! | keys of | stand under |
+//! | --- | --- |
+//! | the run's first port, attempt 0 | themselves; a first `@` becomes `@:@` |
+//! | anything else | `@NAME#ATTEMPT:` and the key; the first port's name is empty |
+//!
+//! The name of a further port is its number, so that agents on other hosts
+//! serve the same namespace at the same port.
+
+use holdfast_api::{Blob, Name};
+
+/// What a namespace's prefix begins with.
+const MARK: u8 = b'@';
+/// What stands before a key of the first port that begins with [`MARK`].
+const ESCAPE: &[u8] = b"@:";
+
+/// A key space of a run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Namespace {
+    name: Option<Name>,
+    attempt: u32,
+}
+
+impl Namespace {
+    /// That of the run's first port.
+    pub fn first() -> Namespace {
+        Namespace::default()
+    }
+
+    /// One with a name of its own.
+    pub fn named(name: Name) -> Namespace {
+        Namespace { name: Some(name), attempt: 0 }
+    }
+
+    /// That of a port behind the first.
+    pub fn of_port(port: u16) -> Namespace {
+        let name = port.to_string().parse();
+        Namespace::named(name.expect("digits are a name"))
+    }
+
+    /// Its sister for another attempt.
+    pub fn with_attempt(&self, attempt: u32) -> Namespace {
+        Namespace { name: self.name.clone(), attempt }
+    }
+
+    /// Which attempt.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Whether its keys stand in the run as they are.
+    pub fn is_plain(&self) -> bool {
+        self.name.is_none() && self.attempt == 0
+    }
+
+    /// What all its keys begin with in the store; of the plain one, nothing.
+    pub fn prefix(&self) -> Blob {
+        if self.is_plain() {
+            return Blob::from("");
+        }
+        let name = self.name.as_ref().map_or("", Name::as_str);
+        Blob::from(format!("@{name}#{}:", self.attempt).into_bytes())
+    }
+
+    /// What the keys of all namespaces but the plain one begin with, and what
+    /// the escaped keys of the plain one do.
+    pub fn marks() -> (Blob, Blob) {
+        (Blob::from(vec![MARK]), Blob::from(ESCAPE.to_vec()))
+    }
+
+    /// The attempt whose key this is, if it is one of a namespace with a mark.
+    pub fn attempt_of(key: &Blob) -> Option<u32> {
+        let text = std::str::from_utf8(key.as_bytes().split(|byte| *byte == b':').next()?).ok()?;
+        text.strip_prefix('@')?.split_once('#')?.1.parse().ok()
+    }
+
+    /// A client's key as it stands in the store.
+    pub fn to_store(&self, key: Blob) -> Blob {
+        if !self.is_plain() {
+            return joined(self.prefix().as_bytes(), &key);
+        }
+        if key.as_bytes().first() == Some(&MARK) { joined(ESCAPE, &key) } else { key }
+    }
+
+    /// A key of the store as this namespace's clients know it; none if it is
+    /// another namespace's.
+    pub fn from_store(&self, key: Blob) -> Option<Blob> {
+        if !self.is_plain() {
+            let prefix = self.prefix();
+            return key.as_bytes().strip_prefix(prefix.as_bytes()).map(|rest| rest.to_vec().into());
+        }
+        match key.as_bytes().strip_prefix(ESCAPE) {
+            Some(rest) => Some(rest.to_vec().into()),
+            None if key.as_bytes().first() == Some(&MARK) => None,
+            None => Some(key),
+        }
+    }
+}
+
+impl std::fmt::Display for Namespace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.name {
+            Some(name) => write!(f, "{name}")?,
+            None => f.write_str("first")?,
+        }
+        write!(f, " attempt {}", self.attempt)
+    }
+}
+
+fn joined(prefix: &[u8], key: &Blob) -> Blob {
+    Blob::from([prefix, key.as_bytes()].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> Vec<Namespace> {
+        let named = Namespace::named("a".parse().unwrap());
+        let first = Namespace::first();
+        let mut all: Vec<Namespace> =
+            [&first, &named, &Namespace::of_port(29501)].map(Clone::clone).into();
+        all.extend(all.clone().iter().map(|namespace| namespace.with_attempt(1)));
+        all
+    }
+
+    #[test]
+    fn a_key_is_found_by_its_own_namespace_alone() {
+        let keys = ["", "/k", "init/", "@", "@:", "@:@", "@#1:/k", "@a#0:/k", "@29501#1:@"];
+        for namespace in all() {
+            for key in keys {
+                let stored = namespace.to_store(key.into());
+                for other in all() {
+                    let expected = (other == namespace).then(|| Blob::from(key));
+                    assert_eq!(other.from_store(stored.clone()), expected, "{other}: {stored:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_keys_of_the_first_port_stand_in_the_run_as_they_are() {
+        assert_eq!(Namespace::first().to_store("/k".into()), Blob::from("/k"));
+        assert_eq!(Namespace::of_port(29501).to_store("/k".into()), Blob::from("@29501#0:/k"));
+        for (key, attempt) in [
+            ("@29501#0:/k", Some(0)),
+            ("@#12:init/", Some(12)),
+            ("@:@#1:/k", None),
+            ("/k#1:", None),
+            ("@#x:/k", None),
+            ("@#1", Some(1)),
+            ("", None),
+        ] {
+            assert_eq!(Namespace::attempt_of(&key.into()), attempt, "{key}");
+        }
+        let second = Namespace::first().with_attempt(2);
+        assert_eq!(second.to_store("init/".into()), Blob::from("@#2:init/"));
+    }
+}

@@ -1,0 +1,104 @@
+//! Ports of this host: bound, and found free.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Range;
+
+use tokio::net::{TcpListener, TcpSocket};
+
+use crate::door::tcpstore::serve::BACKLOG;
+
+/// Where to look for a free port.
+const PORT_MIN: u16 = 20_000;
+/// Above it Linux takes ports for outgoing connections, unless told otherwise.
+const PORT_END: u16 = 32_768;
+/// Random ports tried.
+const PORT_TRIES: usize = 200;
+
+/// A port that belongs to this process and refuses connections until it
+/// listens.
+#[derive(Debug)]
+pub struct Bound {
+    socket: TcpSocket,
+    address: SocketAddr,
+}
+
+impl Bound {
+    /// Takes a port.
+    pub fn take(address: SocketAddr) -> io::Result<Bound> {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // A port whose last connections are in TIME_WAIT is free.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        let address = socket.local_addr()?;
+        Ok(Bound { socket, address })
+    }
+
+    /// Takes a free loopback port that no outgoing connection would get.
+    pub fn take_free() -> io::Result<Bound> {
+        let ports = candidate_ports(&local_port_range());
+        for _ in 0..PORT_TRIES {
+            let port = rand::random_range(ports.clone());
+            // Another socket of this port that has bound and does not listen
+            // yet makes the attempt fail here or when listening.
+            if let Ok(bound) = Bound::take(SocketAddr::from((Ipv4Addr::LOCALHOST, port))) {
+                return Ok(bound);
+            }
+        }
+        Err(io::Error::other(format!(
+            "none of {PORT_TRIES} ports tried between {} and {} of 127.0.0.1 is free; \
+             choose one with --tcpstore",
+            ports.start, ports.end
+        )))
+    }
+
+    /// Which.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Accepts connections from now on.
+    pub fn listen(self) -> io::Result<TcpListener> {
+        self.socket.listen(BACKLOG)
+    }
+}
+
+fn local_port_range() -> String {
+    std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default()
+}
+
+/// Ports below those for outgoing connections, whose first is the first number
+/// of the range.
+fn candidate_ports(local_port_range: &str) -> Range<u16> {
+    let first: Option<u16> =
+        local_port_range.split_whitespace().next().and_then(|first| first.parse().ok());
+    match first {
+        Some(first) if first > PORT_MIN => PORT_MIN..first.min(PORT_END),
+        // All ports are for outgoing connections, or nothing is known.
+        _ => PORT_MIN..PORT_END,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_ports_lie_below_those_of_outgoing_connections() {
+        assert_eq!(candidate_ports("32768\t60999\n"), 20_000..32_768);
+        assert_eq!(candidate_ports("25000\t60999\n"), 20_000..25_000);
+        assert_eq!(candidate_ports("49152\t65535\n"), 20_000..32_768);
+        assert_eq!(candidate_ports("1024\t65535\n"), 20_000..32_768);
+        assert_eq!(candidate_ports(""), 20_000..32_768);
+    }
+
+    #[tokio::test]
+    async fn a_port_that_listens_is_taken() {
+        let bound = Bound::take_free().unwrap();
+        let address = bound.address();
+        assert!(candidate_ports(&local_port_range()).contains(&address.port()));
+        let _listener = bound.listen().unwrap();
+        let error = Bound::take(address).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    }
+}
