@@ -82,6 +82,8 @@ async fn run(
     };
     let handle = agent.handle();
     tell.send_replace(Some(Ok(handle.clone())));
+    let closing = CancellationToken::new();
+    // Who is still connected is counted before they are all cut off.
     let report = async {
         over.cancelled().await;
         match handle.connections() {
@@ -91,8 +93,9 @@ async fn run(
                  {left} connections are closed"
             ),
         }
+        closing.cancel();
     };
-    tokio::join!(agent.run(over.clone()), report);
+    tokio::join!(agent.run(closing.clone()), report);
     0
 }
 
