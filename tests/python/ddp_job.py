@@ -106,8 +106,9 @@ def main() -> None:
         rank.start()
     threading.Thread(target=obey, args=(wanted,), daemon=True).start()
     # The first rank to end badly ends the job: the others would wait for it.
-    while any(rank.is_alive() for rank in ranks):
-        multiprocessing.connection.wait([rank.sentinel for rank in ranks if rank.is_alive()])
+    # Asked once: nobody may be left to wait for when it is asked again.
+    while alive := [rank.sentinel for rank in ranks if rank.is_alive()]:
+        multiprocessing.connection.wait(alive)
         if any(rank.exitcode for rank in ranks):
             for rank in ranks:
                 rank.kill()
