@@ -141,6 +141,8 @@ pub async fn run(options: ServeOptions) -> Result<(), ServeError> {
     tracing::info!(listen = %options.listen, "listening");
 
     let placed = tokio::select! {
+        // A folder with a place has it at once, and its storage is closed below.
+        biased;
         placed = take_place(&options, opened, &app) => placed?,
         () = signals.received() => {
             tracing::info!("told to stop before it found its place");

@@ -316,7 +316,7 @@ fn pipeline(
                         biased;
                         sent = sending => Event::Sent(sent),
                         frame = state.source.next() => Event::Frame(frame),
-                        () = silence, if !nothing_owed => Event::Silence,
+                        () = silence => Event::Silence,
                     },
                     None => tokio::select! {
                         frame = state.source.next() => Event::Frame(frame),
@@ -339,6 +339,8 @@ fn pipeline(
                     },
                     Event::Frame(Some(Err(error))) => broken(node, error),
                     Event::Frame(None) => broken(node, "it closed"),
+                    // A request may have been sent since; it is asked again.
+                    Event::Silence if nothing_owed => continue,
                     Event::Silence => TransportError::Timeout { node, after: APPEND_SILENCE_MAX },
                 };
                 return Some((Err(failed), None));

@@ -374,7 +374,9 @@ impl Queue {
                             state.writing = true;
                             return Some(state.take());
                         }
-                        patience = None;
+                        // What is noted while somebody writes waits for a batch, too.
+                        let noted = state.writing && state.has_lazy();
+                        patience = noted.then(|| Instant::now() + LAZY_DELAY);
                     }
                 }
                 None => {

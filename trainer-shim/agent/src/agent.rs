@@ -307,8 +307,8 @@ impl Agent {
     /// connections and the session.
     pub async fn run(self, shutdown: CancellationToken) {
         let Agent { client, listeners, mut requests, scope, attempts_kept, door, handle } = self;
-        let newest = handle.door.newest_attempt();
-        let collecting = collect(client.clone(), scope, newest, attempts_kept);
+        let attempts = handle.door.attempts();
+        let collecting = collect(client.clone(), scope, attempts, attempts_kept);
         let mut ports = Ports { door, open: Vec::new(), serving: JoinSet::new(), shutdown };
         for (listener, namespace) in listeners {
             let address = handle.addresses()[ports.open.len()];

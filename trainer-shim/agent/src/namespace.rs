@@ -19,7 +19,7 @@ const MARK: u8 = b'@';
 const ESCAPE: &[u8] = b"@:";
 
 /// A key space of a run.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Namespace {
     name: Option<Name>,
     attempt: u32,
@@ -70,12 +70,6 @@ impl Namespace {
     /// the escaped keys of the plain one do.
     pub fn marks() -> (Blob, Blob) {
         (Blob::from(vec![MARK]), Blob::from(ESCAPE.to_vec()))
-    }
-
-    /// The attempt whose key this is, if it is one of a namespace with a mark.
-    pub fn attempt_of(key: &Blob) -> Option<u32> {
-        let text = std::str::from_utf8(key.as_bytes().split(|byte| *byte == b':').next()?).ok()?;
-        text.strip_prefix('@')?.split_once('#')?.1.parse().ok()
     }
 
     /// A client's key as it stands in the store.
@@ -146,17 +140,6 @@ mod tests {
     fn the_keys_of_the_first_port_stand_in_the_run_as_they_are() {
         assert_eq!(Namespace::first().to_store("/k".into()), Blob::from("/k"));
         assert_eq!(Namespace::of_port(29501).to_store("/k".into()), Blob::from("@29501#0:/k"));
-        for (key, attempt) in [
-            ("@29501#0:/k", Some(0)),
-            ("@#12:init/", Some(12)),
-            ("@:@#1:/k", None),
-            ("/k#1:", None),
-            ("@#x:/k", None),
-            ("@#1", Some(1)),
-            ("", None),
-        ] {
-            assert_eq!(Namespace::attempt_of(&key.into()), attempt, "{key}");
-        }
         let second = Namespace::first().with_attempt(2);
         assert_eq!(second.to_store("init/".into()), Blob::from("@#2:init/"));
     }

@@ -7,6 +7,7 @@
 //! with, and a client says its process id in the first PING that it sends. So
 //! the agent looks there, and gives each attempt a namespace of its own.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -18,10 +19,14 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tracing::warn;
 
+use crate::namespace::Namespace;
+
 /// torchrun's count of restarts, in the environment of the ranks it starts.
 const RESTART_COUNT: &str = "TORCHELASTIC_RESTART_COUNT";
 /// What is read of a process's variables.
 const READ_BYTES_MAX: u64 = 1024 * 1024;
+/// Attempts that are kept in mind.
+const ATTEMPTS_MAX: usize = 1024;
 /// The kernel makes whoever reads a process's variables wait for its memory.
 const READ_TIME_MAX: Duration = Duration::from_secs(5);
 
@@ -40,14 +45,49 @@ pub struct Attempts {
     /// Where the door listens: ranks that were told another address are
     /// strangers.
     listening: Mutex<Vec<SocketAddr>>,
-    newest: watch::Sender<u32>,
+    seen: watch::Sender<Seen>,
     hidden: Once,
+}
+
+/// Namespaces of attempts above 0 that clients came from.
+#[derive(Debug, Default)]
+pub struct Seen(BTreeMap<Namespace, usize>);
+
+impl Seen {
+    fn enter(&mut self, namespace: &Namespace) {
+        if namespace.attempt() > 0
+            && (self.0.len() < ATTEMPTS_MAX || self.0.contains_key(namespace))
+        {
+            *self.0.entry(namespace.clone()).or_default() += 1;
+        }
+    }
+
+    fn leave(&mut self, namespace: &Namespace) {
+        if let Some(open) = self.0.get_mut(namespace) {
+            *open = open.saturating_sub(1);
+        }
+    }
+
+    /// The attempts that nobody is connected to, where a newer one of the
+    /// same name was seen.
+    pub fn over(&self) -> Vec<Namespace> {
+        let newer = |this: &Namespace| {
+            self.0.keys().any(|other| other.with_attempt(0) == this.with_attempt(0) && other > this)
+        };
+        let idle = self.0.iter().filter(|(_, open)| **open == 0).map(|(namespace, _)| namespace);
+        idle.filter(|namespace| newer(namespace)).cloned().collect()
+    }
+
+    /// Its keys are gone.
+    pub fn forget(&mut self, namespace: &Namespace) {
+        self.0.remove(namespace);
+    }
 }
 
 impl Default for Attempts {
     fn default() -> Self {
-        let newest = watch::Sender::new(0);
-        Attempts { listening: Mutex::default(), newest, hidden: Once::new() }
+        let seen = watch::Sender::new(Seen::default());
+        Attempts { listening: Mutex::default(), seen, hidden: Once::new() }
     }
 }
 
@@ -74,17 +114,22 @@ impl Attempts {
             });
             return 0;
         };
-        self.newest.send_if_modified(|newest| {
-            let newer = attempt > *newest;
-            *newest = attempt.max(*newest);
-            newer
-        });
         attempt
     }
 
-    /// The newest attempt that a client came from.
-    pub fn newest(&self) -> watch::Receiver<u32> {
-        self.newest.subscribe()
+    /// A connection is in this namespace from now on.
+    pub fn enter(&self, namespace: &Namespace) {
+        self.seen.send_modify(|seen| seen.enter(namespace));
+    }
+
+    /// A connection in this namespace has ended.
+    pub fn leave(&self, namespace: &Namespace) {
+        self.seen.send_modify(|seen| seen.leave(namespace));
+    }
+
+    /// The attempts that clients came from; changes when they come and go.
+    pub fn seen(&self) -> watch::Sender<Seen> {
+        self.seen.clone()
     }
 
     fn addresses(&self) -> MutexGuard<'_, Vec<SocketAddr>> {
@@ -150,6 +195,27 @@ mod tests {
             assert_eq!(read(variables.as_bytes(), &ports()), attempt, "{variables:?}");
         }
         assert_eq!(read(b"MASTER_PORT=29500\0TORCHELASTIC_RESTART_COUNT=\xff", &ports()), 0);
+    }
+
+    #[test]
+    fn an_attempt_is_over_when_a_newer_one_of_its_name_came_and_nobody_is_connected() {
+        let first = |attempt| Namespace::first().with_attempt(attempt);
+        let other = |attempt| Namespace::of_port(29501).with_attempt(attempt);
+        let mut seen = Seen::default();
+        for namespace in [first(0), first(1), first(2), first(3), other(1)] {
+            seen.enter(&namespace);
+        }
+        assert_eq!(seen.over(), [], "everybody is connected");
+        for namespace in [first(0), first(1), first(3), other(1)] {
+            seen.leave(&namespace);
+        }
+        assert_eq!(
+            seen.over(),
+            [first(1)],
+            "2 is in use, 3 the newest, another name's 1 its newest"
+        );
+        seen.forget(&first(1));
+        assert_eq!(seen.over(), []);
     }
 
     #[tokio::test]

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
-use super::attempt::Attempts;
+use super::attempt::{Attempts, Seen};
 use super::budget::Budget;
 use super::ending::{Drain, Fence};
 use super::limits::Limits;
@@ -85,9 +85,9 @@ impl Handle {
         self.0.clients.load(Ordering::Relaxed)
     }
 
-    /// The newest attempt that a client came from; changes when it does.
-    pub fn newest_attempt(&self) -> watch::Receiver<u32> {
-        self.0.attempts.newest()
+    /// The attempts that clients came from; changes when they come and go.
+    pub fn attempts(&self) -> watch::Sender<Seen> {
+        self.0.attempts.seen()
     }
 
     /// Lets no new trainer in from now on, and ends with the last.

@@ -78,6 +78,7 @@ pub(super) struct Task {
     /// Which attempt it belongs to; nothing behind the question is read until
     /// that is known.
     asking: Option<BoxFuture<'static, Attempt>>,
+    has_told_attempt: bool,
     /// No more bytes will come.
     ended: bool,
     /// What ended the input before the client did.
@@ -89,6 +90,9 @@ pub(super) struct Task {
 impl Drop for Task {
     fn drop(&mut self) {
         self.shared.open.send_modify(|open| *open -= 1);
+        if self.has_told_attempt {
+            self.shared.attempts.leave(self.connection.namespace());
+        }
     }
 }
 
@@ -117,6 +121,7 @@ impl Task {
             is_client: false,
             may_tell_attempt: local,
             asking: None,
+            has_told_attempt: false,
             ended: false,
             refused: None,
             unread_since: None,
@@ -159,6 +164,8 @@ impl Task {
                 attempt = told(&mut self.asking) => {
                     let attempt = self.shared.attempts.note(attempt);
                     self.connection.enter_attempt(attempt);
+                    self.shared.attempts.enter(self.connection.namespace());
+                    self.has_told_attempt = true;
                     Ok(())
                 }
                 answer = settled(&mut self.call) => self.answered(answer),
