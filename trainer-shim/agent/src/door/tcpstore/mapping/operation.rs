@@ -1,0 +1,137 @@
+//! An operation that the store has been asked about: what its answer means for
+//! the client, and what is asked next.
+
+use std::mem;
+
+use holdfast_api::{Blob, Condition, KeyEntry, KeyValue, KvOutcome, Outcome, ReadOutcome, Until};
+
+use super::super::codec::{Op, Reply};
+use super::{CallAnswer, Mapping, Step, Unanswerable};
+
+/// An operation that waits for the store.
+#[derive(Debug)]
+pub struct Operation {
+    op: Op,
+    pending: Pending,
+}
+
+/// What an operation has to remember until the store answers.
+#[derive(Debug)]
+pub(super) enum Pending {
+    /// Nothing: the answer says everything.
+    Plain,
+    /// Of COMPARE_SET: what the client hears if the key is absent.
+    Compare { expected: Blob },
+    /// Of MULTI_SET: the commands still to come.
+    Writes(std::vec::IntoIter<Vec<KeyValue>>),
+    /// Of LIST_KEYS: the keys of the pages so far.
+    Listing { keys: Vec<Blob>, bytes: usize },
+    /// Of GET_NUM_KEYS in the plain namespace: the counts so far.
+    Counting(Vec<u64>),
+    /// Of BARRIER.
+    Barrier { key: Blob, world_size: i64 },
+}
+
+impl Operation {
+    pub(super) fn new(op: Op, pending: Pending) -> Operation {
+        Operation { op, pending }
+    }
+
+    /// Which operation.
+    pub fn op(&self) -> Op {
+        self.op
+    }
+
+    /// Goes on with the store's answer to the last [`Step::Call`].
+    pub fn resume(&mut self, mapping: &Mapping, answer: CallAnswer) -> Result<Step, Unanswerable> {
+        match answer {
+            CallAnswer::Proposed(Outcome::Refused(refusal))
+            | CallAnswer::Read(ReadOutcome::Refused(refusal)) => {
+                Err(Unanswerable::Refused(refusal))
+            }
+            CallAnswer::Proposed(Outcome::Kv(outcome)) => self.written(mapping, outcome),
+            CallAnswer::Read(outcome) => self.read(mapping, outcome),
+            CallAnswer::Proposed(_) => Err(Unanswerable::OutOfTurn),
+        }
+    }
+
+    fn written(&mut self, mapping: &Mapping, outcome: KvOutcome) -> Result<Step, Unanswerable> {
+        let reply = match (self.op, outcome, &mut self.pending) {
+            (Op::Set | Op::Append, KvOutcome::Written, _) => return Ok(Step::Done),
+            (Op::QueuePush, KvOutcome::Pushed { .. }, _) => return Ok(Step::Done),
+            (Op::MultiSet, KvOutcome::Written, Pending::Writes(commands)) => {
+                return Ok(mapping.next_write(commands));
+            }
+            (Op::Barrier, KvOutcome::Added { value }, Pending::Barrier { key, world_size }) => {
+                if value >= *world_size {
+                    Reply::Released
+                } else {
+                    let until = Until::AtLeast(*world_size);
+                    return Ok(Step::Wait(vec![Condition { key: key.clone(), until }]));
+                }
+            }
+            (Op::Add, KvOutcome::Added { value }, _) => Reply::Number(value),
+            // An absent key is answered with what the client expected there.
+            (Op::CompareSet, KvOutcome::Compared { value, .. }, Pending::Compare { expected }) => {
+                Reply::Value(value.unwrap_or_else(|| expected.clone()))
+            }
+            (Op::DeleteKey, KvOutcome::Deleted { existed }, _) => Reply::Number(existed.into()),
+            (Op::QueuePop, KvOutcome::Popped { length, value }, _) => {
+                Reply::Popped { length: number(length), front: value }
+            }
+            _ => return Err(Unanswerable::OutOfTurn),
+        };
+        Ok(Step::Reply(reply))
+    }
+
+    fn read(&mut self, mapping: &Mapping, outcome: ReadOutcome) -> Result<Step, Unanswerable> {
+        let reply = match (self.op, outcome, &mut self.pending) {
+            (Op::Get, ReadOutcome::Entry(entry), _) => {
+                Reply::Value(entry.and_then(|entry| entry.value).unwrap_or_else(|| "".into()))
+            }
+            (Op::MultiGet, ReadOutcome::Entries(entries), _) => {
+                let value = |entry: Option<KeyEntry>| {
+                    entry.and_then(|entry| entry.value).unwrap_or_else(|| "".into())
+                };
+                let values: Vec<Blob> = entries.into_iter().map(value).collect();
+                check_length(values.iter().map(Blob::len).sum(), mapping)?;
+                Reply::Values(values)
+            }
+            (Op::Check, ReadOutcome::Checked { all_exist }, _) => Reply::Checked(all_exist),
+            (Op::GetNumKeys, ReadOutcome::Count { count }, Pending::Counting(counts)) => {
+                return Ok(mapping.count_plain(counts, count));
+            }
+            (Op::GetNumKeys | Op::QueueLen, ReadOutcome::Count { count }, _) => {
+                Reply::Number(number(count))
+            }
+            (
+                Op::ListKeys,
+                ReadOutcome::Page { entries, next },
+                Pending::Listing { keys, bytes },
+            ) => {
+                let own = |entry: KeyEntry| mapping.namespace.from_store(entry.key);
+                for key in entries.into_iter().filter_map(own) {
+                    *bytes += key.len() + size_of::<u64>();
+                    keys.push(key);
+                }
+                check_length(*bytes, mapping)?;
+                if next.is_some() {
+                    return Ok(mapping.list_behind(next));
+                }
+                Reply::Keys(mem::take(keys))
+            }
+            _ => return Err(Unanswerable::OutOfTurn),
+        };
+        Ok(Step::Reply(reply))
+    }
+}
+
+fn check_length(bytes: usize, mapping: &Mapping) -> Result<(), Unanswerable> {
+    let limit = mapping.limits.answer_bytes_max;
+    if bytes > limit { Err(Unanswerable::TooLong { limit }) } else { Ok(()) }
+}
+
+/// Counts on the wire are signed.
+pub(super) fn number(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
