@@ -3,6 +3,7 @@
 //! Answers go to standard output and talk goes to standard error, so that a
 //! script reads nothing but the answer. There are no colours to turn off.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
 
@@ -62,7 +63,27 @@ pub(crate) fn talk(text: impl fmt::Display) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
-/// Writes rows in columns, without borders and without trailing spaces.
+/// Text from elsewhere as a terminal may show it: control characters, with
+/// which it could move the cursor or hide what stands before it, are escaped
+/// as in a [`Blob`].
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            let mut utf8 = [0; 4];
+            out.extend(c.encode_utf8(&mut utf8).bytes().map(|byte| format!("\\x{byte:02x}")));
+        } else {
+            out.push(c);
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// Writes rows in columns, without borders and without trailing spaces; cells
+/// are [`printable`].
 pub(crate) fn write_rows<const N: usize>(
     out: &mut Vec<u8>,
     header: Option<[&str; N]>,
@@ -74,7 +95,8 @@ pub(crate) fn write_rows<const N: usize>(
     if let Some(header) = header {
         table.add_row(header);
     }
-    table.add_rows(rows);
+    let shown = |row: [String; N]| row.map(|cell| printable(&cell).into_owned());
+    table.add_rows(rows.into_iter().map(shown));
     for column in table.column_iter_mut() {
         column.set_padding((0, GAP));
     }
@@ -131,6 +153,13 @@ mod tests {
             rows(Some(["KEY", "VALUE"]), &[["a", "1"], ["longer", ""]]),
             "KEY     VALUE\na       1\nlonger\n"
         );
+    }
+
+    #[test]
+    fn cells_cannot_speak_to_the_terminal() {
+        let cells = [["\u{1b}[2Jhost", "two\nlines\r"], ["\u{9b}31mä", r"C:\x"]];
+        let shown = rows(None, &cells);
+        assert_eq!(shown, "\\x1b[2Jhost   two\\x0alines\\x0d\n\\xc2\\x9b31mä  C:\\x\n");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{Context, agents};
 use crate::exit::Failure;
-use crate::output::{Document, cell, write_rows};
+use crate::output::{Document, cell, printable, write_rows};
 use crate::pytorch::{self, Missing};
 
 /// Most groups in a table.
@@ -186,7 +186,7 @@ impl Group {
             None => format!("not there: {keys}"),
         };
         let (job, run, count) = (&self.job, &self.run, self.count());
-        writeln!(out, "job {job}, run {run}: {words}")?;
+        writeln!(out, "job {job}, run {run}: {}", printable(&words))?;
         let wait = if count == 1 { "waits" } else { "wait" };
         write!(out, "  {count} {wait}, the longest for {}", since(self.blocked_ms))?;
         if self.missing.is_some() && !self.keys.is_empty() {
@@ -318,6 +318,18 @@ job train, run r1: not there: ready
     -     -     -    2s
 ";
         assert_eq!(table(&Agents { others: vec![other], ..Agents::default() }), wanted);
+    }
+
+    #[test]
+    fn what_agents_tell_cannot_speak_to_the_terminal() {
+        let mut hostile = agent("a\u{1b}[2J", 0..1);
+        let keys = ["/x\n\tstore_based_barrier_key:1:last_worker", "/\u{1b}]0;x\u{7}"];
+        let keys = [&keys[..1], &keys[1..], &["/group\n/last_member"]];
+        hostile.report.waits = keys.map(|keys| wait(0, keys, 2_000)).into();
+        let table = table(&Agents { agents: vec![hostile], ..Agents::default() });
+        let controls = table.chars().filter(|c| c.is_control() && *c != '\n').count();
+        assert_eq!(controls, 0, "{table:?}");
+        assert!(table.contains(r"a\x1b[2J") && table.contains(r"barrier group\x0a"), "{table}");
     }
 
     #[test]

@@ -128,7 +128,7 @@ fn judge(all: &[Process], root: u32, command: &str, ours: SocketAddr) -> Finding
     let parent = family.iter().find(|process| process.id == away.parent);
     Finding::Told {
         process: named(away),
-        address: format!("MASTER_ADDR={} MASTER_PORT={}", away.address, away.port),
+        address: shown(&format!("MASTER_ADDR={} MASTER_PORT={}", away.address, away.port)),
         launcher: parent.map_or_else(|| named(away), |parent| named(parent)),
     }
 }
@@ -137,9 +137,11 @@ fn named(process: &Process) -> String {
     format!("process {} ({})", process.id, shown(&process.command))
 }
 
+/// The beginning, on one line and without what a terminal would obey.
 fn shown(command: &str) -> String {
-    let mut shown: String = command.chars().take(SHOWN_CHARS_MAX).collect();
-    if shown.len() < command.len() {
+    let plain = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    let mut shown: String = command.chars().take(SHOWN_CHARS_MAX).map(plain).collect();
+    if command.chars().nth(SHOWN_CHARS_MAX).is_some() {
         shown.push('…');
     }
     shown
@@ -220,6 +222,14 @@ mod tests {
         let gone = judge(&all, 7, "torchrun train.py", ours());
         assert_eq!(gone, Finding::Gone { command: "torchrun train.py".to_owned() });
         assert!(gone.to_string().contains("--standalone"));
+    }
+
+    #[test]
+    fn what_a_process_is_called_cannot_speak_to_the_terminal() {
+        assert_eq!(shown("python\u{1b}[2J a\nb"), "python\u{fffd}[2J a\u{fffd}b");
+        let long = "ä".repeat(SHOWN_CHARS_MAX);
+        assert_eq!(shown(&long), long);
+        assert_eq!(shown(&format!("{long}x")), format!("{long}…"));
     }
 
     #[test]
