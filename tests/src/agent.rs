@@ -50,7 +50,19 @@ impl Agent {
         flags: &[&str],
         command: &[&str],
     ) -> (Process, PathBuf) {
+        Agent::run_with(cluster, name, &[], flags, command)
+    }
+
+    /// The same, with these variables.
+    pub fn run_with(
+        cluster: &mut Cluster,
+        name: &str,
+        variables: &[(&str, &str)],
+        flags: &[&str],
+        command: &[&str],
+    ) -> (Process, PathBuf) {
         let mut agent = binaries::command("holdfast-agent");
+        agent.envs(variables.iter().copied());
         agent.args(["run", "--store", &cluster.list()]).args(flags).arg("--").args(command);
         let log = cluster.keep_log(name);
         (Process::start("the agent", agent, &log), log)

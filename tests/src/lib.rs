@@ -14,6 +14,7 @@
 //! | [`logs`] | logs kept, shown when a test fails, searched for errors when it does not |
 //! | [`cluster`] | store nodes |
 //! | [`agent`] | the agent |
+//! | [`command`] | a command under `holdfast-agent run` |
 //! | [`load`] | concurrent adders and the check of what they were told |
 //! | [`failover`] | leaders killed until a retry was answered from the session table |
 //! | [`http`] | plain HTTP requests |
@@ -34,6 +35,7 @@
 pub mod agent;
 pub mod binaries;
 pub mod cluster;
+pub mod command;
 pub mod failover;
 pub mod http;
 pub mod load;

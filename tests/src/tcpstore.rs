@@ -57,14 +57,21 @@ fn keys(names: &[&str]) -> Vec<u8> {
 impl TcpStore {
     /// Connects and says what PyTorch's client says first.
     pub async fn connect(address: &str) -> TcpStore {
+        let nonce: u32 = rand::random();
+        let mut store = TcpStore::connect_as(address, nonce).await;
+        assert_eq!(store.number::<4>("the nonce").await, nonce.to_le_bytes());
+        store
+    }
+
+    /// Connects and says the same, the nonce chosen: PyTorch's is the id of its
+    /// process. Whether it comes back is not read.
+    pub async fn connect_as(address: &str, nonce: u32) -> TcpStore {
         let stream = TcpStream::connect(address).await;
         let stream = stream.unwrap_or_else(|error| panic!("no agent at {address}: {error}"));
         stream.set_nodelay(true).expect("a socket has the option");
         let mut store = TcpStore { stream };
-        let nonce: u32 = rand::random();
         store.send(op::VALIDATE, &[&MAGIC.to_le_bytes()]).await;
         store.send(op::PING, &[&nonce.to_le_bytes()]).await;
-        assert_eq!(store.number::<4>("the nonce").await, nonce.to_le_bytes());
         store
     }
 

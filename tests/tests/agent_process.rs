@@ -1,60 +1,16 @@
 //! One agent for each run and host: started by the first command, left by the
 //! last, and what happens when either goes wrong.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use holdfast_tests::command::{Command, WAITS, gone, process_at};
 use holdfast_tests::tcpstore::TcpStore;
-use holdfast_tests::{Agent, Cluster, Process, eventually, patiently};
+use holdfast_tests::{Agent, Cluster, eventually, patiently};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
-
-/// Says where its agent is, and ends with the code that it is told in a file,
-/// or after a minute: a test that fails leaves it to itself.
-const WAITS: &str = "echo place $MASTER_ADDR:$MASTER_PORT of $HOLDFAST_CONTROL.; \
-                     for n in $(seq 1200); do test -s \"$0\" && exit $(cat \"$0\"); sleep 0.05; done; \
-                     exit 99";
-
-/// A command under `holdfast-agent run`.
-struct Command {
-    agent: Process,
-    address: String,
-    control: PathBuf,
-    order: PathBuf,
-}
-
-impl Command {
-    async fn start(cluster: &mut Cluster, name: &str, flags: &[&str]) -> Command {
-        let order = cluster.folder().join(format!("end-{name}"));
-        let path = order.display().to_string();
-        let (mut agent, _) = Agent::run(cluster, name, flags, &["sh", "-c", WAITS, &path]);
-        let line = agent.says("place 127.0.0.1:").await;
-        let (address, control) = line
-            .strip_prefix("place ")
-            .and_then(|rest| rest.strip_suffix('.')?.split_once(" of "))
-            .unwrap_or_else(|| panic!("{line:?}"));
-        let (address, control) = (address.to_owned(), PathBuf::from(control));
-        Command { agent, address, control, order }
-    }
-
-    /// Ends with this code.
-    async fn end(mut self, code: i32) -> String {
-        std::fs::write(&self.order, code.to_string()).expect("the folder is ours");
-        assert_eq!(self.agent.ended().await.code(), Some(code), "{}", self.agent.said());
-        self.agent.said()
-    }
-}
-
-/// The agent at a control socket: its process id lies beside it.
-async fn process_at(control: &Path) -> i32 {
-    eventually("the agent's process id", async || {
-        let text = std::fs::read_to_string(control.with_extension("alive")).ok()?;
-        text.trim().parse().ok()
-    })
-    .await
-}
 
 /// The next line of an agent's control socket; empty if it has closed it.
 async fn heard(stream: &mut UnixStream) -> std::io::Result<String> {
@@ -62,16 +18,6 @@ async fn heard(stream: &mut UnixStream) -> std::io::Result<String> {
     let mut reader = BufReader::new(stream);
     patiently("an answer", reader.read_line(&mut line)).await?;
     Ok(line)
-}
-
-async fn gone(process: i32) {
-    eventually("the agent to end", async || {
-        // A process that nobody has waited for yet is one that has ended.
-        let state = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        let state = state.rsplit(')').next().unwrap_or_default().trim();
-        (state.is_empty() || state.starts_with('Z')).then_some(())
-    })
-    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,6 +8,7 @@ use crate::scripted::{Node, Peer, add, client, play};
 
 fn report(host: &str) -> AgentReport {
     AgentReport {
+        id: String::new(),
         host: host.to_owned(),
         pid: 1,
         version: "0".to_owned(),

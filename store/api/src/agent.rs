@@ -22,6 +22,10 @@ pub const REPORT_BYTES_MAX: usize = 256 * 1024;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentReport {
+    /// A random name of this process: agents in containers may have host name
+    /// and process id in common. Empty if its version tells none.
+    #[serde(default)]
+    pub id: String,
     /// The name of its host.
     pub host: String,
     /// Its process id there.
@@ -88,7 +92,7 @@ pub struct AgentWait {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Agents {
-    /// In order of job, run, host and process.
+    /// In order of job, run, host, process and where they listen.
     pub agents: Vec<AgentStatus>,
     /// Nodes that did not answer: agents may be connected to them.
     pub unreachable: Vec<NodeId>,
@@ -150,7 +154,7 @@ impl AgentReport {
         const CLIENT_BYTES: usize = 64;
         const WAIT_BYTES: usize = 64;
         const KEY_BYTES: usize = 16;
-        let texts = [&self.host, &self.version, &self.listens];
+        let texts = [&self.id, &self.host, &self.version, &self.listens];
         let key = |key: &Blob| key.len() + KEY_BYTES;
         let wait = |wait: &AgentWait| WAIT_BYTES + wait.keys.iter().map(key).sum::<usize>();
         let client = |client: &AgentClient| CLIENT_BYTES + client.from.len();

@@ -232,9 +232,10 @@ fn keep_missing(wait: &mut AgentWait, missing: impl Fn(&Condition) -> bool) -> b
 /// In order of what they are; of an agent that has just changed its node only
 /// what it told last.
 fn put_in_order(agents: &mut Vec<AgentStatus>) {
-    fn identity(agent: &AgentStatus) -> (&Name, &Name, &str, u32) {
-        let report = &agent.report;
-        (&report.job, &report.run, &report.host, report.pid)
+    type Identity<'a> = (&'a Name, &'a Name, &'a str, u32, &'a str, &'a str);
+    fn identity(agent: &AgentStatus) -> Identity<'_> {
+        let AgentReport { id, host, pid, job, run, listens, .. } = &agent.report;
+        (job, run, host, *pid, listens, id)
     }
     agents.sort_by(|a, b| {
         identity(a).cmp(&identity(b)).then_with(|| a.told_ms_ago.cmp(&b.told_ms_ago))
@@ -269,6 +270,7 @@ mod tests {
             blocked_ms: 1_000,
         };
         AgentReport {
+            id: String::new(),
             host: host.to_owned(),
             pid: 1,
             version: "0".to_owned(),
@@ -339,6 +341,22 @@ mod tests {
         let listed: Vec<_> =
             agents.iter().map(|agent| (agent.report.host.as_str(), agent.node)).collect();
         assert_eq!(listed, [("a", 2), ("b", 1)]);
+    }
+
+    #[test]
+    fn agents_in_containers_that_have_host_name_and_process_id_in_common_are_two() {
+        let of = |id: &str, listens: &str| {
+            let (id, listens) = (id.to_owned(), listens.to_owned());
+            let report = AgentReport { id, listens, ..report("a", 0) };
+            AgentStatus { report, node: 1, told_ms_ago: 5 }
+        };
+        let mut agents = vec![of("1", "127.0.0.1:1"), of("2", "127.0.0.1:1")];
+        put_in_order(&mut agents);
+        assert_eq!(agents.len(), 2);
+        // Those of an earlier version tell no name of their own.
+        let mut agents = vec![of("", "127.0.0.1:1"), of("", "127.0.0.1:2")];
+        put_in_order(&mut agents);
+        assert_eq!(agents.len(), 2);
     }
 
     #[test]

@@ -1,54 +1,51 @@
-//! Deletes the keys of attempts that are over.
+//! Deletes the keys of namespaces that are over.
 //!
-//! A rank of attempt n exists because those of the attempts below have ended.
-//! Their keys stay readable for a while, for whoever wants to know why, and
-//! are then deleted, by each agent that saw them and a newer attempt of the
-//! same name, and to which nobody of them is connected any more: deleting
-//! twice changes nothing. The keys of attempt 0 stay until the run is deleted:
-//! torchrun's own are among them.
+//! What is over says [`presence`](crate::door::tcpstore::presence): attempts of
+//! a restart in place that newer ones have followed, and namespaces that were
+//! opened by name before another. Their keys stay readable for a while, for
+//! whoever wants to know why, and are then deleted, by each agent that saw
+//! them: deleting twice changes nothing. Keys of the ports that the agent was
+//! told, in attempt 0, stay until the run is deleted: torchrun's own are among
+//! them.
 
 use std::time::Duration;
 
-use holdfast_api::{Read, ReadOutcome, Scope, TransactionOp};
+use holdfast_api::{Blob, Code, Read, ReadOutcome, Scope, TransactionOp};
 use holdfast_client::{Client, Consistency, Deadline, Error};
-use tokio::sync::watch;
-use tokio::time::sleep;
 use tracing::{info, warn};
 
-use crate::door::tcpstore::attempt::Seen;
-use crate::namespace::Namespace;
+use crate::agent::Handle;
+use crate::door::tcpstore::presence::Over;
 
 /// Keys that are read and deleted in one go.
 const PAGE_KEYS: u64 = 1000;
 /// How long a page may take while the store has no quorum.
 const PAGE_TIME_MAX: Duration = Duration::from_secs(300);
+/// Pause before it is tried again.
+const RETRY_PAUSE: Duration = Duration::from_secs(60);
 
-/// Deletes what attempts left that have been over for `kept`.
-pub async fn collect(client: Client, scope: Scope, attempts: watch::Sender<Seen>, kept: Duration) {
-    let mut changes = attempts.subscribe();
+/// Deletes what has been over for `kept`, for as long as the run lasts.
+pub async fn collect(client: Client, scope: Scope, agent: Handle, kept: Duration) {
     loop {
-        let over = changes.borrow_and_update().over();
-        if over.is_empty() {
-            if changes.changed().await.is_err() {
-                return;
-            }
-            continue;
+        let over = agent.presence().claim(kept).await;
+        if let Over::Named(name) = &over {
+            agent.close(name.clone()).await;
         }
-        sleep(kept).await;
-        // Whoever has come back meanwhile keeps its keys.
-        let still = attempts.borrow().over();
-        for namespace in over.into_iter().filter(|namespace| still.contains(namespace)) {
-            match delete(&client, &scope, &namespace).await {
-                Ok(keys) => info!("{keys} keys of {namespace} were deleted: it is over"),
-                Err(error) => warn!(%error, "keys of {namespace}, which is over, were left"),
-            }
-            attempts.send_modify(|seen| seen.forget(&namespace));
+        let deleted = delete(&client, &scope, over.prefix()).await;
+        match &deleted {
+            Ok(keys) => info!("{keys} keys of {over} were deleted: it is over"),
+            Err(error) => warn!(%error, "keys of {over}, which is over, were left"),
+        }
+        let run_has_ended = matches!(&deleted, Err(error) if error.code() == Code::Fenced);
+        agent.presence().settle(deleted.map(drop).map_err(|_| RETRY_PAUSE));
+        if run_has_ended {
+            return;
         }
     }
 }
 
-async fn delete(client: &Client, scope: &Scope, namespace: &Namespace) -> Result<usize, Error> {
-    let prefix = namespace.prefix();
+/// Answers how many there were.
+async fn delete(client: &Client, scope: &Scope, prefix: Blob) -> Result<usize, Error> {
     let keys = client.keys(scope.clone());
     let (mut after, mut deleted) = (None, 0);
     loop {

@@ -16,7 +16,7 @@
 //! | [`agent`] | the component: opens the run, listens, serves |
 //! | [`namespace`] | key spaces within one run that never meet |
 //! | [`ports`] | ports of this host: bound, and found free |
-//! | [`collector`] | deletes the keys of attempts that are over |
+//! | [`collector`] | deletes the keys of namespaces that are over |
 //! | [`control`] | how the processes of one run on one host find their agent |
 //! | [`roster`] | who is connected and waits for what, for operators |
 //! | [`process`] | which process is at the other end of a connection |

@@ -47,6 +47,11 @@ impl Namespace {
         Namespace { name: self.name.clone(), attempt }
     }
 
+    /// Its name; none is that of the run's first port.
+    pub fn name(&self) -> Option<&Name> {
+        self.name.as_ref()
+    }
+
     /// Which attempt.
     pub fn attempt(&self) -> u32 {
         self.attempt
@@ -64,6 +69,11 @@ impl Namespace {
         }
         let name = self.name.as_ref().map_or("", Name::as_str);
         Blob::from(format!("@{name}#{}:", self.attempt).into_bytes())
+    }
+
+    /// What the keys of all attempts of this name begin with.
+    pub fn prefix_of_all(name: &Name) -> Blob {
+        Blob::from(format!("@{name}#").into_bytes())
     }
 
     /// What the keys of all namespaces but the plain one begin with, and what
@@ -133,6 +143,22 @@ mod tests {
                     assert_eq!(other.from_store(stored.clone()), expected, "{other}: {stored:?}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn the_keys_of_all_attempts_of_a_name_are_found_and_no_others() {
+        let named = |text: &str| Namespace::named(text.parse().unwrap());
+        let prefix = Namespace::prefix_of_all(named("a").name().unwrap());
+        for (namespace, covered) in [
+            (named("a"), true),
+            (named("a").with_attempt(12), true),
+            (named("ab"), false),
+            (Namespace::first(), false),
+            (Namespace::first().with_attempt(1), false),
+        ] {
+            let stored = namespace.to_store("@a#0:/k".into());
+            assert_eq!(stored.as_bytes().starts_with(prefix.as_bytes()), covered, "{namespace}");
         }
     }
 

@@ -10,7 +10,9 @@ use std::time::Duration;
 use holdfast_api::agent::{CLIENTS_MAX, REPORT_BYTES_MAX, WAIT_KEYS_MAX, WAITS_MAX};
 use holdfast_api::{AgentClient, AgentReport, AgentWait, Blob, Condition, Until};
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, timeout};
+use tracing::{debug, error};
 
 use crate::process::{self, Connection, Process};
 
@@ -23,9 +25,17 @@ const LOOKS_MAX: u32 = 3;
 /// Room in a report for what is not a wait.
 const WAITS_BYTES_MAX: usize = REPORT_BYTES_MAX / 2;
 
+/// How long a look at the processes of this host may take: the kernel makes
+/// whoever reads a process's variables wait for its memory.
+const LOOK_TIME_MAX: Duration = Duration::from_secs(5);
+
 /// All connections of an agent. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct Roster(Arc<Mutex<Seats>>);
+pub struct Roster {
+    seats: Arc<Mutex<Seats>>,
+    /// Held by the one look that is under way.
+    looking: Arc<tokio::sync::Mutex<()>>,
+}
 
 #[derive(Debug, Default)]
 struct Seats {
@@ -74,7 +84,7 @@ pub struct Entry {
 impl Roster {
     /// Notes a connection.
     pub fn enter(&self, connection: Connection) -> Entry {
-        let mut seats = self.0.lock();
+        let mut seats = self.seats.lock();
         seats.last += 1;
         let id = seats.last;
         let seat = Seat { connection, owner: Owner::Unknown(0), waiting: None };
@@ -82,10 +92,31 @@ impl Roster {
         Entry { id, roster: self.clone() }
     }
 
-    /// Looks for the processes of connections that are new; blocks meanwhile.
-    pub fn look_for_processes(&self) {
+    /// Looks for the processes of connections that are new, one look at a time
+    /// for all who ask. Those that it has not found in time stay unknown.
+    pub async fn look_for_processes(&self) {
+        let roster = self.clone();
+        let looking = async {
+            let turn = Arc::clone(&self.looking).lock_owned().await;
+            spawn_blocking(move || {
+                roster.look();
+                // Whoever waited for it finds little left to look for.
+                drop(turn);
+            })
+            .await
+        };
+        match timeout(LOOK_TIME_MAX, looking).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                error!(%error, "looking for the processes of connections ended in a defect");
+            }
+            Err(_) => debug!("the processes of connections were not found in {LOOK_TIME_MAX:?}"),
+        }
+    }
+
+    fn look(&self) {
         let wanted: Vec<(u64, Connection)> = {
-            let seats = self.0.lock();
+            let seats = self.seats.lock();
             let unknown = |seat: &Seat| matches!(seat.owner, Owner::Unknown(n) if n < LOOKS_MAX);
             let unknown = seats.taken.iter().filter(|(_, seat)| unknown(seat));
             unknown.map(|(id, seat)| (*id, seat.connection)).collect()
@@ -95,7 +126,7 @@ impl Roster {
         }
         let connections: Vec<Connection> = wanted.iter().map(|(_, one)| *one).collect();
         let found = process::clients_of(&connections);
-        let mut seats = self.0.lock();
+        let mut seats = self.seats.lock();
         for ((id, _), process) in wanted.into_iter().zip(found) {
             let Some(seat) = seats.taken.get_mut(&id) else { continue };
             seat.owner = match (process, seat.owner) {
@@ -108,7 +139,7 @@ impl Roster {
 
     /// Fills in the clients and the waits.
     pub fn fill(&self, report: &mut AgentReport, now: Instant) {
-        let seats = self.0.lock();
+        let seats = self.seats.lock();
         fill_clients(report, seats.taken.values());
         fill_waits(report, seats.taken.values(), now);
     }
@@ -184,7 +215,7 @@ impl Entry {
     /// Whether its process has another connection, or may have one: whose a
     /// connection is cannot always be known.
     pub fn has_company(&self) -> bool {
-        let seats = self.roster.0.lock();
+        let seats = self.roster.seats.lock();
         let own = seats.taken.get(&self.id).and_then(|seat| seat.owner.process());
         let mut others = seats.taken.iter().filter(|(id, _)| **id != self.id);
         match own {
@@ -200,7 +231,7 @@ impl Entry {
     }
 
     fn set(&self, waiting: Option<Waiting>) {
-        if let Some(seat) = self.roster.0.lock().taken.get_mut(&self.id) {
+        if let Some(seat) = self.roster.seats.lock().taken.get_mut(&self.id) {
             seat.waiting = waiting;
         }
     }
@@ -208,7 +239,7 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        self.roster.0.lock().taken.remove(&self.id);
+        self.roster.seats.lock().taken.remove(&self.id);
     }
 }
 
@@ -230,6 +261,7 @@ mod tests {
 
     fn report() -> AgentReport {
         AgentReport {
+            id: String::new(),
             host: "node-a".to_owned(),
             pid: 1,
             version: "0".to_owned(),
@@ -265,7 +297,7 @@ mod tests {
         let entries: Vec<Entry> = (1..=5).map(|port| enter(&roster, port)).collect();
         for (entry, pid) in entries.iter().zip([71, 71, 70]) {
             let process = Process { pid, rank: Some(u64::from(pid) - 70) };
-            roster.0.lock().taken.get_mut(&entry.id).unwrap().owner = Owner::Known(process);
+            roster.seats.lock().taken.get_mut(&entry.id).unwrap().owner = Owner::Known(process);
         }
         let client = |pid: Option<u32>, connections| AgentClient {
             pid,
@@ -285,7 +317,7 @@ mod tests {
         let [first, second, third] = [1, 2, 3].map(|port| enter(&roster, port));
         let set = |entry: &Entry, pid| {
             let owner = Owner::Known(Process { pid, rank: None });
-            roster.0.lock().taken.get_mut(&entry.id).unwrap().owner = owner;
+            roster.seats.lock().taken.get_mut(&entry.id).unwrap().owner = owner;
         };
         set(&first, 71);
         set(&second, 71);
@@ -331,13 +363,22 @@ mod tests {
         assert_eq!((told.waits[1].keys.len(), told.waits[1].keys_left_out), (WAIT_KEYS_MAX, 3));
     }
 
-    #[test]
-    fn a_process_that_cannot_be_found_is_not_looked_for_for_ever() {
+    #[tokio::test(start_paused = true)]
+    async fn a_look_that_hangs_keeps_nobody_waiting_for_ever() {
+        let roster = Roster::default();
+        let _entry = enter(&roster, 1);
+        let _hangs = Arc::clone(&roster.looking).lock_owned().await;
+        roster.look_for_processes().await;
+        assert_eq!(roster.seats.lock().taken.values().next().unwrap().owner, Owner::Unknown(0));
+    }
+
+    #[tokio::test]
+    async fn a_process_that_cannot_be_found_is_not_looked_for_for_ever() {
         let roster = Roster::default();
         let _entry = enter(&roster, 1);
         for looks in 1..=LOOKS_MAX + 1 {
-            roster.look_for_processes();
-            let owner = roster.0.lock().taken.values().next().unwrap().owner;
+            roster.look_for_processes().await;
+            let owner = roster.seats.lock().taken.values().next().unwrap().owner;
             assert_eq!(owner, Owner::Unknown(looks.min(LOOKS_MAX)));
         }
     }

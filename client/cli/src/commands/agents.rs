@@ -151,6 +151,7 @@ pub(crate) mod tests {
             connections: 2,
         };
         let report = AgentReport {
+            id: String::new(),
             host: host.to_owned(),
             pid: 7,
             version: "0.1.0".to_owned(),

@@ -1,21 +1,40 @@
 //! Where the socket of a run is, and who may use it.
 
 use std::fs::{self, DirBuilder, Permissions};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use holdfast_api::Name;
 
+use super::lock::Lock;
+
 /// Longest path of a socket on Linux, its end included.
 const PATH_BYTES_MAX: usize = 108;
+/// How long whoever starts an agent may keep one that ends from taking its
+/// socket's file away.
+const CLEAR_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Names another folder than the usual one.
+const FOLDER_VARIABLE: &str = "HOLDFAST_RUNTIME_DIR";
+/// The usual one, its owner's number behind it. Every process of a user finds
+/// the same: `XDG_RUNTIME_DIR` and `TMPDIR` differ between a terminal, a batch
+/// job and its steps, and each would get an agent of its own.
+const FOLDER: &str = "/tmp/holdfast";
 
 /// The files of one agent: its socket, and the locks beside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     socket: PathBuf,
+}
+
+/// Which file a path led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileId {
+    device: u64,
+    inode: u64,
 }
 
 /// Why there is no place for a socket.
@@ -24,14 +43,14 @@ pub enum PlaceError {
     /// The folder is not this user's alone.
     #[error(
         "{folder} must be a folder that you own and nobody else may enter: remove it \
-         (rm -r {folder}), or name another with XDG_RUNTIME_DIR"
+         (rm -r {folder}), or name another with HOLDFAST_RUNTIME_DIR"
     )]
     NotPrivate {
         /// The folder.
         folder: PathBuf,
     },
     /// It cannot be used.
-    #[error("{path}: {reason}; name another folder with XDG_RUNTIME_DIR")]
+    #[error("{path}: {reason}; name another folder with HOLDFAST_RUNTIME_DIR")]
     Io {
         /// The file or folder.
         path: PathBuf,
@@ -41,7 +60,7 @@ pub enum PlaceError {
     /// No socket can have so long a name.
     #[error(
         "{path} is longer than a socket's path may be; \
-         name a shorter folder with XDG_RUNTIME_DIR"
+         name a shorter folder with HOLDFAST_RUNTIME_DIR"
     )]
     TooLong {
         /// The path.
@@ -53,11 +72,10 @@ impl Place {
     /// The place of a run's agent on this host; the same for all who name the
     /// same run of the same store.
     pub fn of_run(folder: &Path, store: &[String], job: &Name, run: &Name) -> Place {
-        let mut nodes: Vec<&String> = store.iter().collect();
-        nodes.sort();
-        let mut hasher = DefaultHasher::new();
-        (nodes, job.as_str(), run.as_str()).hash(&mut hasher);
-        Place { socket: folder.join(format!("run-{:016x}.sock", hasher.finish())) }
+        let mut nodes: Vec<&str> = store.iter().map(String::as_str).collect();
+        nodes.sort_unstable();
+        let words = nodes.into_iter().chain([job.as_str(), run.as_str()]);
+        Place { socket: folder.join(format!("run-{:032x}.sock", digest(words))) }
     }
 
     /// A place that nobody else can name, for a run that has no name yet.
@@ -107,23 +125,42 @@ impl Place {
         Ok(listener)
     }
 
-    /// Takes the socket's file away.
-    pub fn clear(&self) {
-        // One that stays is found to be stale.
-        let _ = fs::remove_file(&self.socket);
+    /// Which file the socket is, if it is there.
+    pub fn file(&self) -> Option<FileId> {
+        let found = fs::symlink_metadata(&self.socket).ok()?;
+        Some(FileId { device: found.dev(), inode: found.ino() })
     }
+
+    /// Takes the socket's file away if it is this one: another is that of the
+    /// next agent.
+    pub async fn clear(&self, own: Option<FileId>) {
+        // Whoever starts an agent replaces the file under this lock. One that
+        // stays is found to be stale.
+        let Ok(Some(_lock)) = Lock::take(&self.start_lock(), CLEAR_TIME_MAX).await else { return };
+        if own.is_some() && self.file() == own {
+            let _ = fs::remove_file(&self.socket);
+        }
+    }
+}
+
+/// FNV-1a with 128 bits: the same in every version of the agent and on every
+/// machine, which hashes of the standard library do not promise.
+fn digest<'a>(words: impl Iterator<Item = &'a str>) -> u128 {
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    /// In no name and no address.
+    const END: u8 = 0;
+    let bytes = words.flat_map(|word| word.bytes().chain([END]));
+    bytes.fold(BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME))
 }
 
 /// The folder for this user's sockets, made if it is not there.
 pub fn folder() -> Result<PathBuf, PlaceError> {
     let uid = nix::unistd::getuid();
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    // A launcher may have brought the variable from another host.
-    let runtime = runtime.filter(|folder| folder.is_absolute() && folder.is_dir());
-    let folder = match runtime {
-        Some(runtime) => runtime.join("holdfast"),
-        None => std::env::temp_dir().join(format!("holdfast-{uid}")),
-    };
+    let named = std::env::var_os(FOLDER_VARIABLE).filter(|folder| !folder.is_empty());
+    let folder = named.map_or_else(|| PathBuf::from(format!("{FOLDER}-{uid}")), PathBuf::from);
+    let folder = std::path::absolute(&folder)
+        .map_err(|reason| PlaceError::Io { path: folder.clone(), reason })?;
     private(&folder, uid.as_raw())?;
     Ok(folder)
 }
@@ -177,9 +214,44 @@ mod tests {
         };
         let one = place(&["a:1", "b:2"], "j", "r");
         assert_eq!(place(&["b:2", "a:1"], "j", "r"), one);
-        for other in [place(&["a:1"], "j", "r"), place(&["a:1", "b:2"], "j", "r2")] {
+        for other in [
+            place(&["a:1"], "j", "r"),
+            place(&["a:1", "b:2"], "j", "r2"),
+            place(&["a:1", "b:2"], "jr", "r"),
+        ] {
             assert_ne!(other, one);
         }
+    }
+
+    #[test]
+    fn the_place_of_a_run_is_the_same_in_every_version() {
+        // The published values of FNV-1a.
+        assert_eq!(digest([].into_iter()), 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
+        let name = |text: &str| text.parse::<Name>().unwrap();
+        let store = ["10.0.0.1:21001".to_owned()];
+        let place = Place::of_run(Path::new("/x"), &store, &name("train"), &name("r1"));
+        assert_eq!(place.socket(), Path::new("/x/run-e07ebbfd82c125f98a7bf3acfba455da.sock"));
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_ends_takes_only_its_own_socket_away() {
+        let root = tempfile::tempdir().unwrap();
+        let place = Place::of_nobody(root.path());
+        let _old = place.listen().unwrap();
+        let old = place.file();
+        // Kept open, so that its inode is not given to the next.
+        let _new = place.listen().unwrap();
+        assert_ne!(place.file(), old);
+        place.clear(old).await;
+        place.clear(None).await;
+        assert!(place.socket().exists(), "the next agent's socket is left alone");
+        let lock = Lock::take(&place.start_lock(), Duration::ZERO).await.unwrap().unwrap();
+        let ((), ()) = tokio::join!(place.clear(place.file()), async {
+            tokio::task::yield_now().await;
+            assert!(place.socket().exists(), "not while an agent is started");
+            drop(lock);
+        });
+        assert!(!place.socket().exists());
     }
 
     #[test]
@@ -191,8 +263,6 @@ mod tests {
         let _listener = place.listen().unwrap();
         assert_eq!(place.socket().metadata().unwrap().mode() & 0o777, 0o600);
         let long = Place::at(root.path().join("x".repeat(PATH_BYTES_MAX)));
-        assert!(long.listen().unwrap_err().to_string().contains("XDG_RUNTIME_DIR"));
-        place.clear();
-        assert!(!place.socket().exists());
+        assert!(long.listen().unwrap_err().to_string().contains("HOLDFAST_RUNTIME_DIR"));
     }
 }

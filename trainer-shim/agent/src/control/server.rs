@@ -64,8 +64,8 @@ impl Server {
     }
 
     /// Serves until nobody is attached any more, or the agent has failed and
-    /// everybody knows. Answers the connections of those who wait for the
-    /// agent's end: they close with the returned value.
+    /// everybody knows. Answers what has to stay open until the socket's file
+    /// is gone, and until the agent is.
     pub async fn run(self) -> Leaving {
         let mut connections = JoinSet::new();
         let first = tokio::time::sleep(FIRST_TIME_MAX);
@@ -108,14 +108,24 @@ impl Server {
                 }
             }
         }
-        Leaving { _connections: connections }
+        Leaving { listener: Some(self.listener), _connections: connections }
     }
 }
 
-/// Connections that close when the agent is gone.
+/// What is left of a server that has ended: the connections of those who wait
+/// for the agent's end close with it.
 #[derive(Debug)]
 pub struct Leaving {
+    listener: Option<UnixListener>,
     _connections: JoinSet<()>,
+}
+
+impl Leaving {
+    /// Refuses connections from now on. Until then the socket's file is this
+    /// agent's: nobody replaces one that somebody listens to.
+    pub fn stop_listening(&mut self) {
+        self.listener = None;
+    }
 }
 
 impl Shared {

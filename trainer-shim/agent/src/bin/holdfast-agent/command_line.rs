@@ -98,6 +98,10 @@ enum Verb {
         flags: Flags,
         #[command(flatten)]
         run: RunFlags,
+        /// Join the run that HOLDFAST_RUN names, and end if it is not open:
+        /// the place of an agent is taken that was killed.
+        #[arg(long)]
+        join: bool,
     },
 }
 
@@ -124,7 +128,10 @@ pub enum Mode {
         drain: bool,
     },
     /// The agent's process under `run`.
-    Host,
+    Host {
+        /// Whether it only joins a run.
+        join: bool,
+    },
     /// `run`
     Run {
         /// What `run` alone is told.
@@ -193,7 +200,8 @@ pub struct Flags {
     #[arg(long, env = "HOLDFAST_CONNECT_DEADLINE", value_name = "DURATION")]
     pub connect_deadline: Option<String>,
 
-    /// How long the keys of an attempt that torchrun has ended stay readable
+    /// How long the keys of an attempt that torchrun has ended stay readable,
+    /// and those of a namespace that `open` has followed by another
     /// [default: 10min].
     #[arg(long, env = "HOLDFAST_ATTEMPTS_KEPT", value_name = "DURATION")]
     pub attempts_kept: Option<String>,
@@ -219,7 +227,7 @@ impl CommandLine {
             Verb::Serve { flags, drain } => (flags, Mode::Serve { drain }),
             Verb::Run { flags, run, command } => (flags, Mode::Run { run, command }),
             // How the command runs is no matter of the agent's.
-            Verb::Host { flags, run: _ } => (flags, Mode::Host),
+            Verb::Host { flags, run: _, join } => (flags, Mode::Host { join }),
             Verb::Open { name, control } => return Task::Open { name, control },
         };
         Task::Configured(Box::new(flags), mode)

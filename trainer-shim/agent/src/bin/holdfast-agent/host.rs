@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use holdfast_agent::agent::Agent;
+use holdfast_agent::agent::{self, Agent, Wanted};
 use holdfast_agent::control::lock::Lock;
 use holdfast_agent::control::place::Place;
 use holdfast_agent::control::server::Server;
@@ -23,8 +23,9 @@ use crate::signals::Signals;
 /// How long the agent before may take to end: it commits what has arrived.
 const FORMER_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Serves the control socket that is this process's standard input.
-pub async fn host(settings: Settings) -> anyhow::Result<u8> {
+/// Serves the control socket that is this process's standard input. `join`:
+/// the run is one that another agent served, and is not opened anew.
+pub async fn host(settings: Settings, join: bool) -> anyhow::Result<u8> {
     // What the terminal sends is for the commands; fails for a process that
     // leads a group already, which is as good.
     if let Err(error) = setsid() {
@@ -34,20 +35,27 @@ pub async fn host(settings: Settings) -> anyhow::Result<u8> {
     let mut signals = Signals::catch(&caught).context("cannot catch signals")?;
     crate::serve::raise_open_files();
     let (listener, place) = inherited_socket()?;
+    let own_file = place.file();
+    let mut options = settings.agent_options();
+    if join {
+        let run = settings.run.context("--join needs a run: it is named by HOLDFAST_RUN")?;
+        options.run = Wanted::Joined(run);
+    }
     let (tell, agent) = watch::channel(None);
     let over = CancellationToken::new();
     let server = Server::new(listener, agent, over.clone());
     let serving = server.run();
-    let running = run(&settings, &place, &tell, &over);
+    let running = run(options, &place, &tell, &over);
     tokio::pin!(serving, running);
     let mut code = None;
     // Dropped last: whoever waits for the agent's end sees it then.
     let mut leaving = None;
     while code.is_none() || leaving.is_none() {
         tokio::select! {
-            left = &mut serving, if leaving.is_none() => {
+            mut left = &mut serving, if leaving.is_none() => {
+                place.clear(own_file).await;
                 // From here on the next `run` starts an agent of its own.
-                place.clear();
+                left.stop_listening();
                 over.cancel();
                 leaving = Some(left);
             }
@@ -64,13 +72,13 @@ pub async fn host(settings: Settings) -> anyhow::Result<u8> {
 
 /// The agent itself; answers the exit code.
 async fn run(
-    settings: &Settings,
+    options: agent::Options,
     place: &Place,
-    tell: &watch::Sender<Option<Result<holdfast_agent::agent::Handle, String>>>,
+    tell: &watch::Sender<Option<Result<agent::Handle, String>>>,
     over: &CancellationToken,
 ) -> u8 {
     let (_alive, agent) = tokio::select! {
-        opened = open(settings, place) => match opened {
+        opened = open(options, place) => match opened {
             Ok(opened) => opened,
             Err(error) => {
                 tell.send_replace(Some(Err(format!("{error:#}"))));
@@ -99,7 +107,7 @@ async fn run(
     0
 }
 
-async fn open(settings: &Settings, place: &Place) -> anyhow::Result<(Lock, Agent)> {
+async fn open(options: agent::Options, place: &Place) -> anyhow::Result<(Lock, Agent)> {
     let path = place.life_lock();
     let alive = Lock::take(&path, FORMER_TIME_MAX).await;
     let alive = alive.with_context(|| format!("cannot lock {}", path.display()))?;
@@ -111,7 +119,7 @@ async fn open(settings: &Settings, place: &Place) -> anyhow::Result<(Lock, Agent
         )
     })?;
     alive.sign().with_context(|| format!("cannot write {}", path.display()))?;
-    Ok((alive, Agent::open(settings.agent_options()).await?))
+    Ok((alive, Agent::open(options).await?))
 }
 
 /// The socket that `run` made before it started this process.

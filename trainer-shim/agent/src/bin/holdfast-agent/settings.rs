@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use holdfast_agent::agent::{self, PORTS_MAX};
+use holdfast_agent::agent::{self, PORTS_MAX, Wanted};
 use holdfast_agent::door::tcpstore::{Limits, serve};
 use holdfast_api::Name;
 use holdfast_api::name::default_name;
@@ -138,7 +138,7 @@ impl Settings {
         agent::Options {
             store,
             job: self.job.clone(),
-            run: self.run.clone(),
+            run: self.run.clone().map_or(Wanted::New, Wanted::Named),
             tcpstore: self.tcpstore.clone(),
             connect_deadline: self.connect_deadline,
             attempts_kept: self.attempts_kept,

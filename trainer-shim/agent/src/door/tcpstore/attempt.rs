@@ -7,28 +7,32 @@
 //! with, and a client says its process id in the first PING that it sends. So
 //! the agent looks there, and gives each attempt a namespace of its own.
 
-use std::collections::BTreeMap;
-use std::io::Read;
+use std::fs::File;
+use std::io::{self, Read};
+use std::mem;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use tokio::sync::watch;
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
+use tokio::time::Instant;
 use tracing::warn;
-
-use crate::namespace::Namespace;
 
 /// torchrun's count of restarts, in the environment of the ranks it starts.
 const RESTART_COUNT: &str = "TORCHELASTIC_RESTART_COUNT";
 /// What is read of a process's variables.
 const READ_BYTES_MAX: u64 = 1024 * 1024;
-/// Attempts that are kept in mind.
-const ATTEMPTS_MAX: usize = 1024;
+/// Processes that are read at one time.
+const READS_MAX: usize = 16;
 /// The kernel makes whoever reads a process's variables wait for its memory.
 const READ_TIME_MAX: Duration = Duration::from_secs(5);
+/// Clients of unknown attempts that are logged in one interval.
+const COMPLAINTS_MAX: u64 = 32;
+const COMPLAINTS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What a client's process says of its attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,116 +43,127 @@ pub enum Attempt {
     Hidden,
 }
 
-/// The attempts that a door's clients come from.
+/// A client whose attempt cannot be known, where it matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the variables of its process {process} cannot be read: it may be of attempt {newest}, and the \
+     keys of attempt 0 are those of ranks that are gone; let agent and ranks run as one user in \
+     one process namespace, or start a new run"
+)]
+pub struct Unknown {
+    process: u32,
+    newest: u32,
+}
+
+/// Finds out the attempts that a door's clients come from.
 #[derive(Debug)]
 pub struct Attempts {
     /// Where the door listens: ranks that were told another address are
     /// strangers.
     listening: Mutex<Vec<SocketAddr>>,
-    seen: watch::Sender<Seen>,
+    reads: Arc<Semaphore>,
     hidden: Once,
-}
-
-/// Namespaces of attempts above 0 that clients came from.
-#[derive(Debug, Default)]
-pub struct Seen(BTreeMap<Namespace, usize>);
-
-impl Seen {
-    fn enter(&mut self, namespace: &Namespace) {
-        if namespace.attempt() > 0
-            && (self.0.len() < ATTEMPTS_MAX || self.0.contains_key(namespace))
-        {
-            *self.0.entry(namespace.clone()).or_default() += 1;
-        }
-    }
-
-    fn leave(&mut self, namespace: &Namespace) {
-        if let Some(open) = self.0.get_mut(namespace) {
-            *open = open.saturating_sub(1);
-        }
-    }
-
-    /// The attempts that nobody is connected to, where a newer one of the
-    /// same name was seen.
-    pub fn over(&self) -> Vec<Namespace> {
-        let newer = |this: &Namespace| {
-            self.0.keys().any(|other| other.with_attempt(0) == this.with_attempt(0) && other > this)
-        };
-        let idle = self.0.iter().filter(|(_, open)| **open == 0).map(|(namespace, _)| namespace);
-        idle.filter(|namespace| newer(namespace)).cloned().collect()
-    }
-
-    /// Its keys are gone.
-    pub fn forget(&mut self, namespace: &Namespace) {
-        self.0.remove(namespace);
-    }
+    complaints: Mutex<Complaints>,
 }
 
 impl Default for Attempts {
     fn default() -> Self {
-        let seen = watch::Sender::new(Seen::default());
-        Attempts { listening: Mutex::default(), seen, hidden: Once::new() }
+        Attempts {
+            listening: Mutex::default(),
+            reads: Arc::new(Semaphore::new(READS_MAX)),
+            hidden: Once::new(),
+            complaints: Mutex::default(),
+        }
     }
 }
 
 impl Attempts {
     /// One more address of the door.
     pub fn listen(&self, address: SocketAddr) {
-        self.addresses().push(address);
+        self.listening.lock().push(address);
+    }
+
+    /// One less.
+    pub fn stop_listening(&self, address: SocketAddr) {
+        self.listening.lock().retain(|other| *other != address);
     }
 
     /// Asks a client's process, which gave this id.
-    pub fn ask(&self, process: u32) -> BoxFuture<'static, Attempt> {
-        Box::pin(of_process(process, self.addresses().clone()))
+    pub fn ask(&self, process: u32) -> BoxFuture<'static, (u32, Attempt)> {
+        let ports = self.listening.lock().clone();
+        let reads = Arc::clone(&self.reads);
+        Box::pin(async move { (process, of_process(process, ports, reads).await) })
     }
 
-    /// Takes note of an answer; tells which attempt's keys the client gets.
-    pub fn note(&self, attempt: Attempt) -> u32 {
-        let Attempt::Number(attempt) = attempt else {
-            self.hidden.call_once(|| {
-                warn!(
-                    "the variables of a client's process cannot be read: ranks that torchrun \
-                     restarts in place would read the keys of those before; let agent and ranks \
-                     run as one user in one process namespace, or start a new run instead"
-                );
-            });
-            return 0;
-        };
-        attempt
+    /// Which attempt's keys a client gets that gave this answer; `newest` is
+    /// the newest attempt that anybody of its name came from. Where none was
+    /// restarted, one that cannot be asked belongs to all the others.
+    pub fn judge(&self, answer: (u32, Attempt), newest: u32) -> Result<u32, Unknown> {
+        match answer {
+            (_, Attempt::Number(attempt)) => Ok(attempt),
+            (process, Attempt::Hidden) if newest > 0 => Err(Unknown { process, newest }),
+            (process, Attempt::Hidden) => {
+                self.hidden.call_once(|| {
+                    warn!(
+                        "the variables of process {process}, a client, cannot be read: ranks that \
+                         torchrun restarts in place would read the keys of those before; let agent \
+                         and ranks run as one user in one process namespace, or start a new run \
+                         instead"
+                    );
+                });
+                Ok(0)
+            }
+        }
     }
 
-    /// A connection is in this namespace from now on.
-    pub fn enter(&self, namespace: &Namespace) {
-        self.seen.send_modify(|seen| seen.enter(namespace));
+    /// Whether to log one more [`Unknown`]; answers how many were not since
+    /// the last one.
+    pub fn may_complain(&self) -> Option<u64> {
+        self.complaints.lock().admit(Instant::now())
     }
+}
 
-    /// A connection in this namespace has ended.
-    pub fn leave(&self, namespace: &Namespace) {
-        self.seen.send_modify(|seen| seen.leave(namespace));
-    }
+/// Clients come again and again until they give up: what is said of each is
+/// bounded.
+#[derive(Debug, Default)]
+struct Complaints {
+    since: Option<Instant>,
+    said: u64,
+    left_out: u64,
+}
 
-    /// The attempts that clients came from; changes when they come and go.
-    pub fn seen(&self) -> watch::Sender<Seen> {
-        self.seen.clone()
-    }
-
-    fn addresses(&self) -> MutexGuard<'_, Vec<SocketAddr>> {
-        self.listening.lock().unwrap_or_else(PoisonError::into_inner)
+impl Complaints {
+    fn admit(&mut self, now: Instant) -> Option<u64> {
+        if self.since.is_none_or(|since| now.duration_since(since) >= COMPLAINTS_INTERVAL) {
+            (self.since, self.said) = (Some(now), 0);
+        }
+        if self.said == COMPLAINTS_MAX {
+            self.left_out += 1;
+            return None;
+        }
+        self.said += 1;
+        Some(mem::take(&mut self.left_out))
     }
 }
 
 /// Looks at the process that calls itself `process`.
-async fn of_process(process: u32, ports: Vec<SocketAddr>) -> Attempt {
-    let reading = spawn_blocking(move || {
-        let path = Path::new("/proc").join(process.to_string()).join("environ");
-        let mut bytes = Vec::new();
-        let file = std::fs::File::open(path);
-        file.and_then(|file| file.take(READ_BYTES_MAX).read_to_end(&mut bytes)).map(|_| bytes)
-    });
+async fn of_process(process: u32, ports: Vec<SocketAddr>, reads: Arc<Semaphore>) -> Attempt {
+    let reading = async {
+        let turn = reads.acquire_owned().await.ok()?;
+        spawn_blocking(move || read_variables(process, turn)).await.ok()
+    };
     match tokio::time::timeout(READ_TIME_MAX, reading).await {
-        Ok(Ok(Ok(variables))) => Attempt::Number(read(&variables, &ports)),
+        Ok(Some(Ok(variables))) => Attempt::Number(read(&variables, &ports)),
         _ => Attempt::Hidden,
     }
+}
+
+/// A read that hangs keeps its turn for as long as it does.
+fn read_variables(process: u32, _turn: OwnedSemaphorePermit) -> io::Result<Vec<u8>> {
+    let path = Path::new("/proc").join(process.to_string()).join("environ");
+    let mut bytes = Vec::new();
+    File::open(path)?.take(READ_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// The attempt in a process's variables. Process ids of another process
@@ -198,29 +213,38 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_is_over_when_a_newer_one_of_its_name_came_and_nobody_is_connected() {
-        let first = |attempt| Namespace::first().with_attempt(attempt);
-        let other = |attempt| Namespace::of_port(29501).with_attempt(attempt);
-        let mut seen = Seen::default();
-        for namespace in [first(0), first(1), first(2), first(3), other(1)] {
-            seen.enter(&namespace);
+    fn a_client_that_cannot_be_asked_is_of_attempt_0_until_there_is_another() {
+        let attempts = Attempts::default();
+        assert_eq!(attempts.judge((7, Attempt::Hidden), 0), Ok(0));
+        assert_eq!(attempts.judge((7, Attempt::Number(0)), 2), Ok(0), "torchrun itself");
+        let unknown = attempts.judge((7, Attempt::Hidden), 2).unwrap_err().to_string();
+        for part in ["process 7", "attempt 2", "one user"] {
+            assert!(unknown.contains(part), "{part:?} is missing in: {unknown}");
         }
-        assert_eq!(seen.over(), [], "everybody is connected");
-        for namespace in [first(0), first(1), first(3), other(1)] {
-            seen.leave(&namespace);
-        }
-        assert_eq!(
-            seen.over(),
-            [first(1)],
-            "2 is in use, 3 the newest, another name's 1 its newest"
-        );
-        seen.forget(&first(1));
-        assert_eq!(seen.over(), []);
+    }
+
+    #[test]
+    fn complaints_are_bounded_and_say_how_many_were_left_out() {
+        let (mut complaints, now) = (Complaints::default(), Instant::now());
+        let said = (0..COMPLAINTS_MAX + 5).filter_map(|_| complaints.admit(now));
+        assert_eq!(said.collect::<Vec<_>>(), vec![0; 32]);
+        assert_eq!(complaints.admit(now + COMPLAINTS_INTERVAL), Some(5));
+        assert_eq!(complaints.admit(now + COMPLAINTS_INTERVAL), Some(0));
+    }
+
+    async fn look(process: u32) -> Attempt {
+        of_process(process, ports(), Arc::new(Semaphore::new(1))).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_gets_no_turn_to_be_read_is_hidden() {
+        let reads = Arc::new(Semaphore::new(0));
+        assert_eq!(of_process(std::process::id(), ports(), reads).await, Attempt::Hidden);
     }
 
     #[tokio::test]
     async fn a_process_that_is_not_there_or_not_ours_hides_its_attempt() {
-        assert_eq!(of_process(u32::MAX, ports()).await, Attempt::Hidden);
+        assert_eq!(look(u32::MAX).await, Attempt::Hidden);
     }
 
     #[tokio::test]
@@ -229,7 +253,7 @@ mod tests {
         command.env("MASTER_PORT", "29500").env(RESTART_COUNT, "7");
         let mut child = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
         // Until it has become the other program, it has our variables.
-        while of_process(child.id(), ports()).await != Attempt::Number(7) {
+        while look(child.id()).await != Attempt::Number(7) {
             tokio::task::yield_now().await;
         }
         child.kill().unwrap();

@@ -13,7 +13,6 @@ use holdfast_api::{Condition, KeyValue};
 
 use super::codec::{Message, Op, Reply};
 use super::mapping::{Call, CallAnswer, Mapping, Operation, Step, Unanswerable};
-use crate::namespace::Namespace;
 
 /// What the socket loop has to do for the connection.
 #[derive(Debug, Clone, PartialEq)]
@@ -160,11 +159,6 @@ impl Connection {
     /// From now on it is served the namespace of this attempt.
     pub fn enter_attempt(&mut self, attempt: u32) {
         self.mapping.namespace = self.mapping.namespace.with_attempt(attempt);
-    }
-
-    /// The namespace that it is served.
-    pub fn namespace(&self) -> &Namespace {
-        &self.mapping.namespace
     }
 
     /// Takes in a message.

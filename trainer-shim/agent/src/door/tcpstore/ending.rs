@@ -4,7 +4,7 @@
 use std::sync::OnceLock;
 
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info};
+use tracing::info;
 
 use crate::roster::{Entry, Roster};
 
@@ -58,11 +58,7 @@ impl Drain {
         if !self.has_begun() {
             return true;
         }
-        let looking = roster.clone();
-        if let Err(error) = tokio::task::spawn_blocking(move || looking.look_for_processes()).await
-        {
-            error!(%error, "looking for the processes of connections ended in a defect");
-        }
+        roster.look_for_processes().await;
         entry.has_company()
     }
 }

@@ -12,6 +12,7 @@
 //! | [`mapping`] | what each operation asks of the store, and how its answer reads |
 //! | [`connection`] | the order of one connection: a state machine without I/O |
 //! | [`attempt`] | which attempt of an in-place restart a client belongs to |
+//! | [`presence`] | who is in which namespace, and which of them are over |
 //! | [`pace`] | polls of one host, in step |
 //! | [`ending`] | the end of the run, and draining |
 //! | [`limits`] | every bound of the door, by name |
@@ -37,6 +38,7 @@ pub mod ending;
 pub mod limits;
 pub mod mapping;
 pub mod pace;
+pub mod presence;
 pub mod serve;
 mod socket;
 

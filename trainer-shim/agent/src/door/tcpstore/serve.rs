@@ -16,12 +16,13 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
-use super::attempt::{Attempts, Seen};
+use super::attempt::Attempts;
 use super::budget::Budget;
 use super::ending::{Drain, Fence};
 use super::limits::Limits;
 use super::mapping::Mapping;
 use super::pace::Beat;
+use super::presence::Presence;
 use super::socket::Task;
 use crate::namespace::Namespace;
 use crate::process;
@@ -67,6 +68,7 @@ pub(super) struct Shared {
     pub(super) open: watch::Sender<usize>,
     pub(super) clients: AtomicUsize,
     pub(super) attempts: Attempts,
+    pub(super) presence: Presence,
     pub(super) roster: Roster,
     pub(super) beat: Beat,
     pub(super) fence: Fence,
@@ -85,9 +87,9 @@ impl Handle {
         self.0.clients.load(Ordering::Relaxed)
     }
 
-    /// The attempts that clients came from; changes when they come and go.
-    pub fn attempts(&self) -> watch::Sender<Seen> {
-        self.0.attempts.seen()
+    /// Who is in which namespace.
+    pub fn presence(&self) -> &Presence {
+        &self.0.presence
     }
 
     /// Lets no new trainer in from now on, and ends with the last.
@@ -128,6 +130,7 @@ impl Door {
             open: watch::Sender::new(0),
             clients: AtomicUsize::new(0),
             attempts: Attempts::default(),
+            presence: Presence::default(),
             roster: Roster::default(),
             beat: Beat::new(),
             fence: Fence::default(),
@@ -150,7 +153,8 @@ impl Door {
         namespace: Namespace,
         shutdown: CancellationToken,
     ) {
-        if let Ok(address) = listener.local_addr() {
+        let address = listener.local_addr().ok();
+        if let Some(address) = address {
             self.0.attempts.listen(address);
         }
         let limits = self.0.options.limits.clone();
@@ -180,6 +184,9 @@ impl Door {
             }
         }
         drop(listener);
+        if let Some(address) = address {
+            self.0.attempts.stop_listening(address);
+        }
         while let Some(ended) = connections.join_next().await {
             report_panic(ended);
         }
@@ -197,9 +204,16 @@ impl Door {
         }
         // A socket whose own address cannot be had is closed already.
         let local = stream.local_addr().ok()?;
+        let guest = match self.0.presence.enter(mapping.namespace.clone()) {
+            Ok(guest) => guest,
+            Err(over) => {
+                warn!(%peer, "connection refused: {over}");
+                return None;
+            }
+        };
         let entry = self.0.roster.enter(process::Connection { peer, local });
         let is_local = local.ip() == peer.ip();
-        Some(Task::new(Arc::clone(&self.0), stream, entry, mapping.clone(), is_local))
+        Some(Task::new(Arc::clone(&self.0), stream, entry, mapping.clone(), guest, is_local))
     }
 }
 

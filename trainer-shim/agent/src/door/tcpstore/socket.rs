@@ -16,13 +16,14 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::attempt::Attempt;
+use super::attempt::{Attempt, Unknown};
 use super::budget::{Account, BudgetExceeded};
 use super::codec::{Message, Op};
 use super::connection::{Action, Connection};
 use super::decoder::{Decoder, WireError};
 use super::mapping::{Call, CallAnswer, Mapping};
 use super::pace::Pace;
+use super::presence::{BeingCollected, Guest};
 use super::serve::Shared;
 use crate::roster::Entry;
 
@@ -53,6 +54,10 @@ enum Closed {
     Unread(Duration),
     #[error(transparent)]
     Budget(#[from] BudgetExceeded),
+    #[error(transparent)]
+    Unknown(#[from] Unknown),
+    #[error(transparent)]
+    Over(#[from] BeingCollected),
 }
 
 type Asked<T> = Option<BoxFuture<'static, Result<T, Error>>>;
@@ -77,8 +82,9 @@ pub(super) struct Task {
     may_tell_attempt: bool,
     /// Which attempt it belongs to; nothing behind the question is read until
     /// that is known.
-    asking: Option<BoxFuture<'static, Attempt>>,
-    has_told_attempt: bool,
+    asking: Option<BoxFuture<'static, (u32, Attempt)>>,
+    /// Its place in its namespace.
+    guest: Guest,
     /// No more bytes will come.
     ended: bool,
     /// What ended the input before the client did.
@@ -90,9 +96,6 @@ pub(super) struct Task {
 impl Drop for Task {
     fn drop(&mut self) {
         self.shared.open.send_modify(|open| *open -= 1);
-        if self.has_told_attempt {
-            self.shared.attempts.leave(self.connection.namespace());
-        }
     }
 }
 
@@ -104,6 +107,7 @@ impl Task {
         stream: TcpStream,
         entry: Entry,
         mapping: Mapping,
+        guest: Guest,
         local: bool,
     ) -> Task {
         shared.open.send_modify(|open| *open += 1);
@@ -121,7 +125,7 @@ impl Task {
             is_client: false,
             may_tell_attempt: local,
             asking: None,
-            has_told_attempt: false,
+            guest,
             ended: false,
             refused: None,
             unread_since: None,
@@ -131,12 +135,18 @@ impl Task {
 
     /// Serves it until it is closed.
     pub(super) async fn serve(self, peer: SocketAddr, shutdown: &CancellationToken) {
-        let closed = match self.shared.drain.admits(&self.shared.roster, &self.entry).await {
+        let shared = Arc::clone(&self.shared);
+        let closed = match shared.drain.admits(&shared.roster, &self.entry).await {
             true => self.run(shutdown).await,
             false => Closed::Drained,
         };
         match closed {
             Closed::ByClient | Closed::Stopped => debug!(%peer, reason = %closed, "closed"),
+            Closed::Unknown(_) => {
+                if let Some(left_out) = shared.attempts.may_complain() {
+                    warn!(%peer, reason = %closed, left_out, "connection closed");
+                }
+            }
             _ => warn!(%peer, reason = %closed, "connection closed"),
         }
     }
@@ -161,13 +171,7 @@ impl Task {
                 () = self.shared.fence.fallen.cancelled() => {
                     Err(Closed::Fenced(self.shared.fence.reason().to_owned()))
                 }
-                attempt = told(&mut self.asking) => {
-                    let attempt = self.shared.attempts.note(attempt);
-                    self.connection.enter_attempt(attempt);
-                    self.shared.attempts.enter(self.connection.namespace());
-                    self.has_told_attempt = true;
-                    Ok(())
-                }
+                attempt = told(&mut self.asking) => self.enter(attempt),
                 answer = settled(&mut self.call) => self.answered(answer),
                 released = settled(&mut self.wait) => self.released(released),
                 _ = self.stream.readable(), if reads => {
@@ -191,6 +195,15 @@ impl Task {
                 return closed;
             }
         }
+    }
+
+    /// Moves on into the namespace of the attempt that its process told.
+    fn enter(&mut self, told: (u32, Attempt)) -> Result<(), Closed> {
+        let here = self.guest.namespace();
+        let attempt = self.shared.attempts.judge(told, self.shared.presence.newest(here))?;
+        self.guest = self.shared.presence.enter(here.with_attempt(attempt))?;
+        self.connection.enter_attempt(attempt);
+        Ok(())
     }
 
     /// Does everything that can be done without waiting.
@@ -423,7 +436,7 @@ async fn settled<T>(asked: &mut Asked<T>) -> Result<T, Error> {
 }
 
 /// The attempt that was asked for; never ready if none was.
-async fn told(asked: &mut Option<BoxFuture<'static, Attempt>>) -> Attempt {
+async fn told(asked: &mut Option<BoxFuture<'static, (u32, Attempt)>>) -> (u32, Attempt) {
     match asked {
         Some(future) => {
             let attempt = future.await;

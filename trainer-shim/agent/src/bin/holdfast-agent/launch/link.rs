@@ -29,6 +29,7 @@ const ATTACH_PAUSE: Duration = Duration::from_millis(200);
 const START_TIME_MAX: Duration = Duration::from_secs(45);
 /// How long the last command waits for what it sent to be committed.
 const LEAVE_TIME_MAX: Duration = Duration::from_secs(30);
+/// How long an agent may take to tell how it goes.
 const STATUS_TIME_MAX: Duration = Duration::from_secs(5);
 /// Agents that are started anew under one command after they were killed.
 const RESTARTS_MAX: u32 = 5;
@@ -41,7 +42,8 @@ pub struct Start {
     flags: Vec<OsString>,
     run: Option<Name>,
     tcpstore: Vec<SocketAddr>,
-    /// Whether the ports are those of an agent that was there before.
+    /// Whether run and ports are those of an agent that was there before: it
+    /// may only be joined, for opening it anew might end the run behind it.
     again: bool,
     connect_deadline: Duration,
 }
@@ -111,6 +113,12 @@ impl Start {
                 )
             })?;
             match answer {
+                Ok(Response::Attached { run, .. })
+                    if self.run.as_ref().is_some_and(|wanted| *wanted != run) =>
+                {
+                    let socket = self.socket().display();
+                    bail!("the agent at {socket} serves run {run}, which is another one")
+                }
                 Ok(Response::Attached { job, run, address, addresses }) => {
                     return Ok((connection, Attached { job, run, address, addresses }));
                 }
@@ -167,7 +175,7 @@ impl Start {
         let program = std::env::current_exe().ok().filter(|path| path.exists());
         let program = program.unwrap_or_else(|| PathBuf::from("/proc/self/exe"));
         let mut command = Command::new(program);
-        command.arg("host").args(&self.flags);
+        command.arg("host").args(self.again.then_some("--join")).args(&self.flags);
         command.stdin(listener).stdout(Stdio::null());
         if let Some(run) = &self.run {
             command.env("HOLDFAST_RUN", run.as_str());
@@ -253,15 +261,22 @@ impl Link {
         };
     }
 
-    /// How many TCPStore clients ever came; none if the agent does not say.
-    pub async fn clients_ever(&mut self) -> Option<usize> {
-        let State::Attached(connection) = &mut self.state else { return None };
-        let answer = timeout(STATUS_TIME_MAX, connection.ask(&Request::Status {})).await;
-        match answer {
+    /// How many TCPStore clients ever came; none if the agent does not say in
+    /// time. Asked over a connection of its own: a slow agent is not gone, and
+    /// its late answer is nobody else's.
+    pub async fn clients_ever(&self) -> Option<usize> {
+        let asking = async {
+            let mut connection = Connection::open(self.start.socket()).await?;
+            connection.ask(&Request::Status {}).await
+        };
+        match timeout(STATUS_TIME_MAX, asking).await {
             Ok(Ok(Response::Status { clients_ever, .. })) => Some(clients_ever),
-            // A late answer would be taken for another's.
-            _ => {
-                self.lost();
+            Ok(_) => None,
+            Err(_) => {
+                warn!(
+                    "the agent has not answered for {STATUS_TIME_MAX:?}: it, or this host, is very \
+                     slow"
+                );
                 None
             }
         }

@@ -1,0 +1,99 @@
+//! The run that an agent serves: opened, or joined.
+
+use std::time::Duration;
+
+use holdfast_api::{Code, Command, Name, Outcome, Read, ReadOutcome, RunCommand, RunOutcome};
+use holdfast_client::{Client, Consistency, Deadline};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tracing::{info, warn};
+
+use super::{Error, Options};
+
+/// How often to say that the store does not answer yet.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(3);
+
+/// Which run an agent serves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wanted {
+    /// A new one.
+    New,
+    /// The one of this name: joined if it is the job's open run, else opened,
+    /// which ends the open one.
+    Named(Name),
+    /// The one of this name if it is open, and no other: what an agent wants
+    /// that takes the place of another. Its run may have ended meanwhile, and
+    /// even been deleted, so that opening it would end the one behind it.
+    Joined(Name),
+}
+
+/// Opens or joins the run; answers its name.
+pub(super) async fn run(client: &Client, options: &Options) -> Result<Name, Error> {
+    let name = match &options.run {
+        Wanted::New => None,
+        Wanted::Named(name) => Some(name),
+        Wanted::Joined(name) => return join(client, options, name).await,
+    };
+    let command = Command::Run(RunCommand::Open { job: options.job.clone(), run: name.cloned() });
+    let proposing = client.propose(command, Deadline::after(options.connect_deadline));
+    let answer = patiently(options, proposing).await.map_err(failed(options))?;
+    let Outcome::Run(RunOutcome::Opened { run, created, ended }) = answer.outcome else {
+        return Err(Error::OutOfTurn);
+    };
+    let job = &options.job;
+    if created {
+        info!("opened run {run} of job {job}");
+    } else {
+        info!("joined run {run} of job {job}, which was open");
+    }
+    if let Some(ended) = ended {
+        info!("this ended run {ended} of job {job}: its agents and clients can no longer write");
+    }
+    Ok(run)
+}
+
+/// Whoever writes into a run that is not open is refused, whatever happens
+/// behind this look: nothing but opening it by name makes it anew.
+async fn join(client: &Client, options: &Options, run: &Name) -> Result<Name, Error> {
+    let job = &options.job;
+    let not_open = |ended| Error::NotOpen { job: job.clone(), run: run.clone(), ended };
+    let read = Read::Runs { job: job.clone() };
+    let deadline = Deadline::after(options.connect_deadline);
+    let answer = patiently(options, client.read(read, Consistency::Linearizable, deadline)).await;
+    let outcome = match answer {
+        Ok(answer) => answer.outcome,
+        Err(error) if error.code() == Code::JobNotFound => return Err(not_open(false)),
+        Err(error) => return Err(failed(options)(error)),
+    };
+    let ReadOutcome::Runs(runs) = outcome else { return Err(Error::OutOfTurn) };
+    let found = runs.iter().find(|info| info.run == *run).ok_or_else(|| not_open(false))?;
+    if !found.open {
+        return Err(not_open(true));
+    }
+    info!("joined run {run} of job {job} again");
+    Ok(run.clone())
+}
+
+fn failed(options: &Options) -> impl Fn(holdfast_client::Error) -> Error {
+    let job = options.job.clone();
+    move |reason| Error::Open { job: job.clone(), reason: Box::new(reason) }
+}
+
+/// Says from time to time that the store has not answered yet.
+async fn patiently<T>(options: &Options, asking: impl Future<Output = T>) -> T {
+    let Options { connect_deadline, store, .. } = options;
+    let mut asking = std::pin::pin!(asking);
+    let began = Instant::now();
+    let mut progress = interval_at(began + PROGRESS_INTERVAL, PROGRESS_INTERVAL);
+    progress.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let endpoints = store.endpoints.join(",");
+    loop {
+        tokio::select! {
+            answer = &mut asking => return answer,
+            _ = progress.tick() => warn!(
+                "no leader of the store at {endpoints} answers yet; trying for {} s of {} s",
+                began.elapsed().as_secs(),
+                connect_deadline.as_secs(),
+            ),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The ports that an agent serves: taken, opened and closed.
+
+use std::net::SocketAddr;
+
+use holdfast_api::Name;
+use tokio::net::TcpListener;
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+
+use super::{Error, NewPort, PORTS_MAX};
+use crate::door::tcpstore::presence::Presence;
+use crate::door::tcpstore::serve::Door;
+use crate::namespace::Namespace;
+use crate::ports::Bound;
+
+/// The ports that are served.
+pub(super) struct Ports {
+    door: Door,
+    presence: Presence,
+    open: Vec<Open>,
+    serving: JoinSet<()>,
+    shutdown: CancellationToken,
+}
+
+/// One of them.
+struct Open {
+    address: SocketAddr,
+    namespace: Namespace,
+    /// Opened by name while the agent runs, and closed when it is over.
+    by_name: bool,
+    close: CancellationToken,
+}
+
+impl Ports {
+    pub(super) fn new(door: Door, shutdown: CancellationToken) -> Ports {
+        let presence = door.handle().presence().clone();
+        Ports { door, presence, open: Vec::new(), serving: JoinSet::new(), shutdown }
+    }
+
+    /// Whether nothing is served any more: drained, the doors end before they
+    /// are told to.
+    pub(super) fn is_empty(&self) -> bool {
+        self.serving.is_empty()
+    }
+
+    /// Ready when one of them has ended, or at once if there is none.
+    pub(super) async fn one_ends(&mut self) {
+        if let Some(ended) = self.serving.join_next().await {
+            report_panic(ended);
+        }
+    }
+
+    pub(super) fn serve(
+        &mut self,
+        listener: TcpListener,
+        address: SocketAddr,
+        namespace: Namespace,
+    ) {
+        self.start(listener, address, namespace, false);
+    }
+
+    fn start(
+        &mut self,
+        listener: TcpListener,
+        address: SocketAddr,
+        namespace: Namespace,
+        by_name: bool,
+    ) {
+        let close = self.shutdown.child_token();
+        self.serving.spawn(self.door.clone().run(listener, namespace.clone(), close.clone()));
+        self.open.push(Open { address, namespace, by_name, close });
+    }
+
+    /// Opens a port, or answers the one that serves the same; `first` are those
+    /// from the start.
+    pub(super) fn add(&mut self, port: NewPort, first: &[SocketAddr]) -> Result<SocketAddr, Error> {
+        match port {
+            NewPort::At(address) => self.add_at(address, first),
+            NewPort::Named(name) => self.add_named(name),
+        }
+    }
+
+    fn add_at(&mut self, address: SocketAddr, first: &[SocketAddr]) -> Result<SocketAddr, Error> {
+        if self.open.iter().any(|open| open.address == address) {
+            return Ok(address);
+        }
+        let namespace = namespace_of(address, first);
+        let bound = self.room_for(|| take(address))?;
+        if let Some(name) = namespace.name() {
+            self.presence.keep(name)?;
+        }
+        self.listen(bound, namespace, false)
+    }
+
+    fn add_named(&mut self, name: Name) -> Result<SocketAddr, Error> {
+        let namespace = Namespace::named(name.clone());
+        let same = |open: &&Open| open.namespace == namespace;
+        // A number may be the name of a port that stays.
+        if let Some(lasting) = self.open.iter().filter(same).find(|open| !open.by_name) {
+            return Ok(lasting.address);
+        }
+        if let Some(open) = self.open.iter().find(same) {
+            self.presence.open(&name)?;
+            return Ok(open.address);
+        }
+        let bound =
+            self.room_for(|| Bound::take_free().map_err(|reason| Error::NoFreePort { reason }))?;
+        self.presence.open(&name)?;
+        self.listen(bound, namespace, true)
+    }
+
+    fn room_for(&self, take: impl Fn() -> Result<Bound, Error>) -> Result<Bound, Error> {
+        if self.open.len() >= PORTS_MAX { Err(Error::TooManyPorts) } else { take() }
+    }
+
+    fn listen(
+        &mut self,
+        bound: Bound,
+        namespace: Namespace,
+        by_name: bool,
+    ) -> Result<SocketAddr, Error> {
+        let address = bound.address();
+        self.start(listen(bound)?, address, namespace.clone(), by_name);
+        info!("port {address} is open: namespace {namespace}");
+        Ok(address)
+    }
+
+    /// Closes the port that was opened by this name.
+    pub(super) fn close(&mut self, name: &Name) {
+        self.open.retain(|open| {
+            let closes = open.by_name && open.namespace.name() == Some(name);
+            if closes {
+                info!("port {} is closed: namespace {name} is over", open.address);
+                open.close.cancel();
+            }
+            !closes
+        });
+    }
+}
+
+fn report_panic(ended: Result<(), JoinError>) {
+    if let Err(error) = ended {
+        error!(%error, "a port ended in a defect of the agent");
+    }
+}
+
+/// The first port has the run's own keys, any other the namespace of its
+/// number.
+pub(super) fn namespace_of(address: SocketAddr, ports: &[SocketAddr]) -> Namespace {
+    if ports.first().is_some_and(|first| first.port() == address.port()) {
+        Namespace::first()
+    } else {
+        Namespace::of_port(address.port())
+    }
+}
+
+pub(super) fn take_ports(addresses: &[SocketAddr]) -> Result<Vec<Bound>, Error> {
+    if addresses.len() > PORTS_MAX {
+        return Err(Error::TooManyPorts);
+    }
+    if addresses.is_empty() {
+        let bound = Bound::take_free().map_err(|reason| Error::NoFreePort { reason })?;
+        return Ok(vec![bound]);
+    }
+    addresses.iter().map(|address| take(*address)).collect()
+}
+
+fn take(address: SocketAddr) -> Result<Bound, Error> {
+    Bound::take(address).map_err(|reason| Error::Listen { address, reason })
+}
+
+pub(super) fn listen(bound: Bound) -> Result<TcpListener, Error> {
+    let address = bound.address();
+    bound.listen().map_err(|reason| Error::Listen { address, reason })
+}
