@@ -95,8 +95,8 @@ impl Calls {
         self.open.insert(id, call);
         if lead == id {
             self.hold_or_enqueue(id);
-        } else if not_before.is_none() {
-            self.release(lead);
+        } else {
+            self.hasten(lead, not_before);
         }
     }
 
@@ -110,14 +110,33 @@ impl Calls {
         }
     }
 
-    /// Somebody who does not wait has joined a read.
-    fn release(&mut self, id: CallId) {
+    /// Somebody who waits until then at most, or not at all, has joined a read.
+    fn hasten(&mut self, id: CallId, by: Option<Instant>) {
         let Some(call) = self.open.get_mut(&id) else { return };
-        if let Some(at) = call.not_before.take()
+        // None comes before every time.
+        if let Some(at) = call.not_before
+            && by < Some(at)
             && self.held.remove(&(at, id))
         {
-            self.enqueue(id);
+            call.not_before = by;
+            self.hold_or_enqueue(id);
         }
+    }
+
+    /// Makes a caller the lead of a read that is not on the wire. It is held
+    /// back no longer than the most hurried of those who share it would be.
+    fn lead_on(&mut self, id: CallId) {
+        let hurried = match self.open.get(&id).map(|call| &call.ask) {
+            Some(Ask::Read { read, .. }) => {
+                let sharers = self.flights.sharers(read);
+                sharers.filter_map(|id| self.open.get(&id)).map(|call| call.not_before).min()
+            }
+            _ => None,
+        };
+        if let (Some(hurried), Some(call)) = (hurried, self.open.get_mut(&id)) {
+            call.not_before = hurried;
+        }
+        self.hold_or_enqueue(id);
     }
 
     /// Nobody waits for this call any more.
@@ -328,7 +347,7 @@ impl Calls {
         if let Ask::Read { read, stale: false, .. } = &call.ask {
             match self.flights.leave(read, id) {
                 Left::Nothing => {}
-                Left::Leads(next) => self.hold_or_enqueue(next),
+                Left::Leads(next) => self.lead_on(next),
                 Left::Succeeds(heir) => {
                     let progress = std::mem::take(&mut call.progress);
                     self.succeed(heir, progress, delayed);
@@ -350,7 +369,7 @@ impl Calls {
             None if delayed => {
                 self.delayed.insert(heir);
             }
-            None => self.hold_or_enqueue(heir),
+            None => self.lead_on(heir),
         }
     }
 

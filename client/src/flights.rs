@@ -70,6 +70,12 @@ impl Flights {
         self.0.get(read).map(|flight| flight.lead)
     }
 
+    /// All who are to have the lead's answer, and the lead itself.
+    pub(crate) fn sharers(&self, read: &Read) -> impl Iterator<Item = CallId> {
+        let flight = self.0.get(read).into_iter();
+        flight.flat_map(|flight| std::iter::once(flight.lead).chain(flight.aboard.iter().copied()))
+    }
+
     /// Takes out everybody who shares what the lead was told.
     pub(crate) fn take_aboard(&mut self, read: &Read, lead: CallId) -> VecDeque<CallId> {
         match self.0.get_mut(read) {

@@ -147,6 +147,48 @@ fn who_does_not_wait_takes_those_along_that_do() {
 }
 
 #[test]
+fn who_does_not_wait_is_not_held_back_by_who_came_before() {
+    let mut bench = Bench::new();
+    let first = bench.read(false);
+    let sent = bench.sent();
+    let patient = bench.read_at(bench.now + SECOND);
+    let hasty = bench.read(false);
+    bench.reply(sent[0].id, seen(5));
+    assert_eq!(revision(first), 5);
+    let sent = bench.sent();
+    assert_eq!(sent.len(), 1, "one of those behind it does not wait for company");
+    bench.reply(sent[0].id, seen(6));
+    assert_eq!([patient, hasty].map(revision), [6, 6]);
+}
+
+#[test]
+fn who_does_not_wait_is_not_held_back_by_who_succeeds_the_lead() {
+    let mut bench = Bench::new();
+    let [lead, heir] = [SECOND, 2 * SECOND].map(|pause| bench.read_at(bench.now + pause));
+    let hasty = bench.read(false);
+    bench.calls.abandon(lead.id);
+    let sent = bench.sent();
+    assert_eq!(sent.len(), 1);
+    bench.reply(sent[0].id, seen(5));
+    assert_eq!([heir, hasty].map(revision), [5, 5]);
+}
+
+#[test]
+fn who_waits_a_shorter_time_than_the_lead_is_held_no_longer() {
+    let mut bench = Bench::new();
+    let longest = bench.read_at(bench.now + 3 * SECOND);
+    let [shorter, shortest] = [2, 1].map(|seconds| bench.read_at(bench.now + seconds * SECOND));
+    assert_eq!(bench.calls.next_tick(), Some(bench.now + SECOND));
+    bench.calls.abandon(longest.id);
+    bench.pass(SECOND);
+    let sent = bench.sent();
+    assert_eq!(sent.len(), 1);
+    bench.reply(sent[0].id, seen(5));
+    assert_eq!([shorter, shortest].map(revision), [5, 5]);
+    assert!(bench.calls.open.is_empty() && bench.calls.next_tick().is_none());
+}
+
+#[test]
 fn a_final_problem_reaches_everybody_who_shares_the_read() {
     let mut bench = Bench::new();
     let shared = [bench.read(false), bench.read(false)];
@@ -206,18 +248,23 @@ fn happenings() -> impl Strategy<Value = Vec<Happening>> {
 proptest! {
     /// Whatever is lost, turned away or given up, and though the node answers
     /// with the oldest state that it may: nobody sees a state from before the
-    /// question, everybody gets an answer, and one read at most is on the wire.
+    /// question, everybody gets an answer, one read at most is on the wire, and
+    /// nothing keeps back who does not wait for company.
     #[test]
     fn nobody_is_answered_from_before_the_question(happenings in happenings()) {
         let mut bench = Bench::new();
         let mut state: Revision = 1;
         let mut open: Vec<(Revision, Open<ReadAnswer>)> = Vec::new();
+        let mut hasty = std::collections::BTreeSet::new();
         // The read on the wire, with the state at which it was sent.
         let mut on_wire: Option<(u64, Revision)> = None;
         let ending = (0..8).flat_map(|_| [Happening::Send, Happening::Answer]);
         for happening in happenings.into_iter().chain(ending) {
             match happening {
-                Happening::Ask => open.push((state, bench.read(false))),
+                Happening::Ask => {
+                    open.push((state, bench.read(false)));
+                    hasty.insert(bench.next_call);
+                }
                 Happening::AskLater(seconds) => {
                     let at = bench.now + SECOND * u32::try_from(seconds).unwrap();
                     open.push((state, bench.read_at(at)));
@@ -230,6 +277,8 @@ proptest! {
                         on_wire = Some((request.id, state));
                     }
                     prop_assert!(bench.calls.on_wire.len() <= 1, "two at once");
+                    let waits = bench.calls.open.keys().any(|id| hasty.contains(id));
+                    prop_assert!(!waits || !bench.calls.on_wire.is_empty(), "kept back");
                 }
                 Happening::Answer => if let Some((id, at)) = on_wire.take() {
                     bench.reply(id, seen(at));
