@@ -205,9 +205,7 @@ impl Node {
     pub async fn propose(&self, proposal: Proposal) -> Result<Answer, Problem> {
         let (done, answer) = oneshot::channel();
         self.submit(proposal, Box::new(|result| drop(done.send(result))));
-        answer.await.unwrap_or_else(|_| {
-            Err(Problem::unknown(Code::Unavailable, "this node is stopping; retry elsewhere"))
-        })
+        answer.await.unwrap_or_else(|_| Err(unheard()))
     }
 
     /// A command that the log should not even carry.
@@ -417,12 +415,20 @@ impl Node {
         let (done, answer) = oneshot::channel();
         let proposal = Proposal { session: None, command };
         self.inner.proposer.submit(proposal, Box::new(|result| drop(done.send(result))));
-        let answer = answer.await.unwrap_or_else(|_| Err(Problem::not_leader(None)))?;
+        let answer = answer.await.unwrap_or_else(|_| Err(unheard()))?;
         match answer.outcome {
             Outcome::Refused(refusal) => Err(refusal.into()),
             _ => Ok(()),
         }
     }
+}
+
+/// Nobody heard what became of a command: it may be in the log.
+fn unheard() -> Problem {
+    Problem::unknown(
+        Code::Unavailable,
+        "this node stopped while the command was under way; retry in the same session",
+    )
 }
 
 /// Refuses what only the leader itself may propose: log time, feature level,

@@ -18,6 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::clock::{LogClock, TICK};
 use crate::raft::Consensus;
+use crate::raft::types::Done as EntryDone;
 use crate::storage::SharedState;
 
 /// Most commands waiting to be proposed; more are refused as `overloaded`.
@@ -214,7 +215,7 @@ impl Task {
             commands.insert(0, Proposal { session: None, command });
         }
         let consensus = self.consensus.clone();
-        let done = Box::new(move |result| tell(dones, result, usize::from(announces)));
+        let done = EntryDone::new(move |result| tell(dones, result, usize::from(announces)));
         async move {
             let proposed = consensus.propose(Entry { time, commands }, done).await;
             proposed.map_err(|_| announces.then_some(term))

@@ -260,7 +260,7 @@ impl Consensus {
         let Err(error) = self.raft.client_write(entry.clone()).await else { return Ok(()) };
         let problem = self.write_problem(error);
         if let Some(done) = entry.take_done() {
-            done(Err(problem.clone()));
+            done.tell(Err(problem.clone()));
         }
         Err(problem)
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use holdfast_api::{Answer, Entry, Problem};
+use holdfast_api::{Answer, Code, Entry, Problem};
 use holdfast_machine::{decode_entry, encode_entry};
 use parking_lot::Mutex;
 
@@ -54,9 +54,38 @@ impl fmt::Display for NodeAddress {
     }
 }
 
+/// Hears what became of an entry.
+type Listener = Box<dyn FnOnce(Result<Vec<Answer>, Problem>) + Send>;
+
 /// Hears once what became of an entry: the answers to its commands, in their
-/// order.
-pub type Done = Box<dyn FnOnce(Result<Vec<Answer>, Problem>) + Send>;
+/// order. Dropped untold it says that nobody knows: the entry may be committed,
+/// and a retry in the same session finds out.
+pub struct Done(Option<Listener>);
+
+impl Done {
+    /// Calls back once.
+    pub fn new(listener: impl FnOnce(Result<Vec<Answer>, Problem>) + Send + 'static) -> Done {
+        Done(Some(Box::new(listener)))
+    }
+
+    /// Tells what became of the entry.
+    pub fn tell(mut self, result: Result<Vec<Answer>, Problem>) {
+        if let Some(listener) = self.0.take() {
+            listener(result);
+        }
+    }
+}
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        if let Some(listener) = self.0.take() {
+            listener(Err(Problem::unknown(
+                Code::Unavailable,
+                "this node stopped while the command was under way; retry in the same session",
+            )));
+        }
+    }
+}
 
 /// The application's part of a log entry. Cloning is cheap.
 ///

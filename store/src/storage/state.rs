@@ -106,13 +106,23 @@ impl StateMachine {
         self.snapshots.offload()
     }
 
-    /// Applies some entries under one lock, then answers.
+    /// Applies some entries under one lock, then answers. Entries before one
+    /// that cannot be applied are applied and answered all the same.
     fn apply_chunk(
         &self,
         chunk: Vec<Result<EntryResponder<TypeConfig>, io::Error>>,
     ) -> Result<(), io::Error> {
-        let entries = chunk.into_iter().map(|item| item.and_then(Prepared::new));
-        let entries = entries.collect::<Result<Vec<_>, _>>()?;
+        let mut unreadable = Ok(());
+        let prepare = |item: Result<_, io::Error>| item.and_then(Prepared::new);
+        // What follows is dropped, and whoever waits for it hears so.
+        let readable = |item: Result<Prepared, io::Error>| match item {
+            Ok(prepared) => Some(prepared),
+            Err(error) => {
+                unreadable = Err(error);
+                None
+            }
+        };
+        let entries: Vec<Prepared> = chunk.into_iter().map(prepare).map_while(readable).collect();
         let mut effects = Vec::new();
         let mut garbage = Vec::new();
         let mut applied = Vec::with_capacity(entries.len());
@@ -135,7 +145,7 @@ impl StateMachine {
         }
         for (answers, done, responder) in applied {
             if let Some(done) = done {
-                done(Ok(answers));
+                done.tell(Ok(answers));
             }
             if let Some(responder) = responder {
                 responder.send(());
@@ -144,7 +154,7 @@ impl StateMachine {
         if !garbage.is_empty() {
             self.offload().discard(garbage);
         }
-        Ok(())
+        unreadable
     }
 }
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::stream;
-use holdfast_api::{ClusterCommand, Command, Entry, Proposal};
+use holdfast_api::{Answer, ClusterCommand, Command, Effectiveness, Entry, Problem, Proposal};
 use holdfast_machine::{Effect, FEATURE_LEVEL};
 use holdfast_store::raft::record::SnapshotMetaRecord;
-use holdfast_store::raft::types::{LogEntry, RaftEntry, RaftPayload};
+use holdfast_store::raft::types::{Done, LogEntry, RaftEntry, RaftPayload};
 use holdfast_store::storage::memory::MemoryDisk;
 use holdfast_store::storage::snapshot::SnapshotOptions;
 use holdfast_store::storage::{
@@ -21,8 +21,8 @@ use parking_lot::Mutex;
 use tokio::io::AsyncReadExt;
 
 use crate::support::{
-    CLUSTER, append, blank, entry, files, flip, folder, id, kill_image, members, open, refused,
-    reopen, sink, vote,
+    CLUSTER, append, blank, entry, files, flip, folder, id, kill_image, members, open, put,
+    refused, reopen, sink, vote,
 };
 
 async fn apply(machine: &mut StateMachine, entries: Vec<RaftEntry>) -> io::Result<()> {
@@ -109,6 +109,42 @@ async fn effects_come_in_log_order_and_outside_the_lock() {
     let revisions = recorder.revisions.lock().clone();
     assert!(revisions.len() >= 300);
     assert!(revisions.is_sorted(), "{revisions:?}");
+}
+
+type Heard = Arc<Mutex<Vec<(u64, Result<Vec<Answer>, Problem>)>>>;
+
+/// An entry made on this node, and what its maker hears.
+fn own(index: u64, entry: Entry, heard: &Heard) -> RaftEntry {
+    let heard = Arc::clone(heard);
+    let done = Done::new(move |result| heard.lock().push((index, result)));
+    let payload = RaftPayload::Normal(LogEntry::new(entry, Some(done)));
+    RaftEntry { log_id: id(1, index), payload }
+}
+
+#[tokio::test]
+async fn whoever_waits_beside_an_entry_that_cannot_be_applied_hears_what_is_known() {
+    let heard = Heard::default();
+    let mut machine = machine().await;
+    let broken = LogEntry::from_encoded(Bytes::from_static(b"from the future"));
+    let broken = RaftEntry { log_id: id(1, 2), payload: RaftPayload::Normal(broken) };
+    let [before, behind] = [1, 3].map(|index| own(index, put(index, "k", b"v"), &heard));
+    let chunk = vec![members(1, 0), before, broken, behind];
+    apply(&mut machine, chunk).await.unwrap_err();
+
+    let level = Command::Cluster(ClusterCommand::SetFeatureLevel { level: FEATURE_LEVEL + 1 });
+    let commands = vec![Proposal { session: None, command: level }];
+    apply(&mut machine, vec![own(4, Entry { time: 1, commands }, &heard)]).await.unwrap_err();
+
+    let mut heard = std::mem::take(&mut *heard.lock());
+    heard.sort_by_key(|(index, _)| *index);
+    let [(1, Ok(answers)), (3, Err(behind)), (4, Err(unsupported))] = &heard[..] else {
+        panic!("{heard:?}")
+    };
+    assert_eq!(answers.len(), 1, "it was applied and is answered");
+    for problem in [behind, unsupported] {
+        assert_eq!(problem.outcome, Effectiveness::Unknown, "it is in the log");
+        assert!(problem.retryable);
+    }
 }
 
 #[tokio::test]
