@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use holdfast_api::NodeId;
 use openraft::storage::IOFlushed;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::task::TaskTracker;
 
@@ -222,17 +223,18 @@ impl Queue {
 
     /// Adds a request and, while things are quiet, writes it before it
     /// returns: two threads less are woken before it is durable and answered.
-    /// Blocks for about a sync of a quick disk.
+    /// Blocks for about a sync of a quick disk. One that stalls holds up the
+    /// caller's task alone: another thread goes on with the others.
     pub fn push_and_write(&self, request: Request) {
         let Some(mut state) = self.add(request) else { return };
-        if !(self.callers_write && state.is_quiet()) {
+        if !(self.callers_write && state.is_quiet() && may_block()) {
             drop(state);
             return self.notify();
         }
         let taken = state.take();
         state.writing = true;
         drop(state);
-        self.commit(taken);
+        self.commit(taken, By::Caller);
     }
 
     /// None if it was refused.
@@ -434,13 +436,18 @@ impl Drop for Writing<'_> {
 
 impl Queue {
     /// Writes a batch and completes its requests. False if that failed.
-    fn commit(&self, taken: Taken) -> bool {
+    fn commit(&self, taken: Taken, by: By) -> bool {
         let Taken { batch, bytes, done, garbage } = taken;
         let entries = batch.operations.iter().filter(|o| matches!(o, Operation::Append(_))).count();
         let synced = batch.sync;
         let writing = Writing { queue: self, begun: Instant::now() };
         let empty = batch.operations.is_empty();
-        let result = if empty { Ok(()) } else { self.backend.lock().write(batch) };
+        let write = || self.backend.lock().write(batch);
+        let result = match by {
+            _ if empty => Ok(()),
+            By::Writer => write(),
+            By::Caller => tokio::task::block_in_place(write),
+        };
         // Whoever hears of a failure finds it noted.
         match &result {
             Ok(()) => {
@@ -459,6 +466,19 @@ impl Queue {
     }
 }
 
+/// Who writes a batch.
+enum By {
+    /// The writer, which may block.
+    Writer,
+    /// A task that appends, see [`may_block`].
+    Caller,
+}
+
+/// Whether a task may block here: where another thread can take over.
+fn may_block() -> bool {
+    Handle::try_current().is_ok_and(|at| at.runtime_flavor() == RuntimeFlavor::MultiThread)
+}
+
 struct Worker {
     queue: Arc<Queue>,
 }
@@ -466,7 +486,7 @@ struct Worker {
 impl Worker {
     fn run(self) {
         while let Some(taken) = self.queue.next() {
-            if !self.queue.commit(taken) {
+            if !self.queue.commit(taken, By::Writer) {
                 break;
             }
         }
@@ -475,7 +495,7 @@ impl Worker {
     async fn run_as_task(self, mut latency: Box<dyn FnMut() -> Duration + Send>) {
         while let Some(taken) = self.queue.next_as_task().await {
             tokio::time::sleep(latency()).await;
-            if !self.queue.commit(taken) {
+            if !self.queue.commit(taken, By::Writer) {
                 break;
             }
         }

@@ -285,7 +285,7 @@ async fn append_quietly(log: &mut LogStore, count: u64) -> Vec<Result<(), std::i
     results
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_quiet_follower_writes_on_the_thread_that_appends_and_a_leader_never_does() {
     let here = std::thread::current().id();
     for (node, own) in [(2, true), (1, false)] {
@@ -300,7 +300,64 @@ async fn a_quiet_follower_writes_on_the_thread_that_appends_and_a_leader_never_d
     }
 }
 
-#[tokio::test]
+/// Stalls where the thread that appends writes, until it is told to go on.
+struct Stalls {
+    begun: mpsc::Sender<()>,
+    go_on: mpsc::Receiver<()>,
+}
+
+impl LogBackend for Stalls {
+    fn load(&mut self) -> Result<LogImage, StorageError> {
+        Ok(LogImage::default())
+    }
+
+    fn write(&mut self, _: Batch) -> Result<(), StorageError> {
+        if std::thread::current().name() != Some("log-writer") {
+            let _ = self.begun.send(());
+            let _ = self.go_on.recv();
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_disk_that_stalls_a_quiet_follower_holds_up_nothing_else() {
+    const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
+    let ((begun, began), (go_on, gate)) = (mpsc::channel(), mpsc::channel());
+    let identity = Some(Identity::new("cluster".into(), 2, 7));
+    let image = LogImage { identity, ..LogImage::default() };
+    let backend = Box::new(Stalls { begun, go_on: gate });
+    let mut log = LogStore::start(backend, image, Writer::Thread, Arc::default()).unwrap();
+
+    // As on a machine with two processors: one thread serves.
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
+    let appending = runtime.spawn(async move {
+        for index in 0.. {
+            let (flushed, done) = callback();
+            log.append([blank(1, index)], flushed).await.unwrap();
+            done.await.unwrap().unwrap();
+            let pause = std::time::Duration::from_millis(2);
+            if tokio::time::timeout(pause, &mut stopped).await.is_ok() {
+                break;
+            }
+        }
+        log.close().await;
+    });
+    began.recv_timeout(PATIENCE).expect("a quiet follower writes on the thread that appends");
+    let (tell, told) = mpsc::channel();
+    runtime.spawn(async move {
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        let _ = tell.send(());
+    });
+    let others_go_on = told.recv_timeout(PATIENCE);
+    drop((go_on, stop));
+    runtime.block_on(appending).unwrap();
+    others_go_on.expect("who answers heartbeats and health checks waits for the disk");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_failure_on_the_thread_that_appends_stops_the_log_like_any_other() {
     let (mut log, _) = log_of(2, Some(2));
     let results = append_quietly(&mut log, 2).await;
