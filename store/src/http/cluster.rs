@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 
 use super::App;
 use super::kv::change::WrittenAnswer;
-use super::kv::{Mark, Seen, ask, propose, unfitting, unfitting_read};
+use super::kv::{Mark, Seen, ask, commit, unfitting_read};
 use super::problem::extract::{Body, InSession, Params, SessionHeaders};
 use super::problem::{AdminProblems, ChangeProblems, Failure, ReadProblems};
 
@@ -25,6 +25,11 @@ use super::problem::{AdminProblems, ChangeProblems, Failure, ReadProblems};
 const SESSION_TTL_MS_DEFAULT: u64 = 600_000;
 
 type Answered<T> = Result<Json<T>, Failure>;
+
+/// The answer to a command whose outcome tells nothing but that it was applied.
+fn written(expected: &Outcome) -> impl FnOnce(&Outcome, Mark) -> Option<WrittenAnswer> {
+    move |outcome, mark| (outcome == expected).then_some(WrittenAnswer { mark })
+}
 
 /// How a session is opened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -78,12 +83,13 @@ pub async fn open_session(
         Nonce(random.next_u64(), random.next_u64())
     });
     let command = Command::Session(SessionCommand::Open { nonce, ttl_ms });
-    match propose(&app, None, command).await? {
-        (Outcome::Session(SessionOutcome::Opened { session, ttl_ms, window }), mark) => {
-            Ok(Json(SessionAnswer { session, ttl_ms, window, mark }))
+    let fitting = |outcome: &Outcome, mark| match *outcome {
+        Outcome::Session(SessionOutcome::Opened { session, ttl_ms, window }) => {
+            Some(SessionAnswer { session, ttl_ms, window, mark })
         }
-        (other, mark) => Err(unfitting(&other, mark)),
-    }
+        _ => None,
+    };
+    commit(&app, None, command, fitting).await
 }
 
 /// Counts as use of the session.
@@ -97,10 +103,8 @@ pub async fn keep_session(
     Body(SessionRequest { session }): Body<SessionRequest>,
 ) -> Answered<WrittenAnswer> {
     let command = Command::Session(SessionCommand::KeepAlive { session });
-    match propose(&app, None, command).await? {
-        (Outcome::Session(SessionOutcome::Kept), mark) => Ok(Json(WrittenAnswer { mark })),
-        (other, mark) => Err(unfitting(&other, mark)),
-    }
+    let expected = Outcome::Session(SessionOutcome::Kept);
+    commit(&app, None, command, written(&expected)).await
 }
 
 /// Ends a session; one that is gone is not an error.
@@ -114,10 +118,8 @@ pub async fn close_session(
     Body(SessionRequest { session }): Body<SessionRequest>,
 ) -> Answered<WrittenAnswer> {
     let command = Command::Session(SessionCommand::Close { session });
-    match propose(&app, None, command).await? {
-        (Outcome::Session(SessionOutcome::Closed), mark) => Ok(Json(WrittenAnswer { mark })),
-        (other, mark) => Err(unfitting(&other, mark)),
-    }
+    let expected = Outcome::Session(SessionOutcome::Closed);
+    commit(&app, None, command, written(&expected)).await
 }
 
 /// A run to end or to delete.
@@ -160,12 +162,13 @@ pub async fn open_run(
     Body(Scope { job, run }): Body<Scope>,
 ) -> Answered<RunAnswer> {
     let command = Command::Run(RunCommand::Open { job, run });
-    match propose(&app, session, command).await? {
-        (Outcome::Run(RunOutcome::Opened { run, created, ended }), mark) => {
-            Ok(Json(RunAnswer { run, created, ended, mark }))
+    let fitting = |outcome: &Outcome, mark| match outcome.clone() {
+        Outcome::Run(RunOutcome::Opened { run, created, ended }) => {
+            Some(RunAnswer { run, created, ended, mark })
         }
-        (other, mark) => Err(unfitting(&other, mark)),
-    }
+        _ => None,
+    };
+    commit(&app, session, command, fitting).await
 }
 
 /// Ends a run: it stays readable, writes to it are refused.
@@ -180,10 +183,8 @@ pub async fn end_run(
     Body(RunRequest { job, run }): Body<RunRequest>,
 ) -> Answered<WrittenAnswer> {
     let command = Command::Run(RunCommand::End { job, run });
-    match propose(&app, session, command).await? {
-        (Outcome::Run(RunOutcome::Ended), mark) => Ok(Json(WrittenAnswer { mark })),
-        (other, mark) => Err(unfitting(&other, mark)),
-    }
+    let expected = Outcome::Run(RunOutcome::Ended);
+    commit(&app, session, command, written(&expected)).await
 }
 
 /// Deletes an ended run with its keys.
@@ -198,10 +199,8 @@ pub async fn delete_run(
     Body(RunRequest { job, run }): Body<RunRequest>,
 ) -> Answered<WrittenAnswer> {
     let command = Command::Run(RunCommand::Delete { job, run });
-    match propose(&app, session, command).await? {
-        (Outcome::Run(RunOutcome::Deleted), mark) => Ok(Json(WrittenAnswer { mark })),
-        (other, mark) => Err(unfitting(&other, mark)),
-    }
+    let expected = Outcome::Run(RunOutcome::Deleted);
+    commit(&app, session, command, written(&expected)).await
 }
 
 /// A job to delete.
@@ -239,12 +238,13 @@ pub async fn delete_job(
     Body(JobRequest { job }): Body<JobRequest>,
 ) -> Answered<JobDeletedAnswer> {
     let command = Command::Run(RunCommand::DeleteJob { job });
-    match propose(&app, session, command).await? {
-        (Outcome::Run(RunOutcome::JobDeleted { runs, left }), mark) => {
-            Ok(Json(JobDeletedAnswer { runs, left, mark }))
+    let fitting = |outcome: &Outcome, mark| match *outcome {
+        Outcome::Run(RunOutcome::JobDeleted { runs, left }) => {
+            Some(JobDeletedAnswer { runs, left, mark })
         }
-        (other, mark) => Err(unfitting(&other, mark)),
-    }
+        _ => None,
+    };
+    commit(&app, session, command, fitting).await
 }
 
 /// Whose runs.
@@ -497,12 +497,11 @@ pub async fn set_limits(
     let limits =
         overlay(&present, wanted).map_err(|why| Failure::invalid(StatusCode::BAD_REQUEST, why))?;
     let command = ClusterCommand::SetLimits { limits: limits.clone() };
-    match propose(&app, session, Command::Cluster(command)).await? {
-        (Outcome::Cluster(_), mark) => {
-            Ok(Json(LimitsAnswer { limits, seen: Seen { revision: mark.revision, stale: false } }))
-        }
-        (other, mark) => Err(unfitting(&other, mark)),
-    }
+    let fitting = |outcome: &Outcome, mark: Mark| {
+        let seen = Seen { revision: mark.revision, stale: false };
+        matches!(outcome, Outcome::Cluster(_)).then_some(LimitsAnswer { limits, seen })
+    };
+    commit(&app, session, Command::Cluster(command), fitting).await
 }
 
 /// The limits with some of them changed. A misspelt one must not pass for a

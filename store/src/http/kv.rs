@@ -13,6 +13,7 @@ pub mod change;
 pub mod park;
 pub mod read;
 
+use axum::Json;
 use holdfast_api::{
     Answer, Code, Command, Effectiveness, Outcome, Problem, Proposal, Read, ReadAnswer,
     ReadOutcome, Revision, SessionRef,
@@ -45,7 +46,7 @@ pub struct Seen {
 }
 
 /// Commits a command; a refusal of the state machine is a failure here.
-pub async fn propose(
+async fn propose(
     app: &App,
     session: Option<SessionRef>,
     command: Command,
@@ -62,6 +63,17 @@ pub async fn propose(
     }
 }
 
+/// Commits a command and picks the answer that fits it.
+pub async fn commit<T>(
+    app: &App,
+    session: Option<SessionRef>,
+    command: Command,
+    fitting: impl FnOnce(&Outcome, Mark) -> Option<T>,
+) -> Result<Json<T>, Failure> {
+    let (outcome, mark) = propose(app, session, command).await?;
+    fitting(&outcome, mark).map(Json).ok_or_else(|| unfitting(&outcome, mark))
+}
+
 /// Asks the state.
 pub async fn ask(app: &App, read: Read, stale: bool) -> Result<(ReadOutcome, Seen), Failure> {
     app.metrics().asked();
@@ -73,7 +85,7 @@ pub async fn ask(app: &App, read: Read, stale: bool) -> Result<(ReadOutcome, See
 }
 
 /// The answer is not one to this command.
-pub fn unfitting(outcome: &Outcome, mark: Mark) -> Failure {
+fn unfitting(outcome: &Outcome, mark: Mark) -> Failure {
     if mark.replayed {
         let message = "this sequence of the session carried another command before; give each command a sequence of its own";
         return Problem::refused(Code::Conflict, message).into();

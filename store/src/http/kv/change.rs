@@ -9,7 +9,7 @@ use holdfast_api::{
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Mark, propose, unfitting};
+use super::{Mark, commit};
 use crate::http::App;
 use crate::http::problem::extract::{Body, InSession, SessionHeaders};
 use crate::http::problem::{ChangeProblems, Failure};
@@ -189,12 +189,11 @@ async fn change<T>(
     op: KvOp,
     fitting: impl FnOnce(&KvOutcome, Mark) -> Option<T>,
 ) -> Answered<T> {
-    let (outcome, mark) = propose(app, session, Command::Kv { scope, op }).await?;
-    let answer = match &outcome {
+    let fitting = |outcome: &Outcome, mark| match outcome {
         Outcome::Kv(outcome) => fitting(outcome, mark),
         _ => None,
     };
-    answer.map(Json).ok_or_else(|| unfitting(&outcome, mark))
+    commit(app, session, Command::Kv { scope, op }, fitting).await
 }
 
 fn written(outcome: &KvOutcome, mark: Mark) -> Option<WrittenAnswer> {
@@ -378,6 +377,7 @@ pub async fn transaction(
 mod tests {
     use serde_json::{Value, from_value, json, to_value};
 
+    use super::super::unfitting;
     use super::*;
 
     fn scope(job: &str, run: Option<&str>) -> Scope {
