@@ -58,7 +58,7 @@
 //! | command | document |
 //! | --- | --- |
 //! | `status` | [`Status`](holdfast_api::Status): with `agents`: `{"cluster_id", "leader": id or null, "term", "revision", "feature_level", "answered_by", "nodes": [{"id", "address", "role", "voter", "last_log", "applied", "snapshot", "version", "feature_level"}], "limits"}` |
-//! | `agent list` | [`Agents`](holdfast_api::Agents): `{"agents": [{"job", "run", "host", "pid", "version", "listens", "draining", "clients": [{"pid", "rank", "from", "connections"}], "waits", "node", "told_ms_ago"}], "unreachable": [id], "left_out", "others": [{"job", "run", "keys", "keys_left_out", "at_least", "blocked_ms", "node"}], "others_left_out"}` |
+//! | `agent list` | [`Agents`](holdfast_api::Agents): `{"agents": [{"job", "run", "host", "pid", "version", "listens", "draining", "clients": [{"pid", "rank", "from", "connections"}], "waits", "node", "told_ms_ago"}], "unreachable": [id], "older": [id], "left_out", "others": [{"job", "run", "keys", "keys_left_out", "at_least", "blocked_ms", "node"}], "others_left_out"}` |
 //! | `waits` | `{"waits": [{"job", "run", "missing": in words or null, "keys", "at_least", "blocked_ms", "waiters": [{"host": or null, "pid", "rank", "blocked_ms"}], "waiters_left_out"}], "agents", "unreachable": [id]}` |
 //! | `doctor` | `{"healthy", "checks": [{"check", "subject", "verdict": ok, warning or failed, "found", "next": what to do or null}]}`, whether or not it is healthy |
 //! | `node list` | `{"leader", "nodes"}`, both as in `status` |

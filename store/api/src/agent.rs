@@ -96,7 +96,10 @@ pub struct Agents {
     pub agents: Vec<AgentStatus>,
     /// Nodes that did not answer: agents may be connected to them.
     pub unreachable: Vec<NodeId>,
-    /// Reports that nodes had no room for.
+    /// Nodes whose version is too old to know which agents they have.
+    #[serde(default)]
+    pub older: Vec<NodeId>,
+    /// Reports that nodes, or the answer, had no room for.
     pub left_out: u64,
     /// Waits that have been blocked for some time and are no agent's: of
     /// command lines, programs and agents of an earlier version.

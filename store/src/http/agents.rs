@@ -14,7 +14,7 @@ use holdfast_api::agent::{
 use holdfast_api::{
     AgentReport, AgentStatus, AgentWait, Agents, Condition, Name, NodeId, OtherWait, Scope, Until,
 };
-use http::Method;
+use http::{Method, StatusCode};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +37,14 @@ const BLOCKED_MIN: Duration = Duration::from_secs(1);
 
 /// Bytes of reports that a node keeps; what does not fit is only counted.
 const KEPT_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// Bytes of JSON in which a node tells another of its agents; what does not
+/// fit is only counted. Less than half of what is read of an answer.
+const OWN_JSON_BYTES_MAX: usize = 24 * 1024 * 1024;
+
+/// Bytes of JSON in which a node tells a client of all agents; what does not
+/// fit is only counted. Clients read at least a third more.
+const ALL_JSON_BYTES_MAX: usize = 48 * 1024 * 1024;
 
 /// The reports of this node's connections. Cheap to clone.
 #[derive(Clone, Default)]
@@ -164,24 +172,66 @@ pub async fn agents(
     let mut all = own(&app.inner.reports, node);
     for (id, answer) in join_all(others).await {
         match answer {
-            Some(theirs) => {
+            Asked::Told(theirs) => {
                 all.agents.extend(theirs.agents);
                 all.left_out += theirs.left_out;
                 all.others.extend(theirs.others);
                 all.others_left_out += theirs.others_left_out;
             }
-            None => all.unreachable.push(id),
+            Asked::Older => all.older.push(id),
+            Asked::Silent => all.unreachable.push(id),
         }
     }
     all.agents.retain(|agent| params.wants(&agent.report.job, &agent.report.run));
     all.others.retain(|wait| params.wants(&wait.job, &wait.run));
     put_in_order(&mut all.agents);
+    bound(&mut all, ALL_JSON_BYTES_MAX);
     Ok(Json(all))
 }
 
 /// The agents that are connected to this node.
 pub async fn own_agents(State(app): State<App>) -> Result<Json<Agents>, Failure> {
-    Ok(Json(own(&app.inner.reports, app.node()?)))
+    let mut own = own(&app.inner.reports, app.node()?);
+    bound(&mut own, OWN_JSON_BYTES_MAX);
+    Ok(Json(own))
+}
+
+/// Leaves out, and counts, what would make the JSON longer than this.
+fn bound(agents: &mut Agents, bytes_max: usize) {
+    let mut room = bytes_max;
+    agents.left_out += keep_what_fits(&mut agents.agents, &mut room);
+    agents.others_left_out += keep_what_fits(&mut agents.others, &mut room);
+}
+
+/// How many had to go.
+fn keep_what_fits<T: Serialize>(items: &mut Vec<T>, room: &mut usize) -> u64 {
+    let before = items.len();
+    items.retain(|item| match room.checked_sub(json_bytes(item)) {
+        Some(rest) => {
+            *room = rest;
+            true
+        }
+        None => false,
+    });
+    (before - items.len()) as u64
+}
+
+/// Bytes of JSON, and of what separates it from the next.
+fn json_bytes<T: Serialize>(item: &T) -> usize {
+    struct Count(usize);
+    impl std::io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(1);
+    serde_json::to_writer(&mut count, item)
+        .expect("a report is made of strings and numbers, which JSON can hold");
+    count.0
 }
 
 fn own(reports: &Reports, node: &Node) -> Agents {
@@ -203,7 +253,7 @@ fn own(reports: &Reports, node: &Node) -> Agents {
     let waits = node.effects().waits.lock().untold(BLOCKED_MIN, OTHER_WAITS_MAX, WAIT_KEYS_MAX);
     let others = waits.0.into_iter().map(|wait| other(wait, node.id())).collect();
     let others_left_out = waits.1 as u64;
-    Agents { agents, unreachable: Vec::new(), left_out, others, others_left_out }
+    Agents { agents, left_out, others, others_left_out, ..Agents::default() }
 }
 
 fn other(wait: Untold, node: NodeId) -> OtherWait {
@@ -243,15 +293,34 @@ fn put_in_order(agents: &mut Vec<AgentStatus>) {
     agents.dedup_by(|later, first| identity(later) == identity(first));
 }
 
-async fn ask_agents(address: &str, access: &Access) -> Option<Agents> {
+/// What another node said of its agents.
+#[derive(Debug, PartialEq)]
+enum Asked {
+    Told(Agents),
+    /// It does not know the question: its version is older.
+    Older,
+    /// No answer, or none that can be read.
+    Silent,
+}
+
+async fn ask_agents(address: &str, access: &Access) -> Asked {
     let body = bytes::Bytes::new();
     let asked =
         dial::request(address, Method::GET, OWN_AGENTS, access.headers(), body, ASK_TIME_MAX);
-    let (status, _, body) = asked.await.ok()?;
-    if !status.is_success() {
-        return None;
+    match asked.await {
+        Ok((status, _, body)) => understood(status, &body),
+        Err(_) => Asked::Silent,
     }
-    serde_json::from_slice(&body).ok()
+}
+
+fn understood(status: StatusCode, body: &[u8]) -> Asked {
+    match status {
+        StatusCode::NOT_FOUND => Asked::Older,
+        status if status.is_success() => {
+            serde_json::from_slice(body).map_or(Asked::Silent, Asked::Told)
+        }
+        _ => Asked::Silent,
+    }
 }
 
 #[cfg(test)]
@@ -332,10 +401,51 @@ mod tests {
         assert_eq!(kept.told.len() + kept.left_out.len(), count);
     }
 
+    fn told(host: &str, node: NodeId, told_ms_ago: u64) -> AgentStatus {
+        AgentStatus { report: report(host, 0), node, told_ms_ago }
+    }
+
+    #[test]
+    fn an_answer_is_bounded_and_says_what_it_leaves_out() {
+        let wait = OtherWait {
+            job: "j".parse().unwrap(),
+            run: "r".parse().unwrap(),
+            keys: vec!["\u{1}".repeat(10_000).as_str().into()],
+            keys_left_out: 0,
+            at_least: None,
+            blocked_ms: 1,
+            node: 1,
+        };
+        let mut agents = Agents {
+            agents: ["a", "b"].map(|host| told(host, 1, 0)).into(),
+            others: vec![wait; 5],
+            ..Agents::default()
+        };
+        agents.agents.insert(1, told(&"x".repeat(1_000_000), 2, 0));
+        let bytes = |agents: &Agents| serde_json::to_vec(agents).unwrap().len();
+        let whole = bytes(&agents);
+        bound(&mut agents, whole);
+        assert_eq!(bytes(&agents), whole, "what fits is told");
+        bound(&mut agents, 100_000);
+        let hosts: Vec<_> = agents.agents.iter().map(|agent| agent.report.host.as_str()).collect();
+        assert_eq!((hosts, agents.left_out), (vec!["a", "b"], 1));
+        assert_eq!((agents.others.len() as u64 + agents.others_left_out), 5);
+        assert!(agents.others_left_out > 0 && !agents.others.is_empty());
+        assert!(bytes(&agents) < 101_000, "beside the lists there is little");
+    }
+
+    #[test]
+    fn a_node_that_does_not_know_the_question_is_older_and_not_silent() {
+        assert_eq!(understood(StatusCode::NOT_FOUND, b"{}"), Asked::Older);
+        assert_eq!(understood(StatusCode::UNAUTHORIZED, b"{}"), Asked::Silent);
+        assert_eq!(understood(StatusCode::OK, b"<html>"), Asked::Silent);
+        let agents = Agents { agents: vec![told("a", 1, 0)], ..Agents::default() };
+        let body = serde_json::to_vec(&agents).unwrap();
+        assert_eq!(understood(StatusCode::OK, &body), Asked::Told(agents));
+    }
+
     #[test]
     fn an_agent_that_changed_its_node_is_listed_once_with_what_it_told_last() {
-        let told =
-            |host, node, told_ms_ago| AgentStatus { report: report(host, 0), node, told_ms_ago };
         let mut agents = vec![told("b", 1, 5), told("a", 1, 900), told("a", 2, 10)];
         put_in_order(&mut agents);
         let listed: Vec<_> =

@@ -31,6 +31,13 @@ pub(crate) fn talk(context: &Context, agents: &Agents) {
             nodes.join(", ")
         ));
     }
+    if !agents.older.is_empty() {
+        let nodes: Vec<String> = agents.older.iter().map(u64::to_string).collect();
+        context.talk(format!(
+            "agents that are connected to these nodes are not shown, for the nodes are of an older version that does not know them: {}; upgrade the nodes",
+            nodes.join(", ")
+        ));
+    }
     if agents.left_out > 0 {
         context.talk(format!("{} agents told more than a node keeps", agents.left_out));
     }
