@@ -28,6 +28,9 @@ use crate::storage::{LogStore, Opened, Options, Storage, StorageError};
 /// Longest time for the node's own tasks to end when it stops.
 const TASKS_TIME_MAX: Duration = Duration::from_secs(5);
 
+/// Longest time for the storage to close once the node was told twice to stop.
+const CLOSE_TIME_MAX: Duration = Duration::from_secs(10);
+
 /// Between two attempts to go on with a founding.
 const FOUNDING_PAUSE: Duration = Duration::from_millis(500);
 
@@ -433,7 +436,8 @@ async fn mark_formed(consensus: &Consensus, storage: &mut Storage) -> String {
     }
 }
 
-/// Hands over, drains, stops. A second signal cuts it short.
+/// Hands over, drains, stops. A second signal cuts that short; the storage is
+/// closed all the same.
 async fn stop_node(
     started: Started,
     cleanly: bool,
@@ -442,6 +446,7 @@ async fn stop_node(
     (tasks, stop, accepting): (TaskTracker, CancellationToken, CancellationToken),
 ) {
     let Started { node, storage, .. } = started;
+    let log = storage.log();
     let stopping = async {
         node.drain();
         if cleanly && node.consensus().leads() {
@@ -460,11 +465,29 @@ async fn stop_node(
             tracing::warn!("some connections were cut off");
         }
         node.consensus().stop().await;
-        storage.close().await;
+        log.close().await;
     };
-    tokio::select! {
-        () = stopping => tracing::info!("stopped"),
-        () = signals.received() => tracing::warn!("told to stop again; stopping at once"),
+    let told_again = tokio::select! {
+        () = stopping => false,
+        () = signals.received() => true,
+    };
+    if told_again {
+        tracing::warn!("told to stop again; closing the storage at once");
+        if tokio::time::timeout(CLOSE_TIME_MAX, log.close()).await.is_err() {
+            die();
+        }
+    }
+    drop(storage);
+    tracing::info!("stopped");
+}
+
+/// Ends the process like a crash, for which the storage is made: what was
+/// acknowledged is on the disk. An orderly end would take the database down
+/// while its writer is still at work.
+fn die() {
+    tracing::error!("the disk does not finish what was written; ending without it");
+    if let Err(error) = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL) {
+        tracing::error!(%error, "cannot end");
     }
 }
 

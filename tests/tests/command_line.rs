@@ -8,6 +8,8 @@ use holdfast_tests::binaries;
 use holdfast_tests::{Cluster, Ended, Process, eventually};
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
 /// `holdfast-store serve` with these arguments.
 fn serve(arguments: &[&str]) -> Command {
@@ -163,6 +165,28 @@ async fn a_development_cluster_starts_with_one_command_and_stops_with_ctrl_c() {
             );
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_is_told_twice_to_stop_closes_its_storage_first() {
+    let mut cluster = Cluster::start(1).await;
+    let keys = cluster.client().keys(holdfast_tests::cluster::job("j"));
+    keys.put("k", "v", holdfast_tests::soon()).await.expect("a put");
+    // A request that does not come to its end holds up an orderly stop.
+    let mut begun = TcpStream::connect(cluster.address(1)).await.expect("a connection");
+    begun.write_all(b"POST /v1/kv/put HTTP/1.1\r\nhost: x\r\n").await.expect("open");
+    let node = cluster.process(1);
+    node.signal(Signal::SIGTERM);
+    node.says("stopping without handing over").await;
+    node.signal(Signal::SIGTERM);
+    node.says("told to stop again").await;
+    let (status, said) = cluster.ended(1).await;
+    assert!(status.success(), "it ended with {status}: {said}");
+    let again = said.find("told to stop again").expect("it was waited for");
+    assert!(said[again..].contains("stopped"), "the storage was not closed: {said}");
+    cluster.restart(1).await;
+    let value = keys.get("k", holdfast_tests::soon()).await.expect("a get");
+    assert_eq!(value.and_then(|entry| entry.value), Some("v".into()));
 }
 
 fn pid_of(dev: &Process, id: u32) -> u32 {
