@@ -70,10 +70,13 @@ impl Flights {
         self.0.get(read).map(|flight| flight.lead)
     }
 
-    /// All who are to have the lead's answer, and the lead itself.
+    /// The lead, and all who will have its answer if it goes out now.
     pub(crate) fn sharers(&self, read: &Read) -> impl Iterator<Item = CallId> {
         let flight = self.0.get(read).into_iter();
-        flight.flat_map(|flight| std::iter::once(flight.lead).chain(flight.aboard.iter().copied()))
+        flight.flat_map(|flight| {
+            let others = flight.aboard.iter().chain(&flight.behind).copied();
+            std::iter::once(flight.lead).chain(others)
+        })
     }
 
     /// Takes out everybody who shares what the lead was told.

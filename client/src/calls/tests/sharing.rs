@@ -174,6 +174,21 @@ fn who_does_not_wait_is_not_held_back_by_who_succeeds_the_lead() {
 }
 
 #[test]
+fn who_was_behind_a_read_that_was_lost_is_not_held_back_by_who_came_after() {
+    let mut bench = Bench::new();
+    let lead = bench.read(false);
+    bench.sent();
+    let hasty = bench.read(false);
+    bench.calls.link_lost("gone");
+    let patient = bench.read_at(bench.now + SECOND);
+    bench.calls.abandon(lead.id);
+    let sent = bench.sent();
+    assert_eq!(sent.len(), 1);
+    bench.reply(sent[0].id, seen(5));
+    assert_eq!([hasty, patient].map(revision), [5, 5]);
+}
+
+#[test]
 fn who_waits_a_shorter_time_than_the_lead_is_held_no_longer() {
     let mut bench = Bench::new();
     let longest = bench.read_at(bench.now + 3 * SECOND);

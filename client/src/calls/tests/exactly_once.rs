@@ -1,0 +1,136 @@
+//! Commands under everything that can happen to them.
+
+use super::*;
+
+/// What can happen to a client.
+#[derive(Debug, Clone)]
+enum Happening {
+    Propose,
+    /// A frame goes out and the node takes in this share of it, in percent;
+    /// the rest is lost with the connection, if `lose` says so.
+    Frame {
+        taken: usize,
+        lose: bool,
+    },
+    /// The oldest answers arrive.
+    Answers(usize),
+    /// One command on the wire is turned away without effect.
+    TurnAway(usize),
+    GiveUp(usize),
+}
+
+fn happenings() -> impl Strategy<Value = Vec<Happening>> {
+    let one = prop_oneof![
+        4 => Just(Happening::Propose),
+        3 => (0_usize..=100, prop::bool::weighted(0.2))
+            .prop_map(|(taken, lose)| Happening::Frame { taken, lose }),
+        3 => (1_usize..4).prop_map(Happening::Answers),
+        1 => (0_usize..50).prop_map(Happening::TurnAway),
+        1 => (0_usize..50).prop_map(Happening::GiveUp),
+    ];
+    prop::collection::vec(one, 0..120)
+}
+
+/// The session table as the rules have it, in the fewest words.
+#[derive(Default)]
+struct Table {
+    ack: u64,
+    answers: BTreeMap<u64, i64>,
+    /// How often each command was applied.
+    applied: BTreeMap<i64, u32>,
+}
+
+impl Table {
+    fn apply(&mut self, at: SessionRef, n: i64, window: u64) -> ReplyBody {
+        self.ack = self.ack.max(at.ack);
+        self.answers = self.answers.split_off(&self.ack);
+        if at.sequence < self.ack {
+            let refusal = Refusal::Stale { session: at.id, sequence: at.sequence, ack: self.ack };
+            return refused(refusal);
+        }
+        assert!(at.sequence < self.ack + window, "outside of the window: {at:?}");
+        let replayed = self.answers.contains_key(&at.sequence);
+        let command = *self.answers.entry(at.sequence).or_insert(n);
+        assert_eq!(command, n, "sequence {} was used for two commands", at.sequence);
+        if !replayed {
+            *self.applied.entry(n).or_default() += 1;
+        }
+        answer(Outcome::Kv(KvOutcome::Added { value: n }), replayed)
+    }
+}
+
+fn command_of(request: &Request) -> Option<(SessionRef, i64)> {
+    match &request.body {
+        RequestBody::Propose(Proposal {
+            session: Some(reference),
+            command: Command::Kv { op: KvOp::Add { delta, .. }, .. },
+        }) => Some((*reference, *delta)),
+        _ => None,
+    }
+}
+
+proptest! {
+    /// Whatever is lost, refused, or given up: a command is applied at most
+    /// once, one that was answered exactly once, and its answer is its own.
+    #[test]
+    fn commands_are_applied_exactly_once(happenings in happenings(), window in 1_u64..6) {
+        let mut bench = Bench::with_session(window);
+        let mut table = Table::default();
+        let mut open: Vec<(i64, Open<Answer>)> = Vec::new();
+        let mut answers: Vec<Reply> = Vec::new();
+        let mut turned_away: Vec<u64> = Vec::new();
+        let mut proposed = 0;
+        let settle = Happening::Frame { taken: 100, lose: false };
+        let ending = (0..200).flat_map(|_| [settle.clone(), Happening::Answers(usize::MAX)]);
+        for happening in happenings.into_iter().chain(ending) {
+            match happening {
+                Happening::Propose => {
+                    proposed += 1;
+                    let call = bench.propose(proposed);
+                    open.push((proposed, call));
+                }
+                Happening::Frame { taken, lose } => {
+                    bench.pass(SECOND);
+                    let frame = bench.sent();
+                    let taken = (frame.len() * taken).div_ceil(100);
+                    let taken = if lose { taken } else { frame.len() };
+                    for request in &frame[..taken] {
+                        if let Some((reference, n)) = command_of(request) {
+                            let body = table.apply(reference, n, window);
+                            answers.push(Reply { id: request.id, body });
+                        }
+                    }
+                    if lose {
+                        bench.calls.link_lost("gone");
+                        answers.clear();
+                    }
+                }
+                Happening::Answers(count) => {
+                    for reply in answers.drain(..count.min(answers.len())) {
+                        if turned_away.contains(&reply.id) {
+                            continue;
+                        }
+                        bench.reply(reply.id, reply.body);
+                    }
+                }
+                Happening::TurnAway(pick) if !answers.is_empty() => {
+                    let id = answers[pick % answers.len()].id;
+                    turned_away.push(id);
+                    bench.problem(id, Problem::unknown(Code::Unavailable, "leadership lost"));
+                }
+                Happening::GiveUp(pick) if !open.is_empty() => {
+                    let (_, call) = open.remove(pick % open.len());
+                    bench.calls.abandon(call.id);
+                }
+                Happening::TurnAway(_) | Happening::GiveUp(_) => {}
+            }
+        }
+        for (n, call) in open {
+            let answer = call.now().unwrap();
+            prop_assert_eq!(answer.outcome, Outcome::Kv(KvOutcome::Added { value: n }));
+            prop_assert_eq!(table.applied.get(&n), Some(&1));
+        }
+        prop_assert!(table.applied.values().all(|times| *times == 1));
+        prop_assert!(bench.calls.open.is_empty() && bench.calls.on_wire.is_empty());
+    }
+}

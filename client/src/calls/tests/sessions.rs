@@ -1,0 +1,123 @@
+//! Sessions: opened, kept, expired, and how many commands they allow.
+
+use super::*;
+
+#[test]
+fn the_first_command_opens_the_session_and_follows_it() {
+    let mut bench = Bench::new();
+    let call = bench.propose(1);
+    let open = bench.sent();
+    assert_eq!(open.len(), 1);
+    nonce(&open[0]);
+    bench.reply(open[0].id, opened(SESSION, 8));
+    let sent = bench.sent();
+    assert_eq!(references(&sent), [(1, 1)]);
+    bench.reply(sent[0].id, written(false));
+    assert_eq!(call.now().unwrap().revision, 5);
+}
+
+#[test]
+fn opening_is_retried_with_the_same_nonce() {
+    let mut bench = Bench::new();
+    let _call = bench.propose(1);
+    let first = nonce(&bench.sent()[0]);
+    bench.calls.link_lost("gone");
+    assert_eq!(nonce(&bench.sent()[0]), first);
+}
+
+#[test]
+fn a_full_window_holds_commands_back_and_nothing_else() {
+    let mut bench = Bench::with_session(2);
+    let _calls: Vec<_> = (0..3).map(|n| bench.propose(n)).collect();
+    let _read = bench.read(false);
+    let sent = bench.sent();
+    assert_eq!(references(&sent), [(2, 2), (3, 2)]);
+    assert_eq!(sent.len(), 3, "the read goes out too");
+    bench.reply(sent[0].id, written(false));
+    // Which of the three that was does not matter: only the lowest makes room.
+    for request in &sent {
+        bench.reply(request.id, written(false));
+    }
+    assert_eq!(references(&bench.sent()), [(4, 4)]);
+}
+
+#[test]
+fn an_expired_session_ends_what_was_sent_and_spares_the_rest() {
+    let mut bench = Bench::with_session(1);
+    let sent_before = bench.propose(1);
+    let mut never_sent = bench.propose(2);
+    let request = bench.sent().remove(0);
+    bench.reply(request.id, refused(Refusal::SessionExpired { session: SESSION }));
+    let error = sent_before.now().unwrap_err();
+    assert_eq!(error, Error::SessionExpired { session: SESSION });
+    assert_eq!(error.outcome(), Effectiveness::Unknown);
+    assert!(never_sent.is_open());
+    let open = bench.sent().remove(0);
+    nonce(&open);
+    bench.reply(open.id, opened(SESSION + 1, 8));
+    assert_eq!(references(&bench.sent()), [(1, 1)]);
+}
+
+#[test]
+fn what_certainly_had_no_effect_goes_out_under_the_next_session() {
+    let mut bench = Bench::with_session(8);
+    let mut turned_away = bench.propose(1);
+    let _other = bench.propose(2);
+    let sent = bench.sent();
+    bench.problem(sent[0].id, Problem::not_leader(None));
+    bench.reply(sent[1].id, refused(Refusal::SessionExpired { session: SESSION }));
+    assert!(turned_away.is_open());
+    let open = bench.sent().remove(0);
+    bench.reply(open.id, opened(SESSION + 1, 8));
+    assert_eq!(references(&bench.sent()), [(1, 1)]);
+}
+
+#[test]
+fn a_session_that_cannot_be_opened_fails_its_commands_with_the_reason() {
+    let mut bench = Bench::new();
+    let call = bench.propose(1);
+    let open = bench.sent().remove(0);
+    bench.problem(open.id, Problem::refused(Code::QuotaExceeded, "too many sessions"));
+    assert_eq!(call.now().unwrap_err().code(), Code::QuotaExceeded);
+    let _next = bench.propose(2);
+    nonce(&bench.sent()[0]);
+}
+
+#[test]
+fn an_idle_session_is_kept_and_a_busy_one_keeps_itself() {
+    let mut bench = Bench::with_session(8);
+    bench.pass(TTL / 3 - SECOND);
+    let _call = bench.propose(1);
+    bench.answer_all();
+    bench.pass(2 * SECOND);
+    assert_eq!(bench.sent(), []);
+    bench.pass(TTL / 3);
+    let kept = bench.sent();
+    assert!(
+        matches!(
+            &kept[..],
+            [Request {
+                body: RequestBody::Propose(Proposal {
+                    command: Command::Session(SessionCommand::KeepAlive { session: SESSION }),
+                    ..
+                }),
+                ..
+            }]
+        ),
+        "{kept:?}"
+    );
+}
+
+#[test]
+fn a_full_session_table_delays_the_command_under_its_sequence() {
+    let mut bench = Bench::with_session(8);
+    let mut call = bench.propose(1);
+    let request = bench.sent().remove(0);
+    let full = Refusal::SessionWindowFull { session: SESSION, what: "w".to_owned(), limit: 1 };
+    bench.reply(request.id, refused(full));
+    assert_eq!(bench.sent(), []);
+    let due = bench.calls.next_tick().unwrap();
+    bench.pass(due - bench.now);
+    assert_eq!(references(&bench.sent()), [(2, 2)]);
+    assert!(call.is_open());
+}
