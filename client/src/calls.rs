@@ -531,6 +531,7 @@ fn request_body(ask: &Ask, session: Option<SessionRef>) -> RequestBody {
             scope: watch.scope.clone(),
             prefix: watch.prefix.clone(),
             from: Some(watch.next),
+            progress_together: true,
         },
         Ask::Status { .. } => RequestBody::Status,
         Ask::Admin { admin, .. } => RequestBody::Admin(admin.clone()),

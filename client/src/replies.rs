@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use holdfast_api::{
     Answer, Code, Effectiveness, LeaderHint, Outcome, Problem, Refusal, Reply, ReplyBody,
-    SessionOutcome, WatchBatch,
+    SessionOutcome, WatchBatch, WatchProgress,
 };
 use tokio::time::Instant;
 
-use crate::call::{Ask, CallId};
+use crate::call::{Ask, Call, CallId};
 use crate::calls::Calls;
 use crate::error::Error;
 use crate::navigator::Random;
@@ -32,6 +32,10 @@ impl Calls {
     pub(crate) fn on_reply(&mut self, reply: Reply, now: Instant, random: Random<'_>) -> News {
         if let Some(kind) = self.tenancy.chore_on_wire(reply.id) {
             return self.on_chore_reply(kind, reply.body, now, random);
+        }
+        if let ReplyBody::Progress(progress) = &reply.body {
+            self.on_progress(progress);
+            return News::None;
         }
         // A late reply to a call that ended, or to a watch that was cut.
         let Some(&id) = self.on_wire.get(&reply.id) else { return News::None };
@@ -104,6 +108,19 @@ impl Calls {
             // Cut here; it goes on from `next` once the consumer has caught up.
             self.take_off_wire(id);
             self.cancel(wire);
+        }
+    }
+
+    /// Watches of quiet keys resume from where they are, not from where they
+    /// last heard of a change.
+    fn on_progress(&mut self, progress: &WatchProgress) {
+        let next = progress.revision.saturating_add(1);
+        for (first, last) in progress.watches.iter().filter(|(first, last)| first <= last) {
+            for id in self.on_wire.range(first..=last).map(|(_, id)| id) {
+                if let Some(Call { ask: Ask::Watch(watch), .. }) = self.open.get_mut(id) {
+                    watch.next = watch.next.max(next);
+                }
+            }
         }
     }
 

@@ -32,6 +32,17 @@ impl RawStream {
 
     /// Asks and waits for the first answer to it.
     pub async fn ask(&mut self, body: RequestBody) -> Result<ReplyBody, String> {
+        let id = self.post(body).await?;
+        loop {
+            let replies = self.replies().await?;
+            if let Some(reply) = replies.into_iter().find(|reply| reply.id == id) {
+                return Ok(reply.body);
+            }
+        }
+    }
+
+    /// Asks, and does not wait; answers the request's id.
+    pub async fn post(&mut self, body: RequestBody) -> Result<u64, String> {
         let id = self.next_id;
         self.next_id += 1;
         let request = rmp_serde::to_vec_named(&vec![Request { id, body }])
@@ -40,13 +51,13 @@ impl RawStream {
             u32::try_from(request.len()).map_err(|e| e.to_string())?.to_le_bytes().to_vec();
         frame.extend(request);
         self.send_raw(&frame).await?;
-        loop {
-            let frame = read_frame(&mut self.stream).await?;
-            let replies: Vec<Reply> = rmp_serde::from_slice(&frame).map_err(|e| e.to_string())?;
-            if let Some(reply) = replies.into_iter().find(|reply| reply.id == id) {
-                return Ok(reply.body);
-            }
-        }
+        Ok(id)
+    }
+
+    /// The replies in the next frame.
+    pub async fn replies(&mut self) -> Result<Vec<Reply>, String> {
+        let frame = read_frame(&mut self.stream).await?;
+        rmp_serde::from_slice(&frame).map_err(|e| e.to_string())
     }
 
     /// Waits until the node closes the connection; what it still sends is

@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use holdfast_api::{
-    Blob, ChangeKind, ClusterCommand, Code, Command, Condition, Limits, Revision, Until,
+    Blob, ChangeKind, ClusterCommand, Code, Command, Condition, Limits, ReplyBody, RequestBody,
+    Revision, Until,
 };
 use holdfast_client::{Deadline, Keys, Watch};
 use holdfast_tests::cluster::job;
 use holdfast_tests::failover::{kill_leader, kill_leaders, until_replayed};
-use holdfast_tests::{Adders, Cluster, patiently, soon};
+use holdfast_tests::{Adders, Cluster, RawStream, eventually, patiently, soon};
 use tokio::task::JoinSet;
 
 /// Adders of the load beside the watches and waits.
@@ -187,4 +188,86 @@ async fn a_wait_that_times_out_answers_and_leaves_nothing_behind() {
         (cluster.metric(leader, "holdfast_waits_parked").await == 0.0).then_some(())
     })
     .await;
+}
+
+fn watch_from(prefix: &str, from: Revision, progress_together: bool) -> RequestBody {
+    let (scope, prefix) = (job("w"), Blob::from(prefix));
+    RequestBody::Watch { scope, prefix, from: Some(from), progress_together }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_does_not_read_is_bounded_and_told_from_where_to_resume() {
+    const VALUE: usize = 512 * 1024;
+    /// What a node queues, and what the system's buffers may take besides.
+    const QUEUED_MAX: usize = (16 + 12) * 1024 * 1024;
+    let cluster = Cluster::start(1).await;
+    let keys = cluster.client().keys(job("w"));
+    let first = keys.put("w/first", "x", soon()).await.expect("a put") + 1;
+    let mut deaf = RawStream::open(cluster.address(1)).await.expect("a stream");
+    deaf.post(watch_from("w/", first, true)).await.expect("a request");
+    for _ in 0..3 * QUEUED_MAX / 2 / VALUE {
+        keys.put("w/big", vec![b'v'; VALUE], soon()).await.expect("a put");
+    }
+    eventually("the watch to be cut", async || {
+        (cluster.metric(1, "holdfast_watches_active").await == 0.0).then_some(())
+    })
+    .await;
+    let mut next = first;
+    let problem = loop {
+        let mut problem = None;
+        for reply in deaf.replies().await.expect("what was queued") {
+            match reply.body {
+                ReplyBody::Changes(batch) => {
+                    assert_eq!(batch.revision, next, "every change once and in order");
+                    next += 1;
+                }
+                ReplyBody::Problem(cut) => problem = Some(cut),
+                other => panic!("{other:?}"),
+            }
+        }
+        if let Some(problem) = problem {
+            break problem;
+        }
+    };
+    assert_eq!((problem.code, problem.retryable), (Code::Overloaded, true), "{problem:?}");
+    assert!(problem.message.ends_with(&format!("from revision {next}")), "{problem:?}");
+    let queued = usize::try_from(next - first).expect("a few") * VALUE;
+    assert!(queued > 0 && queued < QUEUED_MAX, "{queued} bytes were queued");
+    match deaf.ask(watch_from("w/", next, true)).await {
+        Ok(ReplyBody::Changes(batch)) => assert_eq!(batch.revision, next),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn watches_of_quiet_keys_hear_how_far_they_are_together_if_they_know_how() {
+    let cluster = Cluster::start(1).await;
+    let keys = cluster.client().keys(job("w"));
+    let first = keys.put("w/n", "0", soon()).await.expect("a put") + 1;
+    let mut stream = RawStream::open(cluster.address(1)).await.expect("a stream");
+    let mut ids = Vec::new();
+    for together in [true, true, false] {
+        ids.push(stream.post(watch_from("quiet/", first, together)).await.expect("a request"));
+    }
+    let stop = Arc::<AtomicBool>::default();
+    let mut writing = JoinSet::new();
+    writing.spawn(write_on(keys, stop.clone()));
+    let (mut together, mut alone) = (None, None);
+    while together.is_none() || alone.is_none() {
+        for reply in stream.replies().await.expect("progress") {
+            match reply.body {
+                ReplyBody::Progress(progress) => together = Some((reply.id, progress)),
+                ReplyBody::Changes(batch) => alone = Some((reply.id, batch)),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    stop.store(true, Ordering::SeqCst);
+    writing.join_all().await;
+    let (id, progress) = together.expect("it was told");
+    assert_eq!((id, &progress.watches[..]), (0, &[(ids[0], ids[1])][..]));
+    assert!(progress.revision >= first, "{progress:?}");
+    let (id, batch) = alone.expect("it was told");
+    assert_eq!((id, batch.changes.len()), (ids[2], 0));
+    assert!(batch.revision >= first, "{batch:?}");
 }

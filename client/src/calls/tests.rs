@@ -3,7 +3,7 @@ use std::time::Duration;
 use holdfast_api::{
     Admin, Answer, Blob, Change, ChangeKind, Code, Condition, KvOp, KvOutcome, LeaderHint, Nonce,
     Outcome, Read, Refusal, Reply, ReplyBody, Revision, Scope, SessionCommand, SessionOutcome,
-    Until, WatchBatch,
+    Until, WatchBatch, WatchProgress,
 };
 use proptest::prelude::*;
 use rand::SeedableRng;

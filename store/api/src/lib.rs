@@ -61,6 +61,6 @@ pub use outcome::{
 pub use problem::{Code, Effectiveness, LeaderHint, Problem};
 pub use read::{Condition, KeyEntry, Read, ReadAnswer, ReadOutcome, RunInfo, Until};
 pub use status::{Admin, NodeRole, NodeStatus, Status};
-pub use stream::{Hello, Reply, ReplyBody, Request, RequestBody};
+pub use stream::{Hello, Reply, ReplyBody, Request, RequestBody, WatchProgress};
 pub use token::{Token, TokenError, Tokens};
 pub use watch::{Change, ChangeKind, WatchBatch};

@@ -94,6 +94,10 @@ pub enum RequestBody {
         /// The first revision wanted; none = from now on.
         #[serde(default)]
         from: Option<Revision>,
+        /// Its progress may be told in [`ReplyBody::Progress`]. An older node
+        /// does not know this, and tells the progress of each watch by itself.
+        #[serde(default)]
+        progress_together: bool,
     },
     /// Ends a wait or a watch of this stream. Not answered.
     Cancel {
@@ -118,6 +122,30 @@ pub struct Reply {
     pub body: ReplyBody,
 }
 
+/// Watches to which everything up to a revision was delivered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WatchProgress {
+    /// The revision. These watches resume from the next one.
+    pub revision: Revision,
+    /// The first and the last request id of each unbroken run of them, in
+    /// growing order.
+    pub watches: Vec<(u64, u64)>,
+}
+
+impl WatchProgress {
+    /// The progress of these watches; their ids in growing order.
+    pub fn new(revision: Revision, ids: impl IntoIterator<Item = u64>) -> WatchProgress {
+        let mut watches: Vec<(u64, u64)> = Vec::new();
+        for id in ids {
+            match watches.last_mut() {
+                Some((_, last)) if last.checked_add(1) == Some(id) => *last = id,
+                _ => watches.push((id, id)),
+            }
+        }
+        WatchProgress { revision, watches }
+    }
+}
+
 /// The answers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -139,10 +167,49 @@ pub enum ReplyBody {
     /// To `Watch`: the changes of one revision; without changes, progress: all
     /// revisions up to this one were delivered.
     Changes(WatchBatch),
+    /// To all watches of this stream that asked for it and are named, in a
+    /// reply with id 0.
+    Progress(WatchProgress),
     /// To `Status`.
     Status(Status),
     /// To `Admin`.
     Done,
     /// The request failed; a wait or watch is over.
     Problem(Problem),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A watch as the first version of the protocol has it.
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    enum FirstVersion {
+        Watch {
+            scope: Scope,
+            prefix: Blob,
+            #[serde(default)]
+            from: Option<Revision>,
+        },
+    }
+
+    #[test]
+    fn a_watch_is_understood_one_version_either_way() {
+        let (scope, prefix, from) = (Scope::default(), Blob::from("p/"), Some(7));
+        let old = FirstVersion::Watch { scope: scope.clone(), prefix: prefix.clone(), from };
+        let watch =
+            |progress_together| RequestBody::Watch { scope, prefix, from, progress_together };
+        let bytes = rmp_serde::to_vec_named(&old).unwrap();
+        assert_eq!(rmp_serde::from_slice::<RequestBody>(&bytes).unwrap(), watch.clone()(false));
+        let bytes = rmp_serde::to_vec_named(&watch(true)).unwrap();
+        assert_eq!(rmp_serde::from_slice::<FirstVersion>(&bytes).unwrap(), old);
+    }
+
+    #[test]
+    fn progress_names_unbroken_runs_of_ids() {
+        let progress = WatchProgress::new(9, [1, 2, 3, 5, 7, 8, u64::MAX]);
+        assert_eq!(progress.watches, [(1, 3), (5, 5), (7, 8), (u64::MAX, u64::MAX)]);
+        assert!(WatchProgress::new(9, []).watches.is_empty());
+    }
 }

@@ -2,7 +2,8 @@
 //!
 //! One task reads requests and hands them on, one writes replies, as many in
 //! one frame as are waiting. What a connection may have under way is bounded,
-//! in number and in bytes: past the bound its requests are not read.
+//! in number and in bytes: past the bound its requests are not read. What its
+//! watches may have waiting is bounded in [`watching`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,7 +33,10 @@ use tokio_util::task::TaskTracker;
 
 use super::App;
 use super::agents::Place as ReportPlace;
+use crate::node::watches::Bell;
 use crate::node::{Node, ParkedWait, VERSION};
+
+mod watching;
 
 /// Requests of one connection under way, waits and watches not counted.
 const UNDER_WAY_MAX: usize = 8_192;
@@ -58,12 +62,6 @@ const FRAME_BYTES_FULL: usize = 1024 * 1024;
 
 /// Longest time a client may take to read a frame.
 const WRITE_TIME_MAX: Duration = Duration::from_secs(30);
-
-/// A watch without changes reports its progress this often.
-const PROGRESS_EVERY: Duration = Duration::from_secs(10);
-
-/// Batches of one watch that may wait to be written.
-const WATCH_BATCHES_MAX: usize = 64;
 
 /// Longest time for the rest of a frame, once its length is known.
 const FRAME_TIME_MAX: Duration = Duration::from_secs(30);
@@ -131,6 +129,7 @@ async fn serve(app: App, node: Node, io: Upgraded) {
         app: app.clone(),
         node,
         under_way: Arc::new(Semaphore::new(UNDER_WAY_MAX)),
+        watch_kib: Arc::new(Semaphore::new(watching::WAITING_KIB_MAX)),
         parked: Arc::default(),
         report: app.inner.reports.place(),
         tasks: TaskTracker::new(),
@@ -138,12 +137,18 @@ async fn serve(app: App, node: Node, io: Upgraded) {
     };
     let closed = connection.closed.clone();
     let waiting_bytes = connection.replies.waiting_bytes.clone();
+    let progressing = watching::tell_progress(
+        connection.node.clone(),
+        connection.parked.clone(),
+        connection.replies.clone(),
+    );
     let reading = connection.read(source);
     let writing = write(sink, replies, waiting_bytes);
     // Whichever side ends first ends the other.
     tokio::select! {
         () = reading => {}
         () = writing => {}
+        () = progressing => {}
         () = closed.cancelled() => {}
     }
     closed.cancel();
@@ -206,13 +211,17 @@ struct Connection {
     app: App,
     node: Node,
     under_way: Arc<Semaphore>,
-    /// Waits and watches by request id; dropping one ends it.
-    parked: Arc<Mutex<HashMap<u64, Parked>>>,
+    /// KiB of changes that may wait to be written.
+    watch_kib: Arc<Semaphore>,
+    parked: AllParked,
     /// What the agent at the other end tells of itself.
     report: ReportPlace,
     tasks: TaskTracker,
     closed: CancellationToken,
 }
+
+/// Waits and watches of a connection by request id; dropping one ends it.
+type AllParked = Arc<Mutex<HashMap<u64, Parked>>>;
 
 /// A wait or watch of this connection.
 enum Parked {
@@ -223,12 +232,14 @@ enum Parked {
     },
     Watch {
         ended: CancellationToken,
+        /// How far it is, if its progress is told together with others'.
+        together: Option<Arc<Bell>>,
     },
 }
 
 impl Drop for Parked {
     fn drop(&mut self) {
-        if let Parked::Watch { ended } = self {
+        if let Parked::Watch { ended, .. } = self {
             ended.cancel();
         }
     }
@@ -301,8 +312,8 @@ impl Connection {
             RequestBody::Wait { scope, conditions, since } => {
                 return self.wait(id, &scope, conditions, since);
             }
-            RequestBody::Watch { scope, prefix, from } => {
-                return self.watch(id, &scope, prefix, from);
+            RequestBody::Watch { scope, prefix, from, progress_together } => {
+                return self.watch(id, &scope, prefix, from, progress_together);
             }
             RequestBody::Report(report) => return self.report.tell(report),
             _ => {}
@@ -418,11 +429,12 @@ impl Connection {
         scope: &Scope,
         prefix: holdfast_api::Blob,
         from: Option<holdfast_api::Revision>,
+        together: bool,
     ) {
         if !self.park(id) {
             return;
         }
-        let mut watcher = match self.node.watch(scope, prefix, from) {
+        let watcher = match self.node.watch(scope, prefix, from) {
             Ok(watcher) => watcher,
             Err(problem) => {
                 self.parked.lock().remove(&id);
@@ -430,22 +442,14 @@ impl Connection {
             }
         };
         let ended = self.closed.child_token();
-        self.parked.lock().insert(id, Parked::Watch { ended: ended.clone() });
+        let together = together.then(|| watcher.bell());
+        let quiet = together.is_none().then_some(watching::PROGRESS_EVERY);
+        self.parked.lock().insert(id, Parked::Watch { ended: ended.clone(), together });
         let (replies, parked) = (self.replies.clone(), self.parked.clone());
-        let room = Arc::new(Semaphore::new(WATCH_BATCHES_MAX));
+        let room = watching::Room::new(self.watch_kib.clone());
         let task = async move {
-            let problem = loop {
-                match watcher.next(PROGRESS_EVERY).await {
-                    Ok(batches) => {
-                        for batch in batches {
-                            let Ok(place) = room.clone().acquire_owned().await else { return };
-                            let place = Place { _room: None, _place: place };
-                            replies.send(id, ReplyBody::Changes(batch), Some(place));
-                        }
-                    }
-                    Err(problem) => break problem,
-                }
-            };
+            let hand_on = |batch, place| replies.send(id, ReplyBody::Changes(batch), Some(place));
+            let problem = watching::deliver(watcher, quiet, room, hand_on).await;
             replies.send(id, ReplyBody::Problem(problem), None);
             parked.lock().remove(&id);
         };
@@ -485,7 +489,7 @@ async fn write(
 
 /// Roughly the bytes of a reply.
 fn reply_bytes(body: &ReplyBody) -> usize {
-    use holdfast_api::{ChangeKind, KvOutcome, Outcome, ReadOutcome, TransactionOutcome};
+    use holdfast_api::{KvOutcome, Outcome, ReadOutcome, TransactionOutcome};
     let entry = |e: &holdfast_api::KeyEntry| {
         64 + e.key.len() + e.value.as_ref().map_or(0, holdfast_api::Blob::len)
     };
@@ -508,16 +512,8 @@ fn reply_bytes(body: &ReplyBody) -> usize {
             }
             _ => 64,
         },
-        ReplyBody::Changes(batch) => {
-            let change = |change: &holdfast_api::Change| {
-                let value = match &change.kind {
-                    ChangeKind::Put { value, .. } => value.len(),
-                    _ => 0,
-                };
-                64 + change.key.len() + value
-            };
-            batch.changes.iter().map(change).sum()
-        }
+        ReplyBody::Changes(batch) => watching::batch_bytes(batch),
+        ReplyBody::Progress(progress) => progress.watches.len() * 20,
         _ => 256,
     }
 }

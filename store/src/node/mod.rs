@@ -51,7 +51,7 @@ use effects::Effects;
 use proposer::{Done, Proposer};
 use reader::Reader;
 use waits::{Registered, WaitId};
-use watches::Registration;
+use watches::{Bell, Registration};
 
 /// This build's version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -517,8 +517,9 @@ pub struct Watcher {
 
 impl Watcher {
     /// The next revisions with changes, whole and in order; waits for them.
-    /// Without changes for `quiet`, an empty batch that reports progress.
-    pub async fn next(&mut self, quiet: Duration) -> Result<Vec<WatchBatch>, Problem> {
+    /// Without changes for `quiet`, if it is given, an empty batch that reports
+    /// progress. What was returned before counts as handed on.
+    pub async fn next(&mut self, quiet: Option<Duration>) -> Result<Vec<WatchBatch>, Problem> {
         loop {
             if self.registration.bell.is_ended() || !self.node.inner.consensus.leads() {
                 return Err(self.node.referral());
@@ -528,7 +529,12 @@ impl Watcher {
                 Some(first) if !self.behind => self.next = self.next.max(first),
                 Some(_) => {}
                 None if !self.behind => {
-                    if tokio::time::timeout(quiet, self.registration.bell.heard()).await.is_err()
+                    let heard = self.registration.bell.heard();
+                    let Some(quiet) = quiet else {
+                        heard.await;
+                        continue;
+                    };
+                    if tokio::time::timeout(quiet, heard).await.is_err()
                         && let Some(progress) = self.progress()
                     {
                         return Ok(vec![progress]);
@@ -542,6 +548,17 @@ impl Watcher {
                 return Ok(batches);
             }
         }
+    }
+
+    /// What wakes it, and tells how far it is.
+    pub fn bell(&self) -> Arc<Bell> {
+        self.registration.bell.clone()
+    }
+
+    /// Goes back: what it returned from this revision on was not handed on.
+    pub fn rewind(&mut self, to: Revision) {
+        self.next = self.next.min(to);
+        self.behind = true;
     }
 
     fn read_history(&mut self) -> Result<Vec<WatchBatch>, Problem> {

@@ -6,7 +6,7 @@
 //! behind, and when the history no longer reaches back to it, it is told so.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use holdfast_api::{Blob, Revision, WatchBatch};
@@ -19,8 +19,19 @@ use tokio::sync::Notify;
 pub struct Bell {
     /// The first revision with something to read; 0 = none.
     first: AtomicU64,
-    ended: std::sync::atomic::AtomicBool,
+    ended: AtomicBool,
+    /// Its watcher sleeps: whatever it read was handed on.
+    resting: AtomicBool,
     notify: Notify,
+}
+
+/// A watcher's sleep.
+struct Rest<'a>(&'a Bell);
+
+impl Drop for Rest<'_> {
+    fn drop(&mut self) {
+        self.0.resting.store(false, Ordering::Release);
+    }
 }
 
 impl Bell {
@@ -48,9 +59,22 @@ impl Bell {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Waits for a ring or the end.
+    /// Waits for a ring or the end, when everything that was read has been
+    /// handed on.
     pub async fn heard(&self) {
+        self.resting.store(true, Ordering::Release);
+        // It ends before the ring is taken: see `is_up_to_date`.
+        let _rest = Rest(self);
         self.notify.notified().await;
+    }
+
+    /// Whether the watcher has handed on everything that was rung for before
+    /// this was asked.
+    pub fn is_up_to_date(&self) -> bool {
+        // In this order. A ring that is not seen any more was taken by a
+        // watcher that did not rest; if it rests again, it has handed on what
+        // it found.
+        !self.peek() && self.resting.load(Ordering::Acquire)
     }
 }
 
@@ -156,5 +180,28 @@ impl Drop for Registration {
             runs.remove(&self.run);
         }
         self.watches.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_watcher_is_up_to_date_only_while_it_sleeps_and_nothing_has_rung() {
+        let bell = Bell::default();
+        assert!(!bell.is_up_to_date(), "it has not read the past yet");
+        let mut sleep = Box::pin(bell.heard());
+        assert!(sleep.as_mut().now_or_never().is_none());
+        assert!(bell.is_up_to_date());
+        bell.ring(7);
+        assert!(!bell.is_up_to_date(), "nobody has read what rang");
+        sleep.await;
+        assert_eq!(bell.take(), Some(7));
+        assert!(!bell.is_up_to_date(), "it may be on its way still");
+        assert!(bell.heard().now_or_never().is_none());
+        assert!(!bell.is_up_to_date(), "who gave up waiting does not sleep");
     }
 }

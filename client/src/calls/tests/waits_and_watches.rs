@@ -63,3 +63,25 @@ fn a_slow_watch_is_cut_and_goes_on_where_it_stopped() {
     bench.calls.watch_has_room(id);
     assert_eq!(watched_from(&bench.sent()[0]), Some(fits + 1));
 }
+
+#[test]
+fn progress_of_many_watches_moves_those_that_it_names() {
+    let mut bench = Bench::new();
+    let _mailboxes: Vec<_> = (0..4).map(|_| bench.watch(3)).collect();
+    let sent = bench.sent();
+    let asked = |request: &Request| {
+        matches!(request.body, RequestBody::Watch { progress_together: true, .. })
+    };
+    assert!(sent.len() == 4 && sent.iter().all(asked), "{sent:?}");
+    let ids: Vec<u64> = sent.iter().map(|request| request.id).collect();
+    bench.reply(ids[1], ReplyBody::Changes(batch(30)));
+    let progress = |revision, watches: &[(u64, u64)]| {
+        ReplyBody::Progress(WatchProgress { revision, watches: watches.to_vec() })
+    };
+    bench.reply(0, progress(20, &[(ids[0], ids[1]), (ids[3], ids[3])]));
+    // Nonsense moves nothing.
+    bench.reply(0, progress(90, &[(ids[3] + 1, u64::MAX), (ids[3], ids[0])]));
+    bench.calls.link_lost("gone");
+    let from: Vec<_> = bench.sent().iter().map(watched_from).collect();
+    assert_eq!(from, [Some(21), Some(31), Some(3), Some(21)]);
+}

@@ -214,7 +214,7 @@ fn start_watch(app: &App, request: WatchRequest) -> Result<Response, Failure> {
     let mut watcher = node.watch(&scope, prefix, from)?;
     // What lies in the past is there at once, or is no longer kept, which is
     // better said as an error than as the first line.
-    let past = watcher.next(KEEP_ALIVE).now_or_never().transpose()?.unwrap_or_default();
+    let past = watcher.next(Some(KEEP_ALIVE)).now_or_never().transpose()?.unwrap_or_default();
     let first = line(&WatchLine::Batch(WatchBatch { revision: delivered, changes: Vec::new() }));
     let watching = Watching { watcher, past, delivered };
     let lines = stream::iter([first]).chain(watching.lines());
@@ -252,7 +252,7 @@ impl Watching {
     /// The next lines; one of progress if nothing happened for a while.
     async fn next(&mut self) -> Result<Bytes, Problem> {
         let batches = if self.past.is_empty() {
-            match tokio::time::timeout(KEEP_ALIVE, self.watcher.next(KEEP_ALIVE)).await {
+            match tokio::time::timeout(KEEP_ALIVE, self.watcher.next(Some(KEEP_ALIVE))).await {
                 Ok(batches) => batches?,
                 Err(_) => vec![WatchBatch { revision: self.delivered, changes: Vec::new() }],
             }

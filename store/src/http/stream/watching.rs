@@ -1,0 +1,184 @@
+//! Watches of a stream: their changes within bounds, their progress together.
+//!
+//! What waits to be written is bounded for each watch in batches and for all
+//! watches of a stream in bytes. A watch without room holds nothing: it reads
+//! the history again when there is some. Without room for long it is cut, and
+//! told from where it may resume.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_api::{Change, ChangeKind, Code, Problem, ReplyBody, WatchBatch, WatchProgress};
+use tokio::sync::Semaphore;
+
+use super::{AllParked, Parked, Place, Replies};
+use crate::node::{Node, Watcher};
+
+/// Watches without changes hear of their progress this often.
+pub(super) const PROGRESS_EVERY: Duration = Duration::from_secs(10);
+
+/// KiB of changes of one connection that may wait to be written.
+pub(super) const WAITING_KIB_MAX: usize = 16 * 1024;
+
+/// Batches of one watch that may wait to be written.
+const BATCHES_MAX: usize = 64;
+
+/// A watch that finds no room for so long is cut.
+const STALL_MAX: Duration = Duration::from_secs(5);
+
+/// Room for what one watch has waiting to be written.
+pub(super) struct Room {
+    batches: Arc<Semaphore>,
+    /// Of all watches of the connection together.
+    kib: Arc<Semaphore>,
+}
+
+impl Room {
+    /// Room for a watch of the connection to which `kib` belongs.
+    pub(super) fn new(kib: Arc<Semaphore>) -> Room {
+        Room { batches: Arc::new(Semaphore::new(BATCHES_MAX)), kib }
+    }
+
+    fn try_take(&self, kib: u32) -> Option<Place> {
+        let place = self.batches.clone().try_acquire_owned().ok()?;
+        let room = self.kib.clone().try_acquire_many_owned(kib).ok()?;
+        Some(Place { _room: Some(room), _place: place })
+    }
+
+    /// Waits for room; none if there is none for too long.
+    async fn take(&self, kib: u32) -> Option<Place> {
+        let taking = async {
+            let place = self.batches.clone().acquire_owned().await.ok()?;
+            let room = self.kib.clone().acquire_many_owned(kib).await.ok()?;
+            Some(Place { _room: Some(room), _place: place })
+        };
+        tokio::time::timeout(STALL_MAX, taking).await.ok().flatten()
+    }
+}
+
+/// Hands a watch's changes on until it ends. Answers why it ended.
+pub(super) async fn deliver(
+    mut watcher: Watcher,
+    quiet: Option<Duration>,
+    room: Room,
+    hand_on: impl Fn(WatchBatch, Place),
+) -> Problem {
+    // What was waited for: the next batch is the one that it is for.
+    let mut waited = None;
+    loop {
+        let batches = match watcher.next(quiet).await {
+            Ok(batches) => batches,
+            Err(problem) => return problem,
+        };
+        let mut stuck = None;
+        for batch in batches {
+            let (revision, cost) = (batch.revision, cost(&batch));
+            match waited.take().or_else(|| room.try_take(cost)) {
+                Some(place) => hand_on(batch, place),
+                None => {
+                    stuck = Some((revision, cost));
+                    break;
+                }
+            }
+        }
+        if let Some((revision, cost)) = stuck {
+            watcher.rewind(revision);
+            waited = room.take(cost).await;
+            if waited.is_none() {
+                let why = format!(
+                    "the changes of this stream are not read fast enough: watch again from revision {revision}"
+                );
+                return Problem::retryable(Code::Overloaded, why);
+            }
+        }
+    }
+}
+
+/// KiB that a batch is taken for. One that is larger than all the room must
+/// still pass, alone.
+fn cost(batch: &WatchBatch) -> u32 {
+    let kib = (batch_bytes(batch) / 1024 + 1).min(WAITING_KIB_MAX);
+    u32::try_from(kib).unwrap_or(u32::MAX)
+}
+
+/// Roughly the bytes of a batch.
+pub(super) fn batch_bytes(batch: &WatchBatch) -> usize {
+    let change = |change: &Change| {
+        let value = match &change.kind {
+            ChangeKind::Put { value, .. } => value.len(),
+            ChangeKind::Delete | ChangeKind::Push { .. } | ChangeKind::Pop { .. } => 0,
+        };
+        64 + change.key.len() + value
+    };
+    batch.changes.iter().map(change).sum()
+}
+
+/// Tells now and then, in one reply, how far all those watches are that have
+/// nothing to deliver. Else a watch of quiet keys would have to resume from a
+/// revision that is no longer kept.
+pub(super) async fn tell_progress(node: Node, parked: AllParked, replies: Replies) {
+    let mut told = 0;
+    loop {
+        tokio::time::sleep(PROGRESS_EVERY).await;
+        // In this order: whatever was performed had rung before.
+        let revision = node.effects().performed();
+        if revision == told {
+            continue;
+        }
+        let mut ids: Vec<u64> = parked
+            .lock()
+            .iter()
+            .filter(|(_, parked)| match parked {
+                Parked::Watch { together: Some(bell), .. } => bell.is_up_to_date(),
+                Parked::Watch { .. } | Parked::Wait { .. } | Parked::Registering => false,
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        if !ids.is_empty() {
+            ids.sort_unstable();
+            told = revision;
+            replies.send(0, ReplyBody::Progress(WatchProgress::new(revision, ids)), None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_api::{Blob, name::default_name};
+
+    use super::*;
+
+    fn batch(bytes: usize) -> WatchBatch {
+        let value = Blob::from(vec![0; bytes]);
+        let kind = ChangeKind::Put { value, version: 1 };
+        let change = Change { job: default_name(), run: default_name(), key: "k".into(), kind };
+        WatchBatch { revision: 1, changes: vec![change] }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_is_bounded_in_batches_of_a_watch_and_in_bytes_of_all_watches() {
+        let kib = Arc::new(Semaphore::new(WAITING_KIB_MAX));
+        let (one, other) = (Room::new(kib.clone()), Room::new(kib));
+        let small = cost(&batch(10));
+        let places: Vec<Place> = std::iter::from_fn(|| one.try_take(small)).collect();
+        assert_eq!(places.len(), BATCHES_MAX);
+        drop(places);
+
+        let megabyte = cost(&batch(1024 * 1024));
+        let places: Vec<Place> = std::iter::from_fn(|| one.try_take(megabyte)).collect();
+        assert!((places.len() as u64 + 1) * u64::from(megabyte) > WAITING_KIB_MAX as u64);
+        assert!(other.try_take(megabyte).is_none(), "the room is that of all watches");
+        assert!(other.take(megabyte).await.is_none(), "nothing was read for long");
+        let waiting = other.take(megabyte);
+        drop(places);
+        assert!(waiting.await.is_some());
+    }
+
+    #[test]
+    fn a_batch_larger_than_all_the_room_passes_alone() {
+        let room = Room::new(Arc::new(Semaphore::new(WAITING_KIB_MAX)));
+        let all = cost(&batch(2 * 1024 * WAITING_KIB_MAX));
+        let place = room.try_take(all);
+        assert!(place.is_some() && room.try_take(1).is_none());
+    }
+}
