@@ -2,18 +2,44 @@
 
 Usage: launch_job.py FOLDER [INIT_METHOD]
 
+INIT_METHOD is `env://`, an address, or `kept-master-addr`: then rank 0 binds MASTER_ADDR for a
+purpose of its own, as some programs do, and the store is the one that HOLDFAST_TCPSTORE names.
+
 Whoever drives it puts files into FOLDER: `finish` ends the job, `fail-N` ends its attempt N with
 exit code 3. Rank 0 decides for all, and prints a line for each step.
 """
 import datetime
 import os
 import pathlib
+import socket
 import sys
+import time
 
 import torch
 import torch.distributed as dist
 
 PATIENCE = datetime.timedelta(seconds=100)
+
+
+def use_master_addr(rank: int, world: int) -> None:
+    """All ranks meet at a socket of rank 0 that is bound to MASTER_ADDR."""
+    address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    deadline = time.monotonic() + PATIENCE.total_seconds()
+    if rank == 0:
+        with socket.create_server(address) as server:
+            server.settimeout(PATIENCE.total_seconds())
+            for _ in range(world - 1):
+                server.accept()[0].sendall(b"met")
+        return
+    while True:
+        try:
+            with socket.create_connection(address, timeout=5) as peer:
+                if peer.recv(3) == b"met":
+                    return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)
 
 
 def main() -> None:
@@ -24,8 +50,14 @@ def main() -> None:
     torch.set_num_threads(1)
     # env:// finds them by itself.
     place = {} if method == "env://" else {"rank": rank, "world_size": world}
-    dist.init_process_group("gloo", init_method=method, timeout=PATIENCE, **place)
-    store = dist.distributed_c10d._get_default_store()
+    if method == "kept-master-addr":
+        use_master_addr(rank, world)
+        host, port = os.environ["HOLDFAST_TCPSTORE"].rsplit(":", 1)
+        store = dist.TCPStore(host, int(port), is_master=False, timeout=PATIENCE)
+        dist.init_process_group("gloo", store=store, timeout=PATIENCE, **place)
+    else:
+        dist.init_process_group("gloo", init_method=method, timeout=PATIENCE, **place)
+        store = dist.distributed_c10d._get_default_store()
     step = 0
     while True:
         step += 1

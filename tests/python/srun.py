@@ -1,8 +1,9 @@
-"""Stands in for srun on one host: starts the tasks of a step with Slurm's variables.
+"""Stands in for srun on one host of a step: starts its tasks with Slurm's variables.
 
-Usage: srun.py --ntasks-per-node=N --job-id=ID COMMAND…
+Usage: srun.py [--nodes=N --node=ID] --ntasks-per-node=N --job-id=ID COMMAND…
 
-Ends when all tasks have, with the worst of their exit codes.
+Of a step on several nodes one is run on each of them, as slurmd would be. Ends when all its tasks
+have, with the worst of their exit codes.
 """
 import argparse
 import os
@@ -12,6 +13,8 @@ import sys
 
 def main() -> int:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--node", type=int, default=0)
     parser.add_argument("--ntasks-per-node", type=int, required=True)
     parser.add_argument("--job-id", required=True)
     parser.add_argument("command", nargs=argparse.REMAINDER)
@@ -21,10 +24,11 @@ def main() -> int:
         variables = {
             "SLURM_JOB_ID": given.job_id,
             "SLURM_STEP_ID": "0",
-            "SLURM_NTASKS": str(given.ntasks_per_node),
-            "SLURM_PROCID": str(task),
+            "SLURM_NNODES": str(given.nodes),
+            "SLURM_NTASKS": str(given.nodes * given.ntasks_per_node),
+            "SLURM_PROCID": str(given.node * given.ntasks_per_node + task),
             "SLURM_LOCALID": str(task),
-            "SLURM_NODEID": "0",
+            "SLURM_NODEID": str(given.node),
         }
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
         tasks.append(subprocess.Popen(given.command, env=environment | variables))

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use ::http::Method;
 use holdfast_api::{
     Blob, Name, NodeId, Read, ReadAnswer, ReadOutcome, ReplyBody, RequestBody, Scope, Status,
     routes,
@@ -13,6 +14,7 @@ use holdfast_client::{Client, Options};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
+use crate::hosts::Host;
 use crate::logs::Logs;
 use crate::patience::eventually;
 use crate::ports::Ports;
@@ -23,6 +25,9 @@ use crate::{binaries, http};
 /// Bound on one question to a node that may be paused.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(2);
 
+/// Where a node listens that has a host of its own.
+const PORT_ON_HOSTS: u16 = 21001;
+
 /// Nodes of one cluster, each with a data folder and a port of its own.
 #[derive(Debug)]
 pub struct Cluster {
@@ -31,6 +36,8 @@ pub struct Cluster {
     logs: Logs,
     ports: Ports,
     folder: TempDir,
+    /// What the test itself shows to the nodes.
+    token_file: Option<PathBuf>,
 }
 
 /// A node, running or not.
@@ -43,6 +50,8 @@ struct Node {
     place: [String; 2],
     process: Option<Process>,
     paused: bool,
+    /// Where it runs, if not where the test does.
+    host: Option<Host>,
 }
 
 impl Cluster {
@@ -53,16 +62,30 @@ impl Cluster {
 
     /// A running cluster whose nodes get these flags.
     pub async fn start_with(nodes: u64, flags: &[&str]) -> Cluster {
-        let mut cluster = Cluster::plan(nodes, flags);
-        for id in cluster.ids() {
-            cluster.launch(id);
+        Cluster::plan(nodes, flags).started().await
+    }
+
+    /// A running cluster with a node on each of these hosts; they listen on
+    /// the network, so the flags say how strangers are kept out.
+    pub async fn start_on(hosts: &[Host], flags: &[&str]) -> Cluster {
+        let hosts = hosts.iter().cloned().map(Some).collect();
+        Cluster::plan_on(hosts, flags).started().await
+    }
+
+    async fn started(mut self) -> Cluster {
+        for id in self.ids() {
+            self.launch(id);
         }
-        cluster.wait_all_ready().await;
-        cluster
+        self.wait_all_ready().await;
+        self
     }
 
     /// A cluster that is not running yet.
     pub fn plan(nodes: u64, flags: &[&str]) -> Cluster {
+        Cluster::plan_on((0..nodes).map(|_| None).collect(), flags)
+    }
+
+    fn plan_on(hosts: Vec<Option<Host>>, flags: &[&str]) -> Cluster {
         let folder = tempfile::Builder::new().prefix("holdfast-test-").tempdir();
         let mut cluster = Cluster {
             nodes: BTreeMap::new(),
@@ -70,9 +93,10 @@ impl Cluster {
             logs: Logs::default(),
             ports: Ports::take(),
             folder: folder.expect("the folder for temporary files can be written"),
+            token_file: None,
         };
-        for id in 1..=nodes {
-            cluster.insert(id);
+        for (id, host) in (1..).zip(hosts) {
+            cluster.insert(id, host);
         }
         let initial: Vec<String> =
             cluster.nodes.iter().map(|(id, node)| format!("{id}={}", node.address)).collect();
@@ -82,14 +106,19 @@ impl Cluster {
         cluster
     }
 
-    fn insert(&mut self, id: NodeId) {
+    fn insert(&mut self, id: NodeId, host: Option<Host>) {
+        let address = match &host {
+            Some(host) => format!("{}:{PORT_ON_HOSTS}", host.address()),
+            None => format!("127.0.0.1:{}", self.ports.give()),
+        };
         let node = Node {
-            address: format!("127.0.0.1:{}", self.ports.give()),
+            address,
             data_dir: self.folder.path().join(format!("node-{id}")),
             log: self.folder.path().join(format!("node-{id}.log")),
             place: [String::new(), String::new()],
             process: None,
             paused: false,
+            host,
         };
         self.logs.add(node.log.clone());
         self.nodes.insert(id, node);
@@ -99,7 +128,7 @@ impl Cluster {
     pub fn join(&mut self) -> NodeId {
         let id = self.nodes.keys().last().map_or(1, |last| last + 1);
         let known = self.list();
-        self.insert(id);
+        self.insert(id, None);
         self.node_mut(id).place = ["--join".to_owned(), known];
         self.launch(id);
         id
@@ -111,7 +140,7 @@ impl Cluster {
         let awake = self.awake().into_iter().map(|id| self.address(id).to_owned());
         let known = awake.collect::<Vec<_>>().join(",");
         let (id, address) = (self.ids().len() as NodeId + 1, self.address(old).to_owned());
-        self.insert(id);
+        self.insert(id, None);
         let node = self.node_mut(id);
         (node.address, node.place) = (address, ["--join".to_owned(), known]);
         self.launch(id);
@@ -129,7 +158,11 @@ impl Cluster {
     pub fn launch_as(&mut self, id: NodeId, command: std::process::Command) {
         let node = self.node_mut(id);
         assert!(node.process.is_none(), "node {id} runs already");
-        node.process = Some(Process::start(&format!("node {id}"), command, &node.log));
+        let name = format!("node {id}");
+        node.process = Some(match &node.host {
+            Some(host) => host.process(&name, command, &node.log),
+            None => Process::start(&name, command, &node.log),
+        });
         node.paused = false;
     }
 
@@ -282,9 +315,20 @@ impl Cluster {
         }
     }
 
+    /// Shows the token in this file to the nodes from now on.
+    pub fn use_token(&mut self, file: &Path) {
+        self.token_file = Some(file.to_owned());
+    }
+
     /// What a node says of the cluster; none if it does not answer.
     pub async fn status(&self, id: NodeId) -> Option<Status> {
-        let asked = http::get(self.address(id), routes::STATUS);
+        let token = self.token_file.as_ref().map(|file| {
+            let token = std::fs::read_to_string(file).expect("the token can be read");
+            format!("Bearer {}", token.trim())
+        });
+        let headers: Vec<(&str, &str)> =
+            token.iter().map(|token| ("authorization", token.as_str())).collect();
+        let asked = http::send(self.address(id), Method::GET, routes::STATUS, &headers, "");
         let answer = tokio::time::timeout(LOOK_TIME_MAX, asked).await.ok()?.ok()?;
         serde_json::from_slice(&answer.body).ok()
     }
@@ -397,6 +441,9 @@ impl Cluster {
     pub async fn cli_at(&self, store: &str, arguments: &[&str]) -> Ended {
         let mut command = binaries::command("holdfast");
         command.args(["--store", store]).args(arguments);
+        if let Some(file) = &self.token_file {
+            command.env("HOLDFAST_TOKEN_FILE", file);
+        }
         Ended::of(command).await
     }
 

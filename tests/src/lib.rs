@@ -2,7 +2,8 @@
 //!
 //! Entry points: [`Cluster`] (store nodes), [`Agent`] (the agent in front of
 //! them), [`Adders`] (a load whose every answer is checked), [`Script`]
-//! (Python with PyTorch), [`TcpStore`] and [`RawStream`] (wire clients of our
+//! (Python with PyTorch), [`Job`] (a training job under a launcher), [`Network`]
+//! (hosts of their own), [`TcpStore`] and [`RawStream`] (wire clients of our
 //! own, so that a test does not trust the code it tests).
 //!
 //! | module | holds |
@@ -17,10 +18,12 @@
 //! | [`command`] | a command under `holdfast-agent run` |
 //! | [`load`] | concurrent adders and the check of what they were told |
 //! | [`failover`] | leaders killed until a retry was answered from the session table |
+//! | [`hosts`] | hosts with a network between them, on one machine |
 //! | [`http`] | plain HTTP requests |
 //! | [`stream`] | a raw client of the multiplexed stream |
 //! | [`tcpstore`] | a client of the TCPStore protocol |
 //! | [`python`] | PyTorch programs |
+//! | [`job`] | training jobs under a launcher |
 //!
 //! # Architecture invariants
 //!
@@ -37,7 +40,9 @@ pub mod binaries;
 pub mod cluster;
 pub mod command;
 pub mod failover;
+pub mod hosts;
 pub mod http;
+pub mod job;
 pub mod load;
 pub mod logs;
 pub mod patience;
@@ -49,9 +54,11 @@ pub mod tcpstore;
 
 pub use agent::Agent;
 pub use cluster::Cluster;
+pub use hosts::{Host, Names, Network};
+pub use job::Job;
 pub use load::Adders;
 pub use patience::{PATIENCE, eventually, patiently, soon};
 pub use process::{Ended, Process};
-pub use python::Script;
+pub use python::{Script, Torch};
 pub use stream::RawStream;
 pub use tcpstore::TcpStore;

@@ -115,16 +115,24 @@ pub struct Ended {
 impl Ended {
     /// Runs a program to its end.
     pub async fn of(command: Command) -> Ended {
+        Ended::start(command).await
+    }
+
+    /// Starts a program, here and now; its end is awaited.
+    pub fn start(mut command: Command) -> impl Future<Output = Ended> {
         let name = format!("{command:?}");
-        let mut command = tokio::process::Command::from(command);
-        let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
-        let output = patiently(&format!("the end of {name}"), output).await;
-        let output = output.unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
-        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        Ended {
-            code: output.status.code(),
-            stdout: text(output.stdout),
-            stderr: text(output.stderr),
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = tokio::process::Command::from(command).kill_on_drop(true).spawn();
+        async move {
+            let child = child.unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
+            let output = patiently(&format!("the end of {name}"), child.wait_with_output()).await;
+            let output = output.unwrap_or_else(|error| panic!("{name}: {error}"));
+            let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+            Ended {
+                code: output.status.code(),
+                stdout: text(output.stdout),
+                stderr: text(output.stderr),
+            }
         }
     }
 

@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::watch;
@@ -36,6 +38,48 @@ pub fn python() -> PathBuf {
         "no Python with PyTorch: `make test` installs one into .venv, \
          or name yours with HOLDFAST_PYTHON",
     )
+}
+
+/// A PyTorch to run a job with.
+#[derive(Debug, Clone)]
+pub struct Torch {
+    /// The Python that has it.
+    pub python: PathBuf,
+    /// Its version: 2.7 is `(2, 7)`.
+    pub version: (u32, u32),
+}
+
+impl Torch {
+    /// That of [`python`], which is to be the newest that there is.
+    pub fn newest() -> Torch {
+        Torch::of(python()).expect("that Python has PyTorch")
+    }
+
+    /// An older one: of the Python that `HOLDFAST_PYTHON_OLDER` names, else of
+    /// the one in `.venv-older` of the workspace. Says `SKIPPED` if there is
+    /// none.
+    pub fn older() -> Option<Torch> {
+        let named = std::env::var_os("HOLDFAST_PYTHON_OLDER").filter(|named| !named.is_empty());
+        let installed = || binaries::workspace().join(".venv-older/bin/python");
+        let python = named.map_or_else(installed, PathBuf::from);
+        let torch = Torch::of(python.clone());
+        if torch.is_none() {
+            eprintln!(
+                "SKIPPED: {} has no PyTorch: `tests/prepare older-torch` installs an older one",
+                python.display()
+            );
+        }
+        torch
+    }
+
+    fn of(python: PathBuf) -> Option<Torch> {
+        let code = "from importlib.metadata import version; print(version('torch'))";
+        let mut command = std::process::Command::new(&python);
+        let output = command.args(["-c", code]).stderr(Stdio::null()).output().ok()?;
+        let text = String::from_utf8(output.stdout).ok()?;
+        let mut numbers = text.split('.').map_while(|number| number.parse().ok());
+        Some(Torch { python, version: (numbers.next()?, numbers.next()?) })
+    }
 }
 
 /// The path of a script beside the tests.
@@ -128,6 +172,13 @@ impl Script {
     pub async fn order(&mut self, line: &str) {
         let text = format!("{line}\n");
         self.orders.write_all(text.as_bytes()).await.expect("the program takes orders");
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok());
+        let pid = pid.expect("nobody has waited for its end");
+        kill(Pid::from_raw(pid), signal).expect("it is ours");
     }
 
     /// Waits for its end, which must be with exit code 0.

@@ -1,0 +1,152 @@
+"""Reads a manifest as a cluster would: is it valid, and what would run in a pod of its job?
+
+Usage: manifest.py check FILE VERSION
+       manifest.py pod FILE INDEX UID SECRETS
+
+`check` validates each document against the schemas of that Kubernetes version, in which unknown
+fields are errors, and then against rules that no schema holds; it prints what is wrong and exits
+with 1. `pod` prints, as JSON, the containers of the Job's pod with that completion index in the
+order in which a kubelet starts them: command, environment, start-up probe, and what is mounted.
+UID is the Job's, and SECRETS a folder with one folder for each secret.
+"""
+import json
+import os
+import pathlib
+import re
+import sys
+
+import yaml
+
+NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*$")
+# What the Job controller writes on the pods of an indexed Job (Kubernetes 1.28 and newer).
+JOB_NAME, JOB_UID = "batch.kubernetes.io/job-name", "batch.kubernetes.io/controller-uid"
+INDEX = "batch.kubernetes.io/job-completion-index"
+FIELD = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]$")
+
+
+def read(path: str) -> list[dict]:
+    return list(yaml.safe_load_all(pathlib.Path(path).read_text()))
+
+
+def of_kind(documents: list[dict], kind: str) -> dict:
+    return next(document for document in documents if document["kind"] == kind)
+
+
+def containers(pod: dict) -> list[dict]:
+    return [*pod.get("initContainers", []), *pod["containers"]]
+
+
+def written_on_pod(job: dict, index: str, uid: str) -> dict[str, dict[str, str]]:
+    name = job["metadata"]["name"]
+    own = job["spec"]["template"]["metadata"]
+    labels = {JOB_NAME: name, JOB_UID: uid, INDEX: index}
+    return {"labels": own.get("labels", {}) | labels, "annotations": own.get("annotations", {}) | {INDEX: index}}
+
+
+def against_schemas(documents: list[dict], version: str) -> list[str]:
+    import kubernetes_validate
+
+    found = []
+    for document in documents:
+        try:
+            used = kubernetes_validate.validate(document, version, strict=True)
+        except kubernetes_validate.ValidationError as error:
+            found.append(f"{document.get('kind')}: {'.'.join(map(str, error.path))}: {error.message}")
+            continue
+        if used != version:
+            found.append(f"{document['kind']}: checked against {used}, not {version}")
+    return found
+
+
+def against_rules(documents: list[dict]) -> list[str]:
+    """What the API server and the Job controller refuse or ignore beyond the schemas."""
+    job, service = of_kind(documents, "Job"), of_kind(documents, "Service")
+    spec, template = job["spec"], job["spec"]["template"]
+    pod, labels = template["spec"], template["metadata"].get("labels", {})
+    rules = {
+        "names are DNS labels": all(NAME.match(one["metadata"]["name"]) for one in documents),
+        "an indexed Job has completions": spec.get("completionMode") == "Indexed" and spec.get("completions", 0) > 0,
+        "all pods of the Job run at once": spec.get("parallelism") == spec.get("completions"),
+        "a Job's pods restart Never or OnFailure": pod.get("restartPolicy") in ("Never", "OnFailure"),
+        "the service is headless": service["spec"].get("clusterIP") == "None",
+        "the service is the pods' subdomain": pod.get("subdomain") == service["metadata"]["name"],
+        "the service selects the pods": service["spec"]["selector"].items() <= labels.items(),
+        "only init containers are sidecars": not any("restartPolicy" in one for one in pod["containers"]),
+        "some init container is a sidecar":
+            any(one.get("restartPolicy") == "Always" for one in pod.get("initContainers", [])),
+    }
+    found = [rule for rule, kept in rules.items() if not kept]
+    names = [one["name"] for one in containers(pod)]
+    if len(set(names)) < len(names) or not all(NAME.match(name) for name in names):
+        found.append(f"container names: {names}")
+    volumes = [volume["name"] for volume in pod.get("volumes", [])]
+    known = written_on_pod(job, "0", "uid")
+    for container in containers(pod):
+        mounts = container.get("volumeMounts", [])
+        found += [f"{container['name']}: no volume {mount['name']}" for mount in mounts if mount["name"] not in volumes]
+        variables = [variable["name"] for variable in container.get("env", [])]
+        if len(set(variables)) < len(variables) or not all(VARIABLE.match(name) for name in variables):
+            found.append(f"{container['name']}: variables {variables}")
+        # Only a sidecar among the init containers may have a probe.
+        if "startupProbe" in container and container in pod.get("initContainers", []) \
+                and container.get("restartPolicy") != "Always":
+            found.append(f"{container['name']}: a probe of an init container that is no sidecar")
+        for variable in container.get("env", []):
+            field = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+            match = FIELD.match(field) if field else None
+            if field and (not match or match[2] not in known[match[1]]):
+                found.append(f"{container['name']}: {variable['name']}: nobody writes {field}")
+    return found
+
+
+def value_of(variable: dict, pod: dict[str, dict[str, str]]) -> str:
+    if "value" in variable:
+        return variable["value"]
+    match = FIELD.match(variable["valueFrom"]["fieldRef"]["fieldPath"])
+    return pod[match[1]][match[2]]
+
+
+def mounted(mount: dict, volumes: dict[str, dict], secrets: str) -> dict:
+    volume = volumes[mount["name"]]
+    source = None
+    if "secret" in volume:
+        source = os.path.join(secrets, volume["secret"]["secretName"])
+    return {"path": mount["mountPath"], "secret": source, "mode": volume.get("secret", {}).get("defaultMode")}
+
+
+def plan(documents: list[dict], index: str, uid: str, secrets: str) -> dict:
+    job, service = of_kind(documents, "Job"), of_kind(documents, "Service")
+    template = job["spec"]["template"]
+    written = written_on_pod(job, index, uid)
+    volumes = {volume["name"]: volume for volume in template["spec"].get("volumes", [])}
+    host = f"{job['metadata']['name']}-{index}"
+    return {
+        "host": host,
+        "fully_named": f"{host}.{service['metadata']['name']}",
+        "containers": [{
+            "name": container["name"],
+            "sidecar": container.get("restartPolicy") == "Always",
+            "command": [*container["command"], *container.get("args", [])],
+            "environment": {one["name"]: value_of(one, written) for one in container.get("env", [])},
+            "probe": container.get("startupProbe", {}).get("exec", {}).get("command"),
+            "mounts": [mounted(mount, volumes, secrets) for mount in container.get("volumeMounts", [])],
+        } for container in containers(template["spec"])],
+    }
+
+
+def main() -> int:
+    match sys.argv[1:]:
+        case ["check", path, version]:
+            documents = read(path)
+            found = against_schemas(documents, version) + against_rules(documents)
+            print("\n".join(found) or f"valid for Kubernetes {version}")
+            return 1 if found else 0
+        case ["pod", path, index, uid, secrets]:
+            print(json.dumps(plan(read(path), index, uid, secrets)))
+            return 0
+    sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

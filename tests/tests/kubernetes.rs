@@ -1,0 +1,257 @@
+//! The manifest in `trainer-shim/docs/kubernetes.yaml`: it is valid, and what
+//! it says is run as a kubelet would run it, each container with processes of
+//! its own.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use holdfast_tests::python::script;
+use holdfast_tests::{Cluster, Ended, Host, Names, Network, Script, Torch, binaries, eventually};
+use serde_json::Value;
+
+/// The oldest Kubernetes with native sidecars, and the newest whose schemas
+/// the tests have.
+const VERSIONS: [&str; 2] = ["1.29", "1.37"];
+const TOKEN: &str = "the-token-of-the-secret";
+
+fn manifest() -> PathBuf {
+    binaries::workspace().join("trainer-shim/docs/kubernetes.yaml")
+}
+
+/// `manifest.py`; none, with a word about it, if the packages that it imports
+/// are not there.
+fn reader(arguments: &[&str]) -> Option<Command> {
+    let named = std::env::var_os("HOLDFAST_TEST_PACKAGES").filter(|named| !named.is_empty());
+    let installed = || binaries::workspace().join("target/python");
+    let packages = named.map_or_else(installed, PathBuf::from);
+    if !packages.join("kubernetes_validate").is_dir() {
+        eprintln!(
+            "SKIPPED: there are no schemas of Kubernetes in {}: `tests/prepare hosts` installs them",
+            packages.display()
+        );
+        return None;
+    }
+    let mut command = Command::new("python3");
+    command.env("PYTHONPATH", packages).arg(script("manifest.py")).args(arguments);
+    command.stdin(Stdio::null());
+    Some(command)
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("the paths of tests are text")
+}
+
+#[tokio::test]
+async fn the_manifest_is_valid_and_a_wrong_one_is_not() {
+    let folder = tempfile::tempdir().expect("the folder for temporary files can be written");
+    let right = std::fs::read_to_string(manifest()).expect("it is there");
+    for version in VERSIONS {
+        let path = manifest();
+        let Some(command) = reader(&["check", text(&path), version]) else { return };
+        let ended = Ended::of(command).await;
+        assert_eq!(ended.code, Some(0), "{ended:#?}");
+        assert_eq!(ended.stdout.trim(), format!("valid for Kubernetes {version}"));
+    }
+    for (there, instead, found) in [
+        ("startupProbe:", "startUpProbe:", "startUpProbe"),
+        ("  completions: 2\n", "", "an indexed Job has completions"),
+        ("restartPolicy: Never", "restartPolicy: Sometimes", "Never or OnFailure"),
+        ("periodSeconds: 1", "periodSeconds: soon", "soon"),
+        ("mountPath: /run/holdfast", "path: /run/holdfast", "mountPath"),
+        ("name: token\n          secret", "name: tokens\n          secret", "no volume token"),
+        ("job-completion-index']", "index']", "nobody writes"),
+        ("clusterIP: None", "clusterIP: 10.0.0.1", "headless"),
+        ("subdomain: train", "subdomain: trains", "subdomain"),
+    ] {
+        let wrong = right.replace(there, instead);
+        assert_ne!(wrong, right, "{there:?} is not in the manifest");
+        let path = folder.path().join("wrong.yaml");
+        std::fs::write(&path, wrong).expect("the folder is ours");
+        let Some(command) = reader(&["check", text(&path), VERSIONS[1]]) else { return };
+        let ended = Ended::of(command).await;
+        assert_eq!(ended.code, Some(1), "{there:?} => {instead:?}: {ended:#?}");
+        assert!(ended.stdout.contains(found), "{found:?} is missing: {ended:#?}");
+    }
+}
+
+/// A pod of the manifest's Job, as far as this one machine can be a cluster.
+struct Pod {
+    name: String,
+    sidecar: Container,
+    trainer: Container,
+}
+
+struct Container {
+    host: Host,
+    plan: Value,
+}
+
+impl Container {
+    fn words(&self, what: &str) -> Vec<&str> {
+        let words = self.plan[what].as_array().expect("the manifest has it");
+        words.iter().map(|word| word.as_str().expect("words are text")).collect()
+    }
+
+    /// A command of the manifest, with no more variables than it names. Of its
+    /// words those are replaced that name what an image holds.
+    fn command(&self, what: &str, image: &[(&str, Vec<PathBuf>)]) -> Command {
+        let words = self.words(what).into_iter().flat_map(|word| {
+            let held = image.iter().find(|(name, _)| *name == word);
+            held.map_or_else(|| vec![PathBuf::from(word)], |(_, words)| words.clone())
+        });
+        let words: Vec<PathBuf> = words.collect();
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).env_clear();
+        command.env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("HOME", "/");
+        for (name, value) in self.plan["environment"].as_object().expect("a map") {
+            command.env(name, value.as_str().expect("variables are text"));
+        }
+        command
+    }
+}
+
+impl Pod {
+    fn new(host: &Host, uid: &str, plan: &Value) -> Pod {
+        let containers = plan["containers"].as_array().expect("a list");
+        let [sidecar, trainer] = containers.as_slice() else { panic!("{containers:#?}") };
+        assert!(sidecar["sidecar"] == true && trainer["sidecar"] == false, "{containers:#?}");
+        let make = |plan: &Value| {
+            let mounts = plan["mounts"].as_array().expect("a list").iter();
+            let mounts: Vec<(&str, Option<&Path>)> = mounts
+                .map(|one| {
+                    (one["path"].as_str().expect("a path"), one["secret"].as_str().map(Path::new))
+                })
+                .collect();
+            let name = format!("{uid}-{}", plan["name"].as_str().expect("a name"));
+            Container { host: host.container(&name, &mounts), plan: plan.clone() }
+        };
+        Pod { name: host.name().to_owned(), sidecar: make(sidecar), trainer: make(trainer) }
+    }
+
+    /// Starts the agent, waits for its start-up probe, and starts the trainer.
+    async fn start(
+        &self,
+        cluster: &mut Cluster,
+        uid: &str,
+        torch: &Torch,
+        orders: &Path,
+    ) -> Running {
+        let agent = ("holdfast-agent", vec![binaries::path("holdfast-agent")]);
+        let name = format!("{}-{uid}", self.name);
+        let command = self.sidecar.command("command", &[agent]);
+        let agent = self.sidecar.host.program(cluster, &format!("agent-{name}"), command);
+        eventually("the start-up probe to succeed", async || {
+            let probe = self.sidecar.command("probe", &[]);
+            let ended = self.sidecar.host.inside(|| Ended::start(probe)).await;
+            (ended.code == Some(0)).then_some(())
+        })
+        .await;
+        let torchrun = ["-m", "torch.distributed.run"].map(PathBuf::from);
+        let image = [
+            ("torchrun", [&[torch.python.clone()][..], &torchrun].concat()),
+            ("/app/train.py", vec![script("launch_job.py"), orders.to_owned()]),
+        ];
+        for (word, _) in &image {
+            assert!(self.trainer.words("command").contains(word), "{word} is not in the manifest");
+        }
+        let command = self.trainer.command("command", &image);
+        let trainer = self.trainer.host.program(cluster, &format!("trainer-{name}"), command);
+        Running { agent, trainer }
+    }
+}
+
+struct Running {
+    agent: Script,
+    trainer: Script,
+}
+
+/// A Job that was created with this uid: its two pods, and all that runs in
+/// them.
+async fn create(
+    cluster: &mut Cluster,
+    hosts: &[Host; 2],
+    uid: &str,
+    orders: &Path,
+) -> Option<Vec<(Pod, Running)>> {
+    let secrets = cluster.folder().join("secrets");
+    let (path, torch) = (manifest(), Torch::newest());
+    let mut pods = Vec::new();
+    for (n, host) in hosts.iter().enumerate() {
+        let index = n.to_string();
+        let ended = Ended::of(reader(&["pod", text(&path), &index, uid, text(&secrets)])?).await;
+        assert_eq!(ended.code, Some(0), "{ended:#?}");
+        let plan: Value = serde_json::from_str(&ended.stdout).expect("a plan is JSON");
+        assert_eq!(plan["host"], host.name());
+        let pod = Pod::new(host, uid, &plan);
+        let running = pod.start(cluster, uid, &torch, orders).await;
+        pods.push((pod, running));
+    }
+    Some(pods)
+}
+
+/// How many connections the agent of this host shows, and whether it knows
+/// any process behind them.
+async fn clients(cluster: &Cluster, run: &str, host: &str) -> (u64, bool) {
+    let list = cluster.cli_ok(&["-o", "json", "--job", "train", "agent", "list"]).await;
+    let list: Value = serde_json::from_str(&list).expect("JSON was asked for");
+    let agents = list["agents"].as_array().expect("a list");
+    let found = agents.iter().find(|agent| agent["host"] == host && agent["run"] == run);
+    let none = Vec::new();
+    let clients = found.and_then(|agent| agent["clients"].as_array()).unwrap_or(&none);
+    let connections = clients.iter().filter_map(|client| client["connections"].as_u64()).sum();
+    (connections, clients.iter().any(|client| client["pid"].is_u64()))
+}
+
+#[test]
+fn the_manifests_job_trains_through_a_dying_leader_and_its_dead_ranks_are_closed_sockets() {
+    Network::test(async |network| {
+        let nodes = [0, 1, 2].map(|n| network.host(&format!("holdfast-{n}.holdfast"), Names::Real));
+        let hosts = [0, 1].map(|n| network.host(&format!("train-{n}"), Names::Real));
+        let folder = tempfile::tempdir().expect("the folder for temporary files can be written");
+        let token = folder.path().join("token");
+        std::fs::write(&token, TOKEN).expect("the folder is ours");
+        let closed = PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&token, closed).expect("it is ours");
+        let mut cluster = Cluster::start_on(&nodes, &["--token-file", text(&token)]).await;
+        cluster.use_token(&token);
+        // The secret, as the kubelet lays it down.
+        let secret = cluster.folder().join("secrets/holdfast-token");
+        std::fs::create_dir_all(&secret).expect("the folder is ours");
+        std::fs::copy(&token, secret.join("token")).expect("both folders are ours");
+
+        let orders = cluster.folder().join("orders-1");
+        std::fs::create_dir(&orders).expect("the folder is ours");
+        let Some(mut first) = create(&mut cluster, &hosts, "uid-1", &orders).await else { return };
+        let speaker = &mut first[0].1.trainer;
+        speaker.says("attempt 0 step").await;
+        let leader = cluster.leader().await;
+        cluster.kill(leader);
+        speaker.says_anew("attempt 0 step").await;
+        cluster.restart(leader).await;
+        std::fs::write(orders.join("finish"), "").expect("the folder is ours");
+        speaker.says("trained").await;
+        for (_, running) in first {
+            running.trainer.succeeds().await;
+            // Sidecars are told to end when the trainer has.
+            running.agent.signal(nix::sys::signal::Signal::SIGTERM);
+            running.agent.succeeds().await;
+        }
+
+        // Created anew it has another uid, and meets no key of the other.
+        let orders = cluster.folder().join("orders-2");
+        std::fs::create_dir(&orders).expect("the folder is ours");
+        let Some(mut second) = create(&mut cluster, &hosts, "uid-2", &orders).await else { return };
+        second[0].1.trainer.says("attempt 0 step 1").await;
+        let connected = eventually("clients of the second pod to be listed", async || {
+            let (connections, known) = clients(&cluster, "uid-2", "train-1").await;
+            (connections > 0).then_some(known)
+        });
+        assert!(!connected.await, "processes of another container are not seen");
+        second[1].0.trainer.host.power_off();
+        eventually("the sockets of the dead ranks to be closed", async || {
+            (clients(&cluster, "uid-2", "train-1").await.0 == 0).then_some(())
+        })
+        .await;
+    });
+}
