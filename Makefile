@@ -24,7 +24,7 @@ quickstart: ## See it: 3 nodes, an agent, 4 PyTorch ranks, and the leader killed
 		--python "$${HOLDFAST_PYTHON:-python3}"
 
 test: ## All tests; installs what is missing, saying what and why
-	@tests/prepare build torch
+	@tests/prepare build torch older-torch hosts
 	@$(ENVIRONMENT); cargo build --profile $(PROFILE) --workspace --bins
 	@$(ENVIRONMENT); if cargo nextest --version > /dev/null 2>&1; then \
 		cargo nextest run --cargo-profile $(PROFILE) --workspace; \

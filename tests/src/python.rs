@@ -57,8 +57,12 @@ impl Torch {
 
     /// An older one: of the Python that `HOLDFAST_PYTHON_OLDER` names, else of
     /// the one in `.venv-older` of the workspace. Says `SKIPPED` if there is
-    /// none.
+    /// none, or `NO_OLDER_TORCH` is set.
     pub fn older() -> Option<Torch> {
+        if std::env::var_os("NO_OLDER_TORCH").is_some_and(|set| !set.is_empty()) {
+            eprintln!("SKIPPED: NO_OLDER_TORCH is set");
+            return None;
+        }
         let named = std::env::var_os("HOLDFAST_PYTHON_OLDER").filter(|named| !named.is_empty());
         let installed = || binaries::workspace().join(".venv-older/bin/python");
         let python = named.map_or_else(installed, PathBuf::from);

@@ -4,7 +4,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use holdfast_tests::python::script;
 use holdfast_tests::{Cluster, Ended, Host, Names, Network, Script, Torch, binaries, eventually};
@@ -19,22 +19,22 @@ fn manifest() -> PathBuf {
     binaries::workspace().join("trainer-shim/docs/kubernetes.yaml")
 }
 
-/// `manifest.py`; none, with a word about it, if the packages that it imports
-/// are not there.
+/// `manifest.py`; none, with a word about it, if there is no Python with what
+/// it imports.
 fn reader(arguments: &[&str]) -> Option<Command> {
-    let named = std::env::var_os("HOLDFAST_TEST_PACKAGES").filter(|named| !named.is_empty());
-    let installed = || binaries::workspace().join("target/python");
-    let packages = named.map_or_else(installed, PathBuf::from);
-    if !packages.join("kubernetes_validate").is_dir() {
+    let named = std::env::var_os("HOLDFAST_PYTHON_TOOLS").filter(|named| !named.is_empty());
+    let installed = || binaries::workspace().join("target/python/bin/python");
+    let python = named.map_or_else(installed, PathBuf::from);
+    if !python.exists() {
         eprintln!(
-            "SKIPPED: there are no schemas of Kubernetes in {}: `tests/prepare hosts` installs them",
-            packages.display()
+            "SKIPPED: the schemas of Kubernetes are missing: there is no {}; \
+             `tests/prepare hosts` installs them",
+            python.display()
         );
         return None;
     }
-    let mut command = Command::new("python3");
-    command.env("PYTHONPATH", packages).arg(script("manifest.py")).args(arguments);
-    command.stdin(Stdio::null());
+    let mut command = Command::new(python);
+    command.arg(script("manifest.py")).args(arguments);
     Some(command)
 }
 

@@ -14,6 +14,10 @@ const ORIGINAL: &str = "HOLDFAST_ORIG_";
 /// an endpoint goes over address and port, and standalone over everything.
 const TAKEN_AWAY: [&str; 2] = ["PET_RDZV_ENDPOINT", "PET_STANDALONE"];
 
+/// Which of torchrun's attempts a rank belongs to. Before torch 2.7 a rank whose
+/// store is the launcher's fails without it, although torchrun alone sets it.
+const ATTEMPT: &str = "TORCHELASTIC_RESTART_COUNT";
+
 /// What the command is told.
 #[derive(Debug)]
 pub struct Told<'a> {
@@ -62,8 +66,11 @@ pub fn changes(told: &Told<'_>, now: impl Fn(&str) -> Option<OsString>) -> Chang
         }
     }
     let mut set = |name: &str, value: OsString| changes.insert(name.to_owned(), Some(value));
+    let missing = |name: &str| now(name).is_none_or(|value| value.is_empty());
     if told.keep_master_addr {
         set("HOLDFAST_TCPSTORE", address.to_string().into());
+    } else if missing(ATTEMPT) {
+        set(ATTEMPT, "0".into());
     }
     set("HOLDFAST_STORE", told.store.clone().into());
     if let Some(file) = told.token_file {
@@ -74,7 +81,7 @@ pub fn changes(told: &Told<'_>, now: impl Fn(&str) -> Option<OsString>) -> Chang
     set("HOLDFAST_CONTROL", told.control.to_owned());
     if let Some(slurm) = told.slurm {
         for (name, value) in slurm.ranks() {
-            if now(name).is_none_or(|value| value.is_empty()) {
+            if missing(name) {
                 set(name, value.into());
             }
         }
@@ -136,6 +143,7 @@ mod tests {
             ("MASTER_ADDR", Some("127.0.0.1")),
             ("MASTER_PORT", Some("29500")),
             ("TORCHELASTIC_USE_AGENT_STORE", Some("True")),
+            ("TORCHELASTIC_RESTART_COUNT", Some("0")),
             ("PET_MASTER_ADDR", Some("127.0.0.1")),
             ("PET_MASTER_PORT", Some("29500")),
             ("PET_RDZV_BACKEND", Some("static")),
@@ -150,6 +158,9 @@ mod tests {
         ] {
             assert_eq!(get(&all, name), Some(value), "{name}");
         }
+        // A rank that is started anew by a launcher outside stays what it is.
+        let restarted = of(&told(), &[("TORCHELASTIC_RESTART_COUNT", "2")]);
+        assert_eq!(get(&restarted, "TORCHELASTIC_RESTART_COUNT"), None);
         // What stays the same needs no copy.
         assert_eq!(get(&all, "HOLDFAST_ORIG_MASTER_PORT"), None);
         assert_eq!(get(&all, "HOLDFAST_TCPSTORE"), None);
