@@ -26,6 +26,7 @@ quickstart: ## See it: 3 nodes, an agent, 4 PyTorch ranks, and the leader killed
 test: ## All tests; installs what is missing, saying what and why
 	@tests/prepare build torch older-torch hosts
 	@$(ENVIRONMENT); cargo build --profile $(PROFILE) --workspace --bins
+	@tests/prepare python
 	@$(ENVIRONMENT); if cargo nextest --version > /dev/null 2>&1; then \
 		cargo nextest run --cargo-profile $(PROFILE) --workspace; \
 		cargo test --profile $(PROFILE) --workspace --doc; \

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use holdfast_api::{
-    Admin, Answer, Blob, Command, Condition, Effectiveness, Read, ReadAnswer, Revision, Scope,
-    Status,
+    Admin, Answer, Blob, Command, Condition, Effectiveness, Generation, LeaseId, Read, ReadAnswer,
+    Revision, Scope, Status,
 };
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
@@ -25,6 +25,7 @@ pub(crate) enum Ask {
     Propose { command: Command, reply: ReplyTo<Answer> },
     Read { read: Read, stale: bool, reply: ReplyTo<ReadAnswer> },
     Wait { wait: Wait, reply: ReplyTo<Revision> },
+    Feed { feed: FeedAsk, reply: ReplyTo<ReadAnswer> },
     Watch(WatchAsk),
     Status { reply: ReplyTo<Status> },
     Admin { admin: Admin, reply: ReplyTo<()> },
@@ -36,6 +37,13 @@ pub(crate) struct Wait {
     pub(crate) conditions: Vec<Condition>,
     /// The revision at which the wait was first registered.
     pub(crate) since: Option<Revision>,
+}
+
+#[derive(Debug)]
+pub(crate) struct FeedAsk {
+    pub(crate) lease: LeaseId,
+    pub(crate) since: Revision,
+    pub(crate) have: Vec<Generation>,
 }
 
 #[derive(Debug)]
@@ -100,6 +108,7 @@ impl Ask {
             Ask::Propose { reply, .. } => drop(reply.send(Err(error))),
             Ask::Read { reply, .. } => drop(reply.send(Err(error))),
             Ask::Wait { reply, .. } => drop(reply.send(Err(error))),
+            Ask::Feed { reply, .. } => drop(reply.send(Err(error))),
             Ask::Watch(watch) => watch.mailbox.end(error),
             Ask::Status { reply } => drop(reply.send(Err(error))),
             Ask::Admin { reply, .. } => drop(reply.send(Err(error))),

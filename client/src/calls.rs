@@ -337,7 +337,7 @@ impl Calls {
         }
         if let Some(wire) = call.progress.wire
             && self.on_wire.remove(&wire).is_some()
-            && matches!(call.ask, Ask::Wait { .. } | Ask::Watch(_))
+            && matches!(call.ask, Ask::Wait { .. } | Ask::Feed { .. } | Ask::Watch(_))
         {
             self.cancels.push(wire);
         }
@@ -527,6 +527,9 @@ fn request_body(ask: &Ask, session: Option<SessionRef>) -> RequestBody {
             conditions: wait.conditions.clone(),
             since: wait.since,
         },
+        Ask::Feed { feed, .. } => {
+            RequestBody::Feed { lease: feed.lease, since: feed.since, have: feed.have.clone() }
+        }
         Ask::Watch(watch) => RequestBody::Watch {
             scope: watch.scope.clone(),
             prefix: watch.prefix.clone(),

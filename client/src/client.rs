@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use holdfast_api::{
-    Admin, AgentReport, Answer, Blob, Code, Command, Condition, Effectiveness, Problem, Read,
-    ReadAnswer, ReadOutcome, Revision, Scope, Status,
+    Admin, AgentReport, Answer, Blob, Code, Command, Condition, Effectiveness, Feed, Generation,
+    LeaseId, Problem, Read, ReadAnswer, ReadOutcome, Revision, Scope, Status,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::actor::{Actor, Event};
-use crate::call::{Ask, Call, CallId, Permits, ReplyTo, Wait, WatchAsk};
+use crate::call::{Ask, Call, CallId, FeedAsk, Permits, ReplyTo, Wait, WatchAsk};
 use crate::deadline::Deadline;
 use crate::error::Error;
 use crate::frame;
@@ -163,6 +163,27 @@ impl Client {
         let wait = Wait { scope, conditions, since: None };
         let ask = |reply| Ask::Wait { wait, reply };
         self.call(ask, bytes, &self.shared.waits, deadline).await
+    }
+
+    /// Waits until a lease has anything for its holder behind `since`, and
+    /// reads it. `have` names generations whose members the caller knows (see
+    /// [`Closed::same_as`](holdfast_api::Closed::same_as)). Survives failovers;
+    /// dropping the future cancels it.
+    pub async fn feed(
+        &self,
+        lease: LeaseId,
+        since: Revision,
+        have: Vec<Generation>,
+        deadline: Deadline,
+    ) -> Result<Feed, Error> {
+        let bytes = have.len() * size_of::<Generation>();
+        let feed = FeedAsk { lease, since, have };
+        let ask = |reply| Ask::Feed { feed, reply };
+        let answer = self.call(ask, bytes, &self.shared.waits, deadline).await?;
+        match answered(answer)?.outcome {
+            ReadOutcome::Feed(feed) => Ok(feed),
+            _ => Err(Error::unexpected("a feed")),
+        }
     }
 
     /// Watches the keys that start with `prefix`: every change from revision

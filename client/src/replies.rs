@@ -244,7 +244,9 @@ impl Calls {
 fn give(ask: Ask, body: ReplyBody) {
     match (ask, body) {
         (Ask::Propose { reply, .. }, ReplyBody::Answer(answer)) => drop(reply.send(Ok(answer))),
-        (Ask::Read { reply, .. }, ReplyBody::Read(answer)) => drop(reply.send(Ok(answer))),
+        (Ask::Read { reply, .. } | Ask::Feed { reply, .. }, ReplyBody::Read(answer)) => {
+            drop(reply.send(Ok(answer)));
+        }
         (Ask::Wait { reply, .. }, ReplyBody::Released { revision }) => {
             drop(reply.send(Ok(revision)));
         }

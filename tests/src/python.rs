@@ -164,6 +164,19 @@ impl Script {
         rest
     }
 
+    /// Waits for the next line that starts with `text`; answers all that come
+    /// before it.
+    pub async fn says_all(&mut self, text: &str) -> Vec<String> {
+        let from = self.passed;
+        self.says(text).await;
+        self.heard.borrow().lines[from..self.passed - 1].to_vec()
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        self.child.start_kill().expect("the program runs");
+    }
+
     /// Waits for a line that starts with `text` and tells of something that
     /// happened after this call: the first one may have been on its way.
     pub async fn says_anew(&mut self, text: &str) {

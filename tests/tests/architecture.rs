@@ -15,8 +15,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("holdfast-store", &["holdfast-api", "holdfast-machine"]),
     ("holdfast-client", &["holdfast-api"]),
     ("holdfast-cli", &["holdfast-api", "holdfast-client"]),
+    ("holdfast-trainer-shim", &["holdfast-api", "holdfast-client"]),
+    ("holdfast-python", &["holdfast-api", "holdfast-client", "holdfast-trainer-shim"]),
     ("holdfast-agent", &["holdfast-api", "holdfast-client"]),
-    ("holdfast-tests", &["holdfast-api", "holdfast-client"]),
+    ("holdfast-tests", &["holdfast-api", "holdfast-client", "holdfast-trainer-shim"]),
     ("holdfast-bench", &["holdfast-api", "holdfast-client"]),
 ];
 

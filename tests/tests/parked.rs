@@ -145,7 +145,7 @@ async fn waits_parked_on_a_dead_leader_are_released_by_the_next() {
     }
     // Parked for certain: the leader counts them.
     let leader = cluster.leader().await;
-    holdfast_tests::eventually("the waits to be parked", async || {
+    eventually("the waits to be parked", async || {
         (cluster.metric(leader, "holdfast_waits_parked").await >= WAITS as f64).then_some(())
     })
     .await;
@@ -184,7 +184,7 @@ async fn a_wait_that_times_out_answers_and_leaves_nothing_behind() {
     let code = ["--job", "w", "kv", "wait", "there", "missing", "--timeout", "300ms"];
     cluster.cli_fails(1, &code).await;
     let leader = cluster.leader().await;
-    holdfast_tests::eventually("no wait to be left", async || {
+    eventually("no wait to be left", async || {
         (cluster.metric(leader, "holdfast_waits_parked").await == 0.0).then_some(())
     })
     .await;

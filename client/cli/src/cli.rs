@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use holdfast_api::{Blob, Name, NodeId, Revision};
+use holdfast_api::{Blob, Incarnation, Name, NodeId, ProcessId, Revision};
 
 use crate::argument::{self, Value};
 use crate::config::{Layer, StoreList, Timeout};
@@ -32,7 +32,9 @@ Exit codes:
 Examples:
   holdfast status
   holdfast --store 10.0.0.1:21001,10.0.0.2:21001 doctor
-  holdfast --job llm waits
+  holdfast --job llm why
+  holdfast --job llm events --follow
+  holdfast --job llm job plan --without host7
   holdfast --job llm run open
   holdfast --job llm kv put checkpoint/step 4200
   holdfast --job llm kv cas owner '' \"$(hostname)\"
@@ -124,6 +126,39 @@ pub(crate) enum ClusterCommand {
     /// Show who has been waiting for more than a second, for what, and since when; of one job with
     /// --job, of one run with --run
     Waits,
+    /// Say why the job does not go on: who is missing, since when, where, in which state, and what
+    /// happens at which deadline
+    ///
+    /// For every open round, and for every process that has been waiting for a key for more than a
+    /// second, it shows who is missing: grouped by host, at most 20 lines, whatever the size of the
+    /// job; -o json shows everything. Rounds that wait for each other are named as a Deadlock. If
+    /// nothing waits, the hang is in a collective or in user code; then it shows what the cluster
+    /// knows of each rank. Durations are log time, which stands still while there is no leader.
+    Why,
+    /// List the processes of the run: incarnation, role, state, host, rank, and the rounds that each
+    /// waits in
+    Processes,
+    /// End a process
+    #[command(subcommand)]
+    Process(ProcessCommand),
+    /// List the open rounds of the run: who has arrived, how many are missing, and what happens at
+    /// which deadline
+    Rounds,
+    /// Show the job's latest iteration with its members and ranks, and when it advanced
+    Iterations,
+    /// Print what happened to processes and rounds of the job, one line each, oldest first; of one
+    /// run with --run
+    ///
+    /// A line begins with the revision and the log time in seconds. Old events are dropped when
+    /// there are more than the cluster keeps (events_per_job_max).
+    Events {
+        /// Only events behind this revision
+        #[arg(long, value_name = "REV", default_value_t = 0)]
+        after: Revision,
+        /// Go on with events as they happen, until Ctrl-C
+        #[arg(long, short)]
+        follow: bool,
+    },
     /// Examine the nodes and this host: reachability, versions, clock rate, fsync latency, ports,
     /// PyTorch; exit code 1 if something does not work
     Doctor {
@@ -203,6 +238,25 @@ pub(crate) enum LeaderCommand {
     },
 }
 
+/// Commands on processes.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ProcessCommand {
+    /// End an incarnation of a process for ever: it is fenced, and rounds go on without it
+    ///
+    /// Whoever it is can go on only as a new incarnation. The operating-system process is not
+    /// killed by this; its agent does that.
+    Remove {
+        /// The process, as `holdfast processes` shows it
+        process: ProcessId,
+        /// Which of its lives; without it, the one that is alive
+        #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+        incarnation: Option<Incarnation>,
+        /// Why: it stands in the event log, and in what the process is told
+        #[arg(long, value_name = "TEXT")]
+        reason: String,
+    },
+}
+
 /// Commands on jobs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum JobCommand {
@@ -213,6 +267,16 @@ pub(crate) enum JobCommand {
     Delete {
         /// The job
         name: Name,
+    },
+    /// Show the iteration that would begin if these hosts and processes were lost now: how many
+    /// ranks, who is dropped and why, which standbys are promoted; changes nothing
+    Plan {
+        /// A process by its number, or a host by its name; can be repeated
+        #[arg(long, value_name = "HOST|PROCESS")]
+        without: Vec<String>,
+        /// A host whose name is a number; can be repeated
+        #[arg(long, value_name = "HOST")]
+        without_host: Vec<String>,
     },
 }
 

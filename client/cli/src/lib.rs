@@ -10,9 +10,11 @@
 //! holdfast node list | add ID ADDRESS | promote ID | remove ID | replace OLD NEW [ADDRESS]
 //! holdfast leader show | transfer [ID]
 //! holdfast agent list
-//! holdfast waits
+//! holdfast waits | why
+//! holdfast processes | rounds | iterations | events [--after REV] [--follow]
+//! holdfast process remove PROCESS [INCARNATION] --reason TEXT
 //! holdfast doctor [--python FILE]
-//! holdfast job list | delete NAME
+//! holdfast job list | delete NAME | plan [--without HOST|PROCESS]... [--without-host HOST]...
 //! holdfast run list | open [NAME] | end NAME | delete NAME
 //! holdfast kv put K V [--if-revision REV] | get K [--stale] [--raw] | add K N | cas K EXPECTED NEW
 //! holdfast kv delete K | append K V | list [PREFIX] | count [PREFIX] | watch [PREFIX] [--from REV]
@@ -60,6 +62,13 @@
 //! | `status` | [`Status`](holdfast_api::Status): with `agents`: `{"cluster_id", "leader": id or null, "term", "revision", "feature_level", "answered_by", "nodes": [{"id", "address", "role", "voter", "last_log", "applied", "snapshot", "version", "feature_level"}], "limits"}` |
 //! | `agent list` | [`Agents`](holdfast_api::Agents): `{"agents": [{"job", "run", "host", "pid", "version", "listens", "draining", "clients": [{"pid", "rank", "from", "connections"}], "waits", "node", "told_ms_ago"}], "unreachable": [id], "older": [id], "left_out", "others": [{"job", "run", "keys", "keys_left_out", "at_least", "blocked_ms", "node"}], "others_left_out"}` |
 //! | `waits` | `{"waits": [{"job", "run", "missing": in words or null, "keys", "at_least", "blocked_ms", "waiters": [{"host": or null, "pid", "rank", "blocked_ms"}], "waiters_left_out"}], "agents", "unreachable": [id]}` |
+//! | `why` | `{"job", "run", "idle", "deadlocks": [{"steps": [{"round", "generation", "process", "host"}], "deadline_in_ms"}], "rounds": [{"round", "generation", "open_ms", "arrived", "missing_count", "unnamed", "deadline_in_ms", "then", "looks_again_in_ms", "missing": GROUPS}], "waits": as in `waits`, "iteration", "hosts": GROUPS, "unreachable": [id], "log_time_ms", "log_time_exact", "revision"}`; GROUPS are `[{"host", "state": alive, ended or never_joined, "cause": in words or null, "standby", "processes": [id], "ranks": [rank or null], "for_ms", "waits_in": [round]}]`; `hosts` are all processes of the run when nothing waits |
+//! | `processes` | `{"processes": [`[`ProcessInfo`](holdfast_api::ProcessInfo)`], "log_time_ms", "log_time_exact", "revision"}` |
+//! | `rounds` | `{"rounds": [`[`RoundInfo`](holdfast_api::RoundInfo)`], "log_time_ms", "log_time_exact", "revision"}` |
+//! | `iterations` | `{"iteration", "generation", "members", "ranks", "world_size", "advances": [{"iteration", "generation", "members", "run", "revision", "at_ms"}], "compacted", "log_time_ms", "log_time_exact", "revision"}` |
+//! | `events` | a line for each [`Event`](holdfast_api::Event): `{"revision", "at_ms", "run", "what": {kind: {…}}}` |
+//! | `process remove` | `{"process", "incarnation", "ended": how many ended by it, "revision"}` |
+//! | `job plan` | `{"iteration", "world_size", "members", "ranks", "dropped", "promoted", "stop": why nobody should go on or null, "revision"}` |
 //! | `doctor` | `{"healthy", "checks": [{"check", "subject", "verdict": ok, warning or failed, "found", "next": what to do or null}]}`, whether or not it is healthy |
 //! | `node list` | `{"leader", "nodes"}`, both as in `status` |
 //! | `node add`, `promote`, `remove` | `{"node"}` |
@@ -100,6 +109,7 @@
 //! | `commands` | what the commands do, a file for each family |
 //! | `document` | answers: the JSON contract, and the forms for people |
 //! | `output` | tables, bare values, standard output and error |
+//! | `log_time` | durations of log time |
 //! | `pytorch` | what keys of PyTorch stand for |
 //! | `exit` | errors: exit code, problem document and text, in one place |
 //!
@@ -109,7 +119,8 @@
 //! * Answers go to standard output, everything else to standard error.
 //! * Only `exit` decides exit codes, and only `config` reads the environment.
 //! * Memory does not grow with the store: lists are printed page by page,
-//!   watches line by line.
+//!   watches and events line by line. Processes and rounds of a run are
+//!   gathered; the replicated limits bound them.
 
 mod argument;
 mod cli;
@@ -117,6 +128,7 @@ mod commands;
 mod config;
 mod document;
 mod exit;
+mod log_time;
 mod output;
 mod pytorch;
 

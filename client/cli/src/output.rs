@@ -64,15 +64,19 @@ pub(crate) fn talk(text: impl fmt::Display) {
 }
 
 /// Text from elsewhere as a terminal may show it: control characters, with
-/// which it could move the cursor or hide what stands before it, are escaped
-/// as in a [`Blob`].
+/// which it could move the cursor or hide what stands before it, and those
+/// that change the direction of writing, are escaped as in a [`Blob`].
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
-    if !text.contains(char::is_control) {
+    let acts = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if !text.contains(acts) {
         return Cow::Borrowed(text);
     }
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() {
+        if acts(c) {
             let mut utf8 = [0; 4];
             out.extend(c.encode_utf8(&mut utf8).bytes().map(|byte| format!("\\x{byte:02x}")));
         } else {
@@ -177,6 +181,12 @@ mod tests {
         assert_eq!(long, format!("{}… (2000 bytes)", "ä".repeat(VALUE_CHARS_MAX)));
         let wide = shortened(&Blob::from("a𝄞".repeat(1000)));
         assert!(wide.starts_with("a𝄞a𝄞") && !wide.contains(r"\x"), "{wide}");
+    }
+
+    #[test]
+    fn text_of_others_does_not_reach_the_terminal_as_it_is() {
+        assert_eq!(printable("node-ä\\7"), "node-ä\\7");
+        assert_eq!(printable("a\u{1b}[2J\nb\u{202e}"), r"a\x1b[2J\x0ab\xe2\x80\xae");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// escape: printable UTF-8 stands for itself, a backslash is doubled, every
 /// other byte is `\xNN`. [`Blob::escaped`] and [`Blob::from_escaped`] are the
 /// two directions.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Blob(Arc<[u8]>);
 
 impl Blob {

@@ -3,8 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::blob::Blob;
+use crate::lease::LeaseCommand;
 use crate::limits::Limits;
 use crate::name::{Name, NodeId, Scope};
+use crate::process::ProcessCommand;
+use crate::round::RoundCommand;
 
 /// Milliseconds of log time: stamped by the leader, kept monotone by the
 /// state machine, never compared with a wall clock.
@@ -67,6 +70,12 @@ pub enum Command {
     Run(RunCommand),
     /// The cluster itself: time, limits, feature level, node ids.
     Cluster(ClusterCommand),
+    /// Leases. From feature level 3 on, as the two below.
+    Lease(LeaseCommand),
+    /// Processes.
+    Process(ProcessCommand),
+    /// Rounds.
+    Round(RoundCommand),
 }
 
 /// A key-value command.

@@ -15,6 +15,10 @@
 //! | [`outcome`] | what a command came to, refusals included |
 //! | [`read`] | linearizable and stale reads, waits |
 //! | [`watch`] | changes and watches |
+//! | [`lease`] | leases, held by agents |
+//! | [`process`] | processes, their incarnations and ends, events |
+//! | [`round`] | rounds, their terms, outcomes and feeds |
+//! | [`members`] | members and ranks in few bytes |
 //! | [`limits`] | the replicated limits |
 //! | [`status`] | nodes, roles, the `status` document |
 //! | [`stream`] | frames of the agent stream |
@@ -35,11 +39,15 @@
 pub mod agent;
 pub mod blob;
 pub mod command;
+pub mod lease;
 pub mod limits;
+pub mod members;
 pub mod name;
 pub mod outcome;
 pub mod problem;
+pub mod process;
 pub mod read;
+pub mod round;
 pub mod routes;
 pub mod status;
 pub mod stream;
@@ -52,14 +60,26 @@ pub use command::{
     ClusterCommand, Command, Compare, Entry, KeyValue, KvOp, LogTime, Nonce, Proposal, Revision,
     RunCommand, SessionCommand, SessionId, SessionRef, TransactionOp,
 };
-pub use limits::Limits;
+pub use lease::{LeaseCommand, LeaseId, LeaseOutcome};
+pub use limits::{LifeLimits, Limits};
+pub use members::{MemberStretch, Members, RankStretch, Ranks};
 pub use name::{Name, NodeId, Scope};
 pub use outcome::{
     Answer, ClusterOutcome, KvOutcome, Outcome, Refusal, RunOutcome, SessionOutcome,
     TransactionOutcome,
 };
 pub use problem::{Code, Effectiveness, LeaderHint, Problem};
+pub use process::{
+    Cause, EndInfo, Event, EventKind, Incarnation, Labels, ProcessCommand, ProcessEnd, ProcessId,
+    ProcessInfo, ProcessOutcome, Role,
+};
 pub use read::{Condition, KeyEntry, Read, ReadAnswer, ReadOutcome, RunInfo, Until};
+pub use round::{
+    Against, AgainstWhy, Among, Arrival, ArrivalAnswer, AssignmentStep, AtDeadline, CallId, Closed,
+    Concluded, Conclusion, Deadline, Decided, Decision, Dropped, DroppedWhy, Ended, Feed,
+    Generation, IterationInfo, Missing, ProcessState, RoundCommand, RoundFailure, RoundInfo,
+    RoundOutcome, Rule, Stop, Terms, TreeLayer, VoteRule,
+};
 pub use status::{Admin, NodeRole, NodeStatus, Status};
 pub use stream::{Hello, Reply, ReplyBody, Request, RequestBody, WatchProgress};
 pub use token::{Token, TokenError, Tokens};

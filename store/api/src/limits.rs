@@ -40,6 +40,63 @@ pub struct Limits {
     pub history_bytes_max: u64,
     /// Most entries in one page of a list.
     pub list_page_max: u64,
+    /// Of leases, processes and rounds.
+    #[serde(skip_serializing_if = "is_default")]
+    pub life: Box<LifeLimits>,
+}
+
+/// The limits of leases, processes and rounds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default)]
+pub struct LifeLimits {
+    /// Leases in the cluster.
+    pub leases_max: u64,
+    /// Shortest TTL of a lease: three measured failovers, at least.
+    pub lease_ttl_ms_min: u64,
+    /// Longest TTL of a lease.
+    pub lease_ttl_ms_max: u64,
+    /// Longest host name.
+    pub host_bytes_max: u64,
+    /// Processes of one run, ended ones included.
+    pub processes_per_run_max: u64,
+    /// Bytes of the labels of one process.
+    pub label_bytes_max: u64,
+    /// Open rounds of one run.
+    pub rounds_per_run_max: u64,
+    /// Longest name of a round.
+    pub round_name_bytes_max: u64,
+    /// Calls of one process that wait, or whose outcome is not acknowledged.
+    pub calls_per_process_max: u64,
+    /// Longest payload.
+    pub payload_bytes_max: u64,
+    /// Bytes of payloads of one run, until their outcomes are acknowledged.
+    pub run_payload_bytes_max: u64,
+    /// Events kept for one job.
+    pub events_per_job_max: u64,
+}
+
+impl Default for LifeLimits {
+    fn default() -> Self {
+        LifeLimits {
+            leases_max: 100_000,
+            lease_ttl_ms_min: 1_500,
+            lease_ttl_ms_max: 3_600_000,
+            host_bytes_max: 255,
+            processes_per_run_max: 65_536,
+            label_bytes_max: 4_096,
+            rounds_per_run_max: 4_096,
+            round_name_bytes_max: 256,
+            calls_per_process_max: 256,
+            payload_bytes_max: 64 * 1024,
+            run_payload_bytes_max: 256 * 1024 * 1024,
+            events_per_job_max: 20_000,
+        }
+    }
+}
+
+fn is_default(limits: &LifeLimits) -> bool {
+    *limits == LifeLimits::default()
 }
 
 impl Default for Limits {
@@ -63,6 +120,7 @@ impl Default for Limits {
             history_changes_max: 200_000,
             history_bytes_max: 64 * MIB,
             list_page_max: 10_000,
+            life: Box::default(),
         }
     }
 }

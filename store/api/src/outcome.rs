@@ -4,7 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::blob::Blob;
 use crate::command::{LogTime, Revision, SessionId};
+use crate::lease::{LeaseId, LeaseOutcome};
 use crate::name::{Name, NodeId};
+use crate::process::{Cause, Incarnation, ProcessId, ProcessOutcome};
+use crate::round::{Generation, RoundOutcome};
 
 /// The answer to one command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,6 +35,12 @@ pub enum Outcome {
     Run(RunOutcome),
     /// Of a cluster command.
     Cluster(ClusterOutcome),
+    /// Of a lease command.
+    Lease(LeaseOutcome),
+    /// Of a process command.
+    Process(ProcessOutcome),
+    /// Of a round command.
+    Round(RoundOutcome),
     /// The command changed nothing, and why.
     Refused(Refusal),
 }
@@ -313,6 +322,145 @@ pub enum Refusal {
         node: NodeId,
         /// When.
         at: LogTime,
+    },
+    /// A run holds as many processes, rounds or bytes of payloads as it may.
+    #[error("run {run} of job {job} holds as many as it may: {what} is {limit}")]
+    RunFull {
+        /// The job.
+        job: Name,
+        /// The run.
+        run: Name,
+        /// Which limit, by its field name in [`crate::limits::LifeLimits`].
+        what: String,
+        /// The limit.
+        limit: u64,
+    },
+    /// The lease is unknown: it expired, was revoked, or its run ended.
+    #[error(
+        "lease {lease} has ended, and all its processes with it; grant a new one and register new incarnations"
+    )]
+    LeaseEnded {
+        /// The lease.
+        lease: LeaseId,
+    },
+    /// This incarnation ended. Final: nothing it asks for is answered any more.
+    #[error(
+        "process {process} (incarnation {incarnation}) ended at revision {at}: {cause}; register a new incarnation that replaces it"
+    )]
+    ProcessFenced {
+        /// The process.
+        process: ProcessId,
+        /// The life that ended.
+        incarnation: Incarnation,
+        /// Revision of the end.
+        at: Revision,
+        /// How it ended.
+        cause: Cause,
+    },
+    /// A registration names another incarnation than the latest.
+    #[error(
+        "process {process} has incarnation {current}, which {}; a registration has to name it as the one that it replaces",
+        if *alive { "is alive" } else { "ended" }
+    )]
+    Superseded {
+        /// The process.
+        process: ProcessId,
+        /// Its latest life; 0 if it never had one.
+        current: Incarnation,
+        /// Whether that is alive.
+        alive: bool,
+    },
+    /// A live process is replaced on another host only by explicit takeover.
+    #[error(
+        "process {process} (incarnation {incarnation}) is alive on host {host}; end it there, or register with takeover"
+    )]
+    AliveElsewhere {
+        /// The process.
+        process: ProcessId,
+        /// Its life.
+        incarnation: Incarnation,
+        /// Where it is.
+        host: String,
+    },
+    /// No such process, or no such life of it, in the run.
+    #[error("the run has no process {process} with incarnation {incarnation}; register it first")]
+    ProcessNotFound {
+        /// The process.
+        process: ProcessId,
+        /// The incarnation named.
+        incarnation: Incarnation,
+    },
+    /// The process is attached to another lease.
+    #[error("process {process} is not attached to lease {lease}; only its own agent speaks for it")]
+    NotAttached {
+        /// The process.
+        process: ProcessId,
+        /// The lease that was named.
+        lease: LeaseId,
+    },
+    /// The call was acknowledged before.
+    #[error(
+        "call {call} of process {process} lies below its acknowledged {ack}; calls grow and are used once"
+    )]
+    CallStale {
+        /// The process.
+        process: ProcessId,
+        /// The call.
+        call: u64,
+        /// The lowest call that can be heard of.
+        ack: u64,
+    },
+    /// The same call came before, with another round or payload.
+    #[error("call {call} of process {process} was made before, with another round or payload")]
+    CallMismatch {
+        /// The process.
+        process: ProcessId,
+        /// The call.
+        call: u64,
+    },
+    /// An incarnation waits in a round once at a time.
+    #[error(
+        "process {process} waits in round {round} already, with call {call}; withdraw that one first"
+    )]
+    AlreadyWaiting {
+        /// The process.
+        process: ProcessId,
+        /// The round.
+        round: Blob,
+        /// The call that waits.
+        call: u64,
+    },
+    /// Another caller opened this generation on other terms.
+    #[error(
+        "round {round} gathers on other terms: {what} differs from the first arrival's; all callers have to agree"
+    )]
+    TermsMismatch {
+        /// The round.
+        round: Blob,
+        /// Which term, by its field name in [`crate::Terms`].
+        what: String,
+    },
+    /// The round is not among this process.
+    #[error("process {process} is not in the set that round {round} is among")]
+    NotAmong {
+        /// The round.
+        round: Blob,
+        /// The process.
+        process: ProcessId,
+    },
+    /// The terms cannot be met by anybody.
+    #[error("the terms of the round are not valid: {why}")]
+    TermsInvalid {
+        /// Why, and what to do.
+        why: String,
+    },
+    /// The outcome, or the generation named as a base, is no longer kept.
+    #[error(
+        "generation {generation} is not known: it never closed, or everybody has acknowledged it"
+    )]
+    GenerationUnknown {
+        /// The generation.
+        generation: Generation,
     },
 }
 

@@ -79,7 +79,7 @@ pub enum Code {
     JobNotFound,
     /// The run is unknown, or none is open.
     RunNotFound,
-    /// The run has ended.
+    /// The run, or the process's incarnation, has ended.
     Fenced,
     /// The command does not fit the present state.
     Conflict,
@@ -99,6 +99,14 @@ pub enum Code {
     WrongCluster,
     /// A newer feature is not enabled yet.
     FeatureLevel,
+    /// The lease has ended.
+    LeaseEnded,
+    /// The process, or that life of it, is unknown.
+    ProcessNotFound,
+    /// Another incarnation than the one named is the latest.
+    Superseded,
+    /// The generation is not kept.
+    GenerationUnknown,
     /// A defect of Holdfast.
     Internal,
 }
@@ -128,6 +136,10 @@ impl Code {
             Code::QuorumWouldBeLost => "quorum_would_be_lost",
             Code::WrongCluster => "wrong_cluster",
             Code::FeatureLevel => "feature_level",
+            Code::LeaseEnded => "lease_ended",
+            Code::ProcessNotFound => "process_not_found",
+            Code::Superseded => "superseded",
+            Code::GenerationUnknown => "generation_unknown",
             Code::Internal => "internal",
         }
     }
@@ -200,13 +212,27 @@ impl From<Refusal> for Problem {
         let code = match &refusal {
             Refusal::NotANumber { .. } => Code::NotANumber,
             Refusal::LimitExceeded { .. } => Code::LimitExceeded,
-            Refusal::QuotaExceeded { .. } | Refusal::ClusterFull { .. } => Code::QuotaExceeded,
+            Refusal::QuotaExceeded { .. }
+            | Refusal::ClusterFull { .. }
+            | Refusal::RunFull { .. } => Code::QuotaExceeded,
             Refusal::JobNotFound { .. } => Code::JobNotFound,
             Refusal::RunNotFound { .. } | Refusal::NoOpenRun { .. } => Code::RunNotFound,
-            Refusal::Fenced { .. } => Code::Fenced,
+            Refusal::Fenced { .. } | Refusal::ProcessFenced { .. } => Code::Fenced,
             Refusal::RunOpen { .. }
             | Refusal::AlreadyFounded { .. }
-            | Refusal::NodeRetired { .. } => Code::Conflict,
+            | Refusal::NodeRetired { .. }
+            | Refusal::AliveElsewhere { .. }
+            | Refusal::NotAttached { .. }
+            | Refusal::CallMismatch { .. }
+            | Refusal::AlreadyWaiting { .. }
+            | Refusal::TermsMismatch { .. }
+            | Refusal::NotAmong { .. } => Code::Conflict,
+            Refusal::TermsInvalid { .. } => Code::InvalidRequest,
+            Refusal::LeaseEnded { .. } => Code::LeaseEnded,
+            Refusal::ProcessNotFound { .. } => Code::ProcessNotFound,
+            Refusal::Superseded { .. } => Code::Superseded,
+            Refusal::GenerationUnknown { .. } => Code::GenerationUnknown,
+            Refusal::CallStale { .. } => Code::Stale,
             Refusal::SessionExpired { .. } => Code::SessionExpired,
             Refusal::Stale { .. } => Code::Stale,
             Refusal::SessionWindowFull { .. } => Code::Overloaded,

@@ -4,8 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::blob::Blob;
 use crate::command::{LogTime, Revision};
+use crate::lease::LeaseId;
 use crate::name::{Name, Scope};
 use crate::outcome::Refusal;
+use crate::process::{Event, Incarnation, ProcessId, ProcessInfo};
+use crate::round::{Closed, Feed, Generation, IterationInfo, RoundInfo};
 
 /// A question to the state. Answered by the state machine itself, at one
 /// revision.
@@ -71,6 +74,77 @@ pub enum Read {
         /// The job.
         job: Name,
     },
+    /// Processes of a run, in order, a page at a time.
+    Processes {
+        /// The run.
+        scope: Scope,
+        /// Only processes behind this one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<ProcessId>,
+        /// Most wanted; 0 = as many as the limits allow.
+        #[serde(default)]
+        limit: u64,
+    },
+    /// Open rounds of a run, in byte order of their names.
+    Rounds {
+        /// The run.
+        scope: Scope,
+    },
+    /// A closed round, with its members, while its outcome is kept.
+    Closed {
+        /// The run.
+        scope: Scope,
+        /// The generation.
+        generation: Generation,
+        /// With what the members brought.
+        #[serde(default)]
+        payloads: bool,
+    },
+    /// The job's latest iteration. Changes nothing and waits for nobody.
+    Iteration {
+        /// The run.
+        scope: Scope,
+        /// Who asks, for `member` in the answer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        process: Option<ProcessId>,
+        /// Which of its lives.
+        #[serde(default)]
+        incarnation: Incarnation,
+    },
+    /// Events of a job behind a revision, oldest first, a page at a time.
+    Events {
+        /// The job.
+        job: Name,
+        /// Only events behind this revision.
+        #[serde(default)]
+        after: Revision,
+        /// Most wanted; 0 = as many as the limits allow. Events of one
+        /// revision come together.
+        #[serde(default)]
+        limit: u64,
+    },
+    /// What a lease has to tell its holder.
+    Feed {
+        /// The lease.
+        lease: LeaseId,
+        /// Only what was decided behind this revision.
+        since: Revision,
+        /// Generations whose members the reader has.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        have: Vec<Generation>,
+    },
+    /// What the next advance would give if these hosts and processes were
+    /// lost now. Changes nothing.
+    Plan {
+        /// The run.
+        scope: Scope,
+        /// Hosts to think away.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        without_hosts: Vec<String>,
+        /// Processes to think away.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        without: Vec<ProcessId>,
+    },
 }
 
 /// The answer to a [`Read`].
@@ -113,6 +187,31 @@ pub enum ReadOutcome {
     Jobs(Vec<JobInfo>),
     /// Runs.
     Runs(Vec<RunInfo>),
+    /// Processes.
+    Processes {
+        /// A page of them.
+        processes: Vec<ProcessInfo>,
+        /// Pass as `after` to go on; none at the end.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        next: Option<ProcessId>,
+    },
+    /// Rounds.
+    Rounds(Vec<RoundInfo>),
+    /// Closed, and plan: what would close.
+    Closed(Box<Closed>),
+    /// Iteration.
+    Iteration(IterationInfo),
+    /// Events.
+    Events {
+        /// A page of them.
+        events: Vec<Event>,
+        /// Events up to this revision are no longer kept.
+        compacted: Revision,
+        /// Pass as `after` to go on: the last revision looked at.
+        upto: Revision,
+    },
+    /// Feed.
+    Feed(Feed),
     /// The question cannot be answered here.
     Refused(Refusal),
 }

@@ -12,10 +12,12 @@ use serde::{Deserialize, Serialize};
 use crate::Blob;
 use crate::agent::AgentReport;
 use crate::command::{Proposal, Revision};
+use crate::lease::LeaseId;
 use crate::name::{NodeId, Scope};
 use crate::outcome::Answer;
 use crate::problem::{LeaderHint, Problem};
 use crate::read::{Condition, Read, ReadAnswer};
+use crate::round::Generation;
 use crate::status::{Admin, Status};
 use crate::watch::WatchBatch;
 
@@ -26,11 +28,15 @@ pub const UPGRADE: &str = "holdfast-stream/1";
 pub const FRAME_BYTES_MAX: u32 = 64 * 1024 * 1024;
 
 /// What this version understands beyond the first one, in [`Hello::minor`].
-pub const MINOR: u32 = MINOR_REPORTS;
+pub const MINOR: u32 = MINOR_LIFE;
 
 /// From this minor version on a node takes [`RequestBody::Report`]; an older
 /// one would take it for a broken frame.
 pub const MINOR_REPORTS: u32 = 1;
+
+/// From this minor version on a node takes [`RequestBody::Feed`], and commands
+/// on leases, processes and rounds.
+pub const MINOR_LIFE: u32 = 2;
 
 /// The node's first frame.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -99,7 +105,18 @@ pub enum RequestBody {
         #[serde(default)]
         progress_together: bool,
     },
-    /// Ends a wait or a watch of this stream. Not answered.
+    /// Answered once with `Read`, as soon as the lease has anything for its
+    /// holder behind `since`; from [`MINOR_LIFE`] on.
+    Feed {
+        /// The lease.
+        lease: LeaseId,
+        /// Only what was decided behind this revision.
+        since: Revision,
+        /// Generations whose members the reader has.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        have: Vec<Generation>,
+    },
+    /// Ends a wait, a watch or a feed of this stream. Not answered.
     Cancel {
         /// Its request id.
         request: u64,

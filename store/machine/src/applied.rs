@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use holdfast_api::{Answer, Name, Refusal, Revision, WatchBatch};
+use holdfast_api::{Answer, LeaseId, Name, Refusal, Revision, WatchBatch};
 
 /// A run, fully named: what a scope means at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,6 +61,9 @@ pub enum Effect {
         /// [`Refusal::Fenced`].
         refusal: Refusal,
     },
+    /// The holders of these leases have something to read, or the lease has
+    /// ended: see [`crate::Machine::told`].
+    Told(Vec<LeaseId>),
 }
 
 /// The changes asked for are no longer kept.
@@ -97,4 +100,8 @@ pub struct Counts {
     pub history_oldest: Revision,
     /// Node ids that are never used again.
     pub retired_nodes: u64,
+    /// Leases.
+    pub leases: u64,
+    /// Rounds that will look again by themselves.
+    pub round_timers: u64,
 }

@@ -11,13 +11,16 @@ use crate::size;
 
 /// Newest feature level that this build obeys. A level gates commands, and
 /// changed behaviour of old ones, until every node obeys it: level 1 is all of
-/// release 0.1, level 2 is [`RUNS_LEVEL`].
-pub const FEATURE_LEVEL: u32 = 2;
+/// release 0.1, level 2 is [`RUNS_LEVEL`], level 3 is [`LIFE_LEVEL`].
+pub const FEATURE_LEVEL: u32 = 3;
 
 /// From this level on the log time of a run's end is kept, ended runs can be
 /// purged, jobs deleted, a job without runs does not count as one, and a quota
 /// names the run to delete.
 pub const RUNS_LEVEL: u32 = 2;
+
+/// From this level on there are leases, processes and rounds.
+pub const LIFE_LEVEL: u32 = 3;
 
 /// Longest cluster id, in bytes.
 pub const CLUSTER_ID_BYTES_MAX: u64 = 128;
@@ -88,6 +91,7 @@ impl Machine {
         match command {
             ClusterCommand::LeaderStarted { node: _ } => {
                 applied.discard(self.sessions.leader_started(self.time));
+                applied.discard(self.leases.deadlines.restart());
             }
             // The entry's stamp has moved the time already.
             ClusterCommand::Tick => {}

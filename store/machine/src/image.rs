@@ -8,18 +8,27 @@
 
 use std::io::{self, Read, Write};
 
-use crate::cluster::RUNS_LEVEL;
+use crate::cluster::{LIFE_LEVEL, RUNS_LEVEL};
 use crate::codec::DecodeError;
 use crate::machine::Machine;
 
 mod decode;
 mod encode;
 mod frame;
+mod life;
+#[cfg(test)]
+mod recount;
 
 /// Newest version of the image format that this build writes and reads. A
 /// state is written in the version of its feature level, so that every node
 /// that obeys the level can read it.
-pub const IMAGE_VERSION: u32 = 2;
+pub const IMAGE_VERSION: u32 = LIFE_VERSION;
+
+/// Version with leases, processes and rounds.
+const LIFE_VERSION: u32 = 3;
+
+/// Version with what [`RUNS_LEVEL`] added.
+const RUNS_VERSION: u32 = 2;
 
 /// Version that can be written without what [`RUNS_LEVEL`] added.
 const FIRST_VERSION: u32 = 1;
@@ -71,7 +80,11 @@ impl Machine {
     }
 
     fn image_version(&self) -> u32 {
-        if self.feature_level() < RUNS_LEVEL { FIRST_VERSION } else { IMAGE_VERSION }
+        match self.feature_level() {
+            ..RUNS_LEVEL => FIRST_VERSION,
+            RUNS_LEVEL..LIFE_LEVEL => RUNS_VERSION,
+            _ => LIFE_VERSION,
+        }
     }
 
     /// A hash of the image: equal on replicas that applied the same entries.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::applied::RunKey;
 use crate::cluster::{Cluster, RUNS_LEVEL};
+use crate::life::{JobLife, Life};
 
 /// Most names of jobs in the life of a cluster.
 pub(crate) const JOB_NAMES_MAX: u64 = 100_000;
@@ -39,6 +40,7 @@ pub(crate) struct Job {
     pub next_number: u64,
     /// Of all its runs together.
     pub usage: Usage,
+    pub life: JobLife,
 }
 
 /// A run.
@@ -51,6 +53,7 @@ pub(crate) struct Run {
     pub keys: OrdMap<Blob, Stored>,
     /// Only queues that hold something.
     pub queues: OrdMap<Blob, Vector<Blob>>,
+    pub life: Life,
 }
 
 /// How a run ended.
@@ -236,6 +239,15 @@ impl Jobs {
         change(run)
     }
 
+    /// What lives in a run, with what of it belongs to the job.
+    pub fn life(&mut self, key: &RunKey) -> Result<(&mut JobLife, &mut Life), Refusal> {
+        let job = self.by_name.get_mut(&key.job).map(Arc::make_mut);
+        let job = job.ok_or_else(|| Refusal::JobNotFound { job: key.job.clone() })?;
+        let run = job.runs.get_mut(&key.run).map(Arc::make_mut);
+        let run = run.ok_or_else(|| run_not_found(&key.job, &key.run))?;
+        Ok((&mut job.life, &mut run.life))
+    }
+
     /// Marks a job's open run as ended.
     pub fn end(&mut self, key: &RunKey, end: RunEnd) {
         let job = self.by_name.get_mut(&key.job).map(Arc::make_mut);
@@ -270,6 +282,7 @@ impl Default for Job {
             open: None,
             next_number: 1,
             usage: Usage::default(),
+            life: JobLife::default(),
         }
     }
 }
@@ -302,6 +315,7 @@ impl Run {
             usage: Usage::default(),
             keys: OrdMap::new(),
             queues: OrdMap::new(),
+            life: Life::default(),
         }
     }
 

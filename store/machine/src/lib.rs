@@ -17,6 +17,7 @@
 //! | `queue` | queues |
 //! | `session` | exactly-once answers, idle times |
 //! | `cluster` | cluster id, limits, feature level, retired node ids |
+//! | `conclusion` | what is made of a closed round: ranks, votes, atomic blocks |
 //! | `history` | the latest changes, for watches and waits that resume |
 //! | `read` | reads, conditions of waits |
 //! | `size`, `number` | limits of one command; numbers as TCPStore reads them |
@@ -46,14 +47,21 @@
 //! * Whatever these rules say about a logged command is fixed for ever: a
 //!   changed rule is keyed to a higher feature level.
 
+// The generators of the tests name the crate as other crates do.
+#[cfg(test)]
+extern crate self as holdfast_machine;
+
 mod applied;
 mod cluster;
 mod codec;
+mod conclusion;
+mod deadlines;
 mod draft;
 mod history;
 mod image;
 mod job;
 mod kv;
+mod life;
 mod machine;
 mod number;
 mod queue;
@@ -64,7 +72,7 @@ mod size;
 mod transaction;
 
 pub use applied::{Applied, Compacted, Counts, Effect, RunKey};
-pub use cluster::{CLUSTER_ID_BYTES_MAX, FEATURE_LEVEL, RETIRED_NODES_MAX, RUNS_LEVEL};
+pub use cluster::{CLUSTER_ID_BYTES_MAX, FEATURE_LEVEL, LIFE_LEVEL, RETIRED_NODES_MAX, RUNS_LEVEL};
 pub use codec::{DecodeError, decode_entry, encode_entry};
 pub use image::IMAGE_VERSION;
 pub use machine::Machine;

@@ -12,6 +12,8 @@ use crate::applied::{Applied, Compacted, Counts, Effect, RunKey};
 use crate::cluster::{Cluster, FEATURE_LEVEL};
 use crate::history::History;
 use crate::job::Jobs;
+use crate::life::act::Timers;
+use crate::life::lease::Leases;
 use crate::session::{Admission, Sessions};
 
 /// The replicated state. A clone is cheap and stands still while the original
@@ -25,6 +27,8 @@ pub struct Machine {
     pub(crate) cluster: Cluster,
     pub(crate) jobs: Jobs,
     pub(crate) sessions: Sessions,
+    pub(crate) leases: Leases,
+    pub(crate) timers: Timers,
     /// The newest revisions, up to the present one.
     pub(crate) history: History,
 }
@@ -39,6 +43,7 @@ impl Machine {
     pub fn apply(&mut self, entry: &Entry) -> Applied {
         self.time = self.time.max(entry.time);
         self.sessions.note_use(entry, self.time);
+        self.note_renewals(entry);
         let mut applied = Applied::default();
         applied.answers.reserve_exact(entry.commands.len());
         for proposal in &entry.commands {
@@ -71,6 +76,9 @@ impl Machine {
             Command::Session(command) => self.apply_session(command, applied),
             Command::Run(command) => self.apply_run(command, applied),
             Command::Cluster(command) => self.apply_cluster(command, applied),
+            Command::Lease(command) => self.apply_lease(command, applied),
+            Command::Process(command) => self.apply_process(command, applied),
+            Command::Round(command) => self.apply_round(command, applied),
         };
         self.answer_now(outcome.unwrap_or_else(Outcome::Refused))
     }
@@ -160,16 +168,26 @@ impl Machine {
         self.retired_at(node).map(|at| Refusal::NodeRetired { node, at })
     }
 
-    /// Up to `max` commands `Expire` that hold at the present log time. For
-    /// the leader to propose.
-    pub fn due(&self, max: usize) -> Vec<Command> {
-        self.sessions.due(self.time, max)
+    /// Up to `max` commands `Expire` and `Deadline` that hold at a log time, the
+    /// leader's own. For the leader to propose in an entry of that time.
+    pub fn due(&self, time: LogTime, max: usize) -> Vec<Command> {
+        let since = self.sessions.leader_since;
+        let mut due: Vec<Command> = self.leases.due(time, since).take(max).collect();
+        let reached = self.timers.iter().take_while(|(at, ..)| *at <= time);
+        due.extend(reached.take(max - due.len()).filter_map(|timer| self.deadline(timer)));
+        due.extend(self.sessions.due(time, max - due.len()));
+        due
     }
 
     /// Whether anything comes due as log time passes. If so, the leader must
     /// commit a tick now and then.
     pub fn has_pending_deadlines(&self) -> bool {
-        !self.sessions.by_id.is_empty()
+        !self.sessions.by_id.is_empty() || !self.leases.by_id.is_empty() || !self.timers.is_empty()
+    }
+
+    /// Whether anybody holds a lease.
+    pub fn has_leases(&self) -> bool {
+        !self.leases.by_id.is_empty()
     }
 
     /// Sizes of the state.
@@ -185,6 +203,8 @@ impl Machine {
             history_bytes: self.history.bytes,
             history_oldest: self.history.oldest(),
             retired_nodes: self.cluster.retired.len() as u64,
+            leases: self.leases.by_id.len() as u64,
+            round_timers: self.timers.len() as u64,
         }
     }
 }

@@ -90,6 +90,19 @@ impl Machine {
             }
             Read::Jobs => Ok(ReadOutcome::Jobs(self.job_infos())),
             Read::Runs { job } => self.run_infos(job),
+            Read::Processes { scope, after, limit } => self.processes(scope, *after, *limit),
+            Read::Rounds { scope } => self.rounds(scope),
+            Read::Closed { scope, generation, payloads } => {
+                self.closed(scope, *generation, *payloads)
+            }
+            Read::Iteration { scope, process, incarnation } => {
+                self.iteration(scope, *process, *incarnation)
+            }
+            Read::Events { job, after, limit } => self.events(job, *after, *limit),
+            Read::Feed { lease, since, have } => self.feed(*lease, *since, have),
+            Read::Plan { scope, without_hosts, without } => {
+                self.plan(scope, without_hosts, without)
+            }
         }
     }
 

@@ -167,6 +167,7 @@ impl Machine {
         let run = RunKey { job: job.clone(), run: name.clone() };
         let time = (self.cluster.feature_level >= RUNS_LEVEL).then_some(self.time);
         self.jobs.end(&run, RunEnd { at, time, by: by.clone() });
+        self.end_life(&run, applied);
         let refusal = Refusal::Fenced { job: job.clone(), run: name.clone(), at, by };
         applied.effects.push(Effect::RunEnded { run, refusal });
     }

@@ -8,16 +8,20 @@
 use std::sync::Arc;
 
 use holdfast_api::{
-    Answer, Command, Entry, KvOutcome, Limits, LogTime, Nonce, Outcome, Refusal, SessionCommand,
-    SessionId, SessionOutcome, SessionRef, TransactionOutcome,
+    Answer, Command, Entry, KvOutcome, Limits, LogTime, Nonce, Outcome, Refusal, RoundOutcome,
+    SessionCommand, SessionId, SessionOutcome, SessionRef, TransactionOutcome,
 };
-use imbl::{OrdMap, OrdSet};
+use imbl::OrdMap;
 
 use crate::applied::Applied;
+use crate::deadlines::{Deadlines, Use};
 use crate::machine::Machine;
 
 /// What an answer weighs beside the values in it.
 const ANSWER_BYTES: u64 = 128;
+
+/// What the answer to one arrival weighs.
+const ARRIVAL_ANSWER_BYTES: u64 = 128;
 
 /// All sessions.
 #[derive(Clone)]
@@ -37,27 +41,11 @@ pub(crate) struct Sessions {
 #[derive(Clone)]
 pub(crate) struct Session {
     pub nonce: Nonce,
-    pub ttl_ms: u64,
-    pub last_used: LogTime,
+    pub usage: Use,
     /// Sequences below it are stale.
     pub ack: u64,
     pub answers: OrdMap<u64, Arc<Answer>>,
     pub answer_bytes: u64,
-}
-
-/// Which sessions come due when, so that nobody has to look at all of them.
-///
-/// A new leader makes all idle times count anew. Then every session is due in
-/// the order of its TTL, until it is used: so `idle` becomes `all`, which is
-/// one clone of a persistent set.
-#[derive(Clone, Default)]
-pub(crate) struct Deadlines {
-    /// Every session by (TTL, id).
-    all: OrdSet<(u64, SessionId)>,
-    /// Those not used since the leader started, by (TTL, id).
-    idle: OrdSet<(u64, SessionId)>,
-    /// The others, by (deadline, id).
-    used: OrdSet<(LogTime, SessionId)>,
 }
 
 /// What the table says to a command before it is carried out.
@@ -90,9 +78,8 @@ impl Sessions {
     /// Puts a session in under its id, with all that is derived from it.
     pub fn insert(&mut self, id: SessionId, session: Session) {
         self.by_nonce.insert(session.nonce, id);
-        self.deadlines.all.insert((session.ttl_ms, id));
         self.answer_bytes += session.answer_bytes;
-        self.deadlines.arm(id, &session, self.leader_since);
+        self.deadlines.insert(id, session.usage, self.leader_since);
         self.by_id.insert(id, session);
     }
 
@@ -112,13 +99,11 @@ impl Sessions {
 
     fn touch(&mut self, id: SessionId, time: LogTime) {
         // Many commands travel in one entry: only the first of them moves anything.
-        if self.by_id.get(&id).is_none_or(|session| session.last_used == time) {
+        if self.by_id.get(&id).is_none_or(|session| session.usage.last_used == time) {
             return;
         }
         if let Some(session) = self.by_id.get_mut(&id) {
-            self.deadlines.disarm(id, session, self.leader_since);
-            session.last_used = time;
-            self.deadlines.arm(id, session, self.leader_since);
+            self.deadlines.touch(id, &mut session.usage, time, self.leader_since);
         }
     }
 
@@ -168,8 +153,7 @@ impl Sessions {
     /// From here all idle times count anew. Gives back what to free.
     pub fn leader_started(&mut self, time: LogTime) -> impl Send + 'static {
         self.leader_since = time;
-        let idle = std::mem::replace(&mut self.deadlines.idle, self.deadlines.all.clone());
-        (idle, std::mem::take(&mut self.deadlines.used))
+        self.deadlines.restart()
     }
 
     fn open(
@@ -182,7 +166,7 @@ impl Sessions {
         let window = limits.session_window;
         if let Some(&id) = self.by_nonce.get(&nonce) {
             self.touch(id, time);
-            let ttl_ms = self.by_id.get(&id).map_or(0, |session| session.ttl_ms);
+            let ttl_ms = self.by_id.get(&id).map_or(0, |session| session.usage.ttl_ms);
             return Ok(SessionOutcome::Opened { session: id, ttl_ms, window });
         }
         if self.by_id.len() as u64 >= limits.sessions_max {
@@ -201,26 +185,21 @@ impl Sessions {
         let session = self.by_id.remove(&id)?;
         self.by_nonce.remove(&session.nonce);
         self.answer_bytes -= session.answer_bytes;
-        self.deadlines.all.remove(&(session.ttl_ms, id));
-        self.deadlines.disarm(id, &session, self.leader_since);
+        self.deadlines.remove(id, session.usage, self.leader_since);
         Some(session)
     }
 
     /// Whether an expiry that the leader proposed holds.
     fn is_due(&self, id: SessionId, deadline: LogTime, time: LogTime) -> bool {
         let session = self.by_id.get(&id);
-        session.is_some_and(|session| session.deadline(self.leader_since) == deadline)
+        session.is_some_and(|session| session.usage.deadline(self.leader_since) == deadline)
             && deadline <= time
     }
 
     /// Expiries that hold at this time, the cost of each O(log n).
     pub fn due(&self, time: LogTime, max: usize) -> Vec<Command> {
-        let reached = |(deadline, _): &(LogTime, SessionId)| *deadline <= time;
-        let since = self.leader_since;
-        let idle = self.deadlines.idle.iter().map(|(ttl, id)| (since.saturating_add(*ttl), *id));
-        let used = self.deadlines.used.iter().copied();
-        idle.take_while(reached)
-            .chain(used.take_while(reached))
+        self.deadlines
+            .due(time, self.leader_since)
             .take(max)
             .map(|(deadline, session)| {
                 Command::Session(SessionCommand::Expire { session, deadline })
@@ -231,12 +210,8 @@ impl Sessions {
 
 impl Session {
     pub fn new(nonce: Nonce, ttl_ms: u64, last_used: LogTime) -> Session {
-        Session { nonce, ttl_ms, last_used, ack: 1, answers: OrdMap::new(), answer_bytes: 0 }
-    }
-
-    /// A failover counts as use: see `LeaderStarted`.
-    pub fn deadline(&self, leader_since: LogTime) -> LogTime {
-        self.last_used.max(leader_since).saturating_add(self.ttl_ms)
+        let usage = Use { ttl_ms, last_used };
+        Session { nonce, usage, ack: 1, answers: OrdMap::new(), answer_bytes: 0 }
     }
 
     /// Drops the answers below `ack`, and says what they weighed. Late copies
@@ -253,26 +228,6 @@ impl Session {
         }
         self.answer_bytes -= freed;
         freed
-    }
-}
-
-impl Deadlines {
-    /// A session opened or used in the very instant of the leader's start
-    /// stands with the idle ones; its deadline is the same in both sets.
-    fn arm(&mut self, id: SessionId, session: &Session, leader_since: LogTime) {
-        if session.last_used > leader_since {
-            self.used.insert((session.deadline(leader_since), id));
-        } else {
-            self.idle.insert((session.ttl_ms, id));
-        }
-    }
-
-    fn disarm(&mut self, id: SessionId, session: &Session, leader_since: LogTime) {
-        if session.last_used > leader_since {
-            self.used.remove(&(session.deadline(leader_since), id));
-        } else {
-            self.idle.remove(&(session.ttl_ms, id));
-        }
     }
 }
 
@@ -329,6 +284,9 @@ pub(crate) fn weight(answer: &Answer) -> u64 {
             })
             .sum::<u64>()
             .saturating_add(outcomes.len() as u64 * size_of::<TransactionOutcome>() as u64),
+        Outcome::Round(RoundOutcome::Arrived(answers)) => {
+            answers.len() as u64 * ARRIVAL_ANSWER_BYTES
+        }
         Outcome::Refused(Refusal::NotANumber { key }) => key.len() as u64,
         _ => 0,
     };

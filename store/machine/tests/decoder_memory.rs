@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may")]
 #![cfg(target_os = "linux")]
 
+use holdfast_api::*;
 use holdfast_machine::{Machine, decode_entry};
 
 /// What a decoder may ask for at once, many times over, and far below what the
@@ -18,6 +19,10 @@ fn a_claimed_length_is_not_believed() {
     }
     for input in lying_images() {
         assert!(Machine::decode(&mut &input[..]).is_err());
+    }
+    let image = image_with_life();
+    for place in FRAME..image.len() - TRAILER {
+        let _ = Machine::decode(&mut &lying_at(&image, place)[..]);
     }
     let grown = address_space_peak_kib() - before;
     assert!(grown < ALLOWED_KIB, "{grown} KiB were asked for");
@@ -53,9 +58,74 @@ fn lying_entries() -> Vec<Vec<u8>> {
     inputs
 }
 
+/// What claims the most as a number of an image.
+const MOST: [u8; 10] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
+
+/// Where the content of an image's first frame begins.
+const FRAME: usize = 20;
+
+/// What stands behind the last frame.
+const TRAILER: usize = 8;
+
+/// A state with processes, open rounds and kept outcomes.
+fn image_with_life() -> Vec<u8> {
+    let mut machine = Machine::new();
+    let scope = Scope::default();
+    let grant = LeaseCommand::Grant { scope, nonce: Nonce(1, 1), host: "h".into(), ttl_ms: 9_000 };
+    let mut commands =
+        vec![Command::Cluster(ClusterCommand::SetFeatureLevel { level: 3 }), Command::Lease(grant)];
+    for process in 0..2 {
+        commands.push(Command::Process(ProcessCommand::Register {
+            lease: 1,
+            process: Some(process),
+            nonce: Nonce(2, u64::from(process)),
+            replaces: 0,
+            takeover: false,
+            role: Role::Active,
+            labels: [("a".to_owned(), "b".to_owned())].into(),
+        }));
+    }
+    for (round, call, lives) in [("closed", 1, 2), ("fail", 2, 2), ("open", 3, 1)] {
+        let arrival = |process: u32| Arrival {
+            process,
+            incarnation: u64::from(process) + 1,
+            call,
+            ack: 0,
+            payload: "yes".into(),
+        };
+        let conclusion = match round {
+            "closed" => Conclusion::Advance { assignment: vec![], active_min: 1, restarts_max: 0 },
+            _ => Conclusion::Block,
+        };
+        commands.push(Command::Round(RoundCommand::Arrive {
+            lease: 1,
+            round: round.into(),
+            terms: Box::new(Terms { conclusion, ..Terms::default() }),
+            arrivals: (0..lives).map(arrival).collect(),
+        }));
+    }
+    let commands = commands.into_iter().map(|command| Proposal { session: None, command });
+    machine.apply(&Entry { time: 1, commands: commands.collect() });
+    let mut image = Vec::new();
+    machine.encode(&mut image).unwrap();
+    image
+}
+
+/// The image with a lie in front of one byte of its content.
+fn lying_at(image: &[u8], place: usize) -> Vec<u8> {
+    let (before, behind) = (&image[FRAME..place], &image[place..image.len() - TRAILER]);
+    let content = [before, &MOST, behind].concat();
+    let number = crc32c::crc32c(&0u64.to_le_bytes());
+    let mut lying = image[..12].to_vec();
+    lying.extend((content.len() as u32).to_le_bytes());
+    lying.extend(crc32c::crc32c_append(number, &content).to_le_bytes());
+    lying.extend(content);
+    lying.extend(&image[image.len() - TRAILER..]);
+    lying
+}
+
 /// Frames with right checksums around numbers that claim the most.
 fn lying_images() -> Vec<Vec<u8>> {
-    const MOST: [u8; 10] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
     let mut inputs: Vec<Vec<u8>> = (0..40)
         .map(|before| {
             let content = [&vec![0; before][..], &MOST, &[1; 64]].concat();

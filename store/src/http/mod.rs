@@ -2,6 +2,7 @@
 //!
 //! | module | serves |
 //! | --- | --- |
+//! | [`life`] | leases, processes and rounds as JSON |
 //! | [`kv`], [`cluster`] | JSON under `/v1/`, for people and scripts |
 //! | [`agents`] | what agents tell of themselves |
 //! | [`stream`] | the multiplexed stream of clients and agents |
@@ -20,6 +21,7 @@ pub mod cluster;
 pub mod forward;
 pub mod health;
 pub mod kv;
+pub mod life;
 pub mod metrics;
 pub mod openapi;
 pub mod peers;

@@ -17,7 +17,7 @@ use utoipa_axum::routes;
 
 use super::problem::extract::BODY_BYTES_MAX;
 use super::problem::{Failure, ProblemDocument};
-use super::{App, admission, agents, cluster, forward, health, kv, metrics};
+use super::{App, admission, agents, cluster, forward, health, kv, life, metrics};
 
 /// What the description says of itself.
 #[derive(OpenApi)]
@@ -47,6 +47,7 @@ Errors are problem+json (RFC 9457) with a stable `code`, whether it is `retryabl
         (name = "queues", description = "Queues; they and keys are separate spaces"),
         (name = "sessions", description = "Sessions make changes retryable"),
         (name = "runs", description = "Jobs and their runs"),
+        (name = "processes", description = "Leases, processes, rounds and iterations"),
         (name = "cluster", description = "Nodes, leadership, limits"),
         (name = "operations", description = "Health, metrics and this description"),
     )
@@ -113,6 +114,16 @@ fn described_routes() -> OpenApiRouter<App> {
         .routes(routes!(c::delete_job))
         .routes(routes!(c::runs))
         .routes(routes!(c::jobs))
+        .routes(routes!(life::lease))
+        .routes(routes!(life::process))
+        .routes(routes!(life::round))
+        .routes(routes!(life::feed))
+        .routes(routes!(life::processes))
+        .routes(routes!(life::rounds))
+        .routes(routes!(life::closed))
+        .routes(routes!(life::plan))
+        .routes(routes!(life::iteration))
+        .routes(routes!(life::events))
         .routes(routes!(c::status))
         .routes(routes!(c::nodes))
         .routes(routes!(agents::agents))

@@ -26,7 +26,7 @@ const TYPE_PREFIX: &str = "urn:holdfast:problem:";
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
 
 /// All codes, in the order of their declaration.
-pub const CODES: [Code; 22] = [
+pub const CODES: [Code; 26] = [
     Code::NotLeader,
     Code::Unavailable,
     Code::Timeout,
@@ -48,6 +48,10 @@ pub const CODES: [Code; 22] = [
     Code::QuorumWouldBeLost,
     Code::WrongCluster,
     Code::FeatureLevel,
+    Code::LeaseEnded,
+    Code::ProcessNotFound,
+    Code::Superseded,
+    Code::GenerationUnknown,
     Code::Internal,
 ];
 
@@ -56,13 +60,18 @@ pub fn status_of(code: Code) -> StatusCode {
     match code {
         Code::InvalidRequest => StatusCode::BAD_REQUEST,
         Code::Unauthorized => StatusCode::UNAUTHORIZED,
-        Code::KeyNotFound | Code::JobNotFound | Code::RunNotFound | Code::NodeNotFound => {
-            StatusCode::NOT_FOUND
-        }
-        Code::Fenced | Code::Conflict | Code::Stale | Code::QuorumWouldBeLost => {
-            StatusCode::CONFLICT
-        }
-        Code::SessionExpired | Code::Compacted => StatusCode::GONE,
+        Code::KeyNotFound
+        | Code::JobNotFound
+        | Code::RunNotFound
+        | Code::NodeNotFound
+        | Code::ProcessNotFound
+        | Code::GenerationUnknown => StatusCode::NOT_FOUND,
+        Code::Fenced
+        | Code::Conflict
+        | Code::Stale
+        | Code::Superseded
+        | Code::QuorumWouldBeLost => StatusCode::CONFLICT,
+        Code::SessionExpired | Code::Compacted | Code::LeaseEnded => StatusCode::GONE,
         Code::LimitExceeded => StatusCode::PAYLOAD_TOO_LARGE,
         Code::NotLeader | Code::WrongCluster => StatusCode::MISDIRECTED_REQUEST,
         Code::NotANumber => StatusCode::UNPROCESSABLE_ENTITY,
@@ -89,7 +98,7 @@ pub fn title_of(code: Code) -> &'static str {
         Code::KeyNotFound => "The key is absent",
         Code::JobNotFound => "The job is unknown",
         Code::RunNotFound => "The run is unknown, or none is open",
-        Code::Fenced => "The run has ended",
+        Code::Fenced => "The run, or the process, has ended",
         Code::Conflict => "It does not fit the present state",
         Code::NotANumber => "The value is not a number",
         Code::SessionExpired => "The session is gone",
@@ -99,6 +108,10 @@ pub fn title_of(code: Code) -> &'static str {
         Code::QuorumWouldBeLost => "The cluster could lose its quorum",
         Code::WrongCluster => "The node belongs to another cluster",
         Code::FeatureLevel => "The feature is not enabled yet",
+        Code::LeaseEnded => "The lease has ended",
+        Code::ProcessNotFound => "The process, or that life of it, is unknown",
+        Code::Superseded => "Another incarnation is the latest",
+        Code::GenerationUnknown => "The generation is not kept",
         Code::Internal => "A defect of Holdfast",
     }
 }
@@ -297,7 +310,11 @@ mod tests {
             Code::QuorumWouldBeLost => 18,
             Code::WrongCluster => 19,
             Code::FeatureLevel => 20,
-            Code::Internal => 21,
+            Code::LeaseEnded => 21,
+            Code::ProcessNotFound => 22,
+            Code::Superseded => 23,
+            Code::GenerationUnknown => 24,
+            Code::Internal => 25,
         }
     }
 

@@ -3,7 +3,7 @@
 //! One task reads requests and hands them on, one writes replies, as many in
 //! one frame as are waiting. What a connection may have under way is bounded,
 //! in number and in bytes: past the bound its requests are not read. What its
-//! watches may have waiting is bounded in [`watching`].
+//! watches may have waiting is bounded in `watching`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,7 +19,8 @@ use bytes::Bytes;
 use futures::SinkExt;
 use holdfast_api::stream::{FRAME_BYTES_MAX, MINOR, UPGRADE};
 use holdfast_api::{
-    Code, Hello, Problem, Read, Reply, ReplyBody, Request as Asked, RequestBody, Scope, routes,
+    Code, Generation, Hello, LeaseId, Problem, Read, Reply, ReplyBody, Request as Asked,
+    RequestBody, Revision, Scope, routes,
 };
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
@@ -34,7 +35,7 @@ use tokio_util::task::TaskTracker;
 use super::App;
 use super::agents::Place as ReportPlace;
 use crate::node::watches::Bell;
-use crate::node::{Node, ParkedWait, VERSION};
+use crate::node::{Node, ParkedFeed, ParkedWait, VERSION};
 
 mod watching;
 
@@ -197,13 +198,27 @@ fn cost(body: &RequestBody) -> u32 {
     let cost = match body {
         RequestBody::Propose(proposal) => kib(crate::node::proposer::weight(proposal)),
         RequestBody::Read { read: Read::MultiGet { keys, .. }, .. } => kib(keys.len() * 128),
-        RequestBody::Read { read: Read::List { .. } | Read::Jobs | Read::Runs { .. }, .. } => {
-            PAGE_KIB
-        }
+        RequestBody::Read { read, .. } if is_long(read) => PAGE_KIB,
         _ => 1,
     };
     // A request larger than all the room together must still pass, alone.
     cost.min(u32::try_from(UNDER_WAY_KIB_MAX).unwrap_or(u32::MAX))
+}
+
+/// Reads whose answers can be long.
+fn is_long(read: &Read) -> bool {
+    matches!(
+        read,
+        Read::List { .. }
+            | Read::Jobs
+            | Read::Runs { .. }
+            | Read::Processes { .. }
+            | Read::Rounds { .. }
+            | Read::Closed { .. }
+            | Read::Events { .. }
+            | Read::Feed { .. }
+            | Read::Plan { .. }
+    )
 }
 
 struct Connection {
@@ -229,6 +244,9 @@ enum Parked {
     Registering,
     Wait {
         _parked: ParkedWait,
+    },
+    Feed {
+        _parked: ParkedFeed,
     },
     Watch {
         ended: CancellationToken,
@@ -315,6 +333,7 @@ impl Connection {
             RequestBody::Watch { scope, prefix, from, progress_together } => {
                 return self.watch(id, &scope, prefix, from, progress_together);
             }
+            RequestBody::Feed { lease, since, have } => return self.feed(id, lease, since, have),
             RequestBody::Report(report) => return self.report.tell(report),
             _ => {}
         }
@@ -365,6 +384,7 @@ impl Connection {
             RequestBody::Cancel { .. }
             | RequestBody::Wait { .. }
             | RequestBody::Watch { .. }
+            | RequestBody::Feed { .. }
             | RequestBody::Report(_) => {}
         }
     }
@@ -391,7 +411,7 @@ impl Connection {
         id: u64,
         scope: &Scope,
         conditions: Vec<holdfast_api::Condition>,
-        since: Option<holdfast_api::Revision>,
+        since: Option<Revision>,
     ) {
         if !self.park(id) {
             return;
@@ -423,12 +443,43 @@ impl Connection {
         }
     }
 
+    fn feed(&self, id: u64, lease: LeaseId, since: Revision, have: Vec<Generation>) {
+        if !self.park(id) {
+            return;
+        }
+        let (replies, parked) = (self.replies.clone(), self.parked.clone());
+        let (tasks, closed) = (self.tasks.clone(), self.closed.clone());
+        let node = self.node.clone();
+        // May be called while the node holds its locks: what is to be told is
+        // read in a task.
+        let ended = Box::new(move |result: Result<(), Problem>| {
+            let tell = async move {
+                let read = Read::Feed { lease, since, have };
+                let body = match result {
+                    Ok(()) => ReplyBody::Read(node.machine().read(&read)),
+                    Err(problem) => ReplyBody::Problem(problem),
+                };
+                replies.send(id, body, None);
+                drop(parked.lock().remove(&id));
+            };
+            tasks.spawn(closed.run_until_cancelled_owned(tell));
+        });
+        if let Some(feed) = self.node.await_feed(lease, since, ended) {
+            let mut parked = self.parked.lock();
+            match parked.get_mut(&id) {
+                Some(place) => *place = Parked::Feed { _parked: feed },
+                // It ended meanwhile.
+                None => drop(parked),
+            }
+        }
+    }
+
     fn watch(
         &self,
         id: u64,
         scope: &Scope,
         prefix: holdfast_api::Blob,
-        from: Option<holdfast_api::Revision>,
+        from: Option<Revision>,
         together: bool,
     ) {
         if !self.park(id) {
@@ -487,6 +538,13 @@ async fn write(
     }
 }
 
+/// Roughly the bytes of a closed round.
+fn closed_bytes(closed: &holdfast_api::Closed) -> usize {
+    let members = closed.members.as_ref().map_or(0, |members| members.stretches().len() * 24);
+    let payloads = closed.payloads.iter().flatten().map(|payload| payload.len() + 8).sum::<usize>();
+    256 + members + payloads + closed.absent.len() * 96
+}
+
 /// Roughly the bytes of a reply.
 fn reply_bytes(body: &ReplyBody) -> usize {
     use holdfast_api::{KvOutcome, Outcome, ReadOutcome, TransactionOutcome};
@@ -498,6 +556,17 @@ fn reply_bytes(body: &ReplyBody) -> usize {
             ReadOutcome::Entry(found) => found.as_ref().map_or(0, entry),
             ReadOutcome::Entries(found) => found.iter().flatten().map(entry).sum(),
             ReadOutcome::Page { entries, .. } => entries.iter().map(entry).sum(),
+            ReadOutcome::Closed(closed) => closed_bytes(closed),
+            ReadOutcome::Feed(feed) => {
+                let decisions = feed.decisions.len() + feed.ended.len();
+                decisions * 96 + feed.closed.iter().map(closed_bytes).sum::<usize>()
+            }
+            ReadOutcome::Processes { processes, .. } => processes.len() * 256,
+            ReadOutcome::Rounds(rounds) => rounds
+                .iter()
+                .map(|r| 256 + r.arrived.stretches().len() * 24 + r.missing.len() * 96)
+                .sum(),
+            ReadOutcome::Events { events, .. } => events.len() * 160,
             _ => 64,
         },
         ReplyBody::Answer(answer) => match &answer.outcome {

@@ -1,4 +1,4 @@
-//! What applying an entry wakes: waits and watches.
+//! What applying an entry wakes: waits, watches and feeds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,6 +7,7 @@ use holdfast_api::{Problem, Revision};
 use holdfast_machine::Effect;
 use parking_lot::Mutex;
 
+use super::feeds::Feeds;
 use super::waits::Waits;
 use super::watches::Watches;
 use crate::storage::EffectSink;
@@ -16,6 +17,8 @@ use crate::storage::EffectSink;
 pub struct Effects {
     /// Parked waits.
     pub waits: Mutex<Waits>,
+    /// Parked feeds.
+    pub feeds: Mutex<Feeds>,
     /// Registered watches.
     pub watches: Arc<Watches>,
     performed: AtomicU64,
@@ -31,6 +34,7 @@ impl Effects {
     /// Ends everything parked here, because this node leads no more.
     pub fn end_all(&self, problem: &Problem) {
         self.waits.lock().end_all(problem);
+        self.feeds.lock().end_all(problem);
         self.watches.end_all();
     }
 }
@@ -45,6 +49,7 @@ impl EffectSink for Effects {
                     self.performed.store(batch.revision, Ordering::Release);
                 }
                 Effect::RunEnded { run, refusal } => self.waits.lock().run_ended(&run, &refusal),
+                Effect::Told(leases) => self.feeds.lock().told(&leases),
             }
         }
     }

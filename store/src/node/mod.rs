@@ -7,7 +7,7 @@
 //! | [`clock`] | log time as the leader counts it |
 //! | [`proposer`] | commands packed into log entries |
 //! | [`reader`] | linearizable reads, batched |
-//! | [`waits`], [`watches`] | who is parked here, and what wakes them |
+//! | [`waits`], [`watches`], [`feeds`] | who is parked here, and what wakes them |
 //! | [`effects`] | applying wakes them |
 //! | [`membership`] | nodes added, promoted, removed; leadership handed over |
 //! | [`status`] | the cluster as operators see it |
@@ -18,6 +18,7 @@
 pub mod belonging;
 pub mod clock;
 pub mod effects;
+pub mod feeds;
 pub mod membership;
 pub mod proposer;
 pub mod reader;
@@ -34,11 +35,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use holdfast_api::{
-    Answer, Blob, ClusterCommand, Code, Command, Condition, LeaderHint, Limits, NodeId, Outcome,
-    Problem, Proposal, Read, ReadAnswer, ReadOutcome, Refusal, Revision, RunCommand, Scope,
-    SessionCommand, WatchBatch,
+    Answer, Blob, ClusterCommand, Code, Command, Condition, LeaderHint, LeaseCommand, LeaseId,
+    LifeLimits, Limits, NodeId, Outcome, Problem, Proposal, Read, ReadAnswer, ReadOutcome, Refusal,
+    Revision, RoundCommand, RunCommand, Scope, SessionCommand, WatchBatch,
 };
-use holdfast_machine::{Machine, RUNS_LEVEL};
+use holdfast_machine::{LIFE_LEVEL, Machine, RUNS_LEVEL};
 use parking_lot::{MappedRwLockReadGuard, RwLockReadGuard};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -48,6 +49,7 @@ use crate::access::Access;
 use crate::raft::{Consensus, View};
 use crate::storage::{AppliedState, SharedState};
 use effects::Effects;
+use feeds::FeedId;
 use proposer::{Done, Proposer};
 use reader::Reader;
 use waits::{Registered, WaitId};
@@ -112,6 +114,18 @@ pub struct ParkedWait {
 impl Drop for ParkedWait {
     fn drop(&mut self) {
         self.effects.waits.lock().cancel(self.id);
+    }
+}
+
+/// A parked feed; dropping it forgets the feed.
+pub struct ParkedFeed {
+    id: FeedId,
+    effects: Arc<Effects>,
+}
+
+impl Drop for ParkedFeed {
+    fn drop(&mut self) {
+        self.effects.feeds.lock().cancel(self.id);
     }
 }
 
@@ -314,6 +328,43 @@ impl Node {
         }
     }
 
+    /// Waits until a lease has anything for its holder behind a revision.
+    /// `ended` hears of it once; read the feed then. Dropping what is returned
+    /// forgets the wait.
+    pub fn await_feed(
+        &self,
+        lease: LeaseId,
+        since: Revision,
+        ended: feeds::Ended,
+    ) -> Option<ParkedFeed> {
+        if let Err(problem) = self.leads_or_refer() {
+            ended(Err(problem));
+            return None;
+        }
+        let state = self.inner.state.read();
+        if let Err(problem) = self.has_caught_up(&state) {
+            ended(Err(problem));
+            return None;
+        }
+        let mut feeds = self.inner.effects.feeds.lock();
+        let registered = feeds.register(&state.machine, lease, since, ended);
+        drop(feeds);
+        drop(state);
+        match registered {
+            feeds::Registered::Parked(id) => {
+                // As with a wait: a leadership lost before the parking.
+                if !self.inner.consensus.leads() {
+                    self.inner.effects.feeds.lock().end_all(&self.referral());
+                }
+                Some(ParkedFeed { id, effects: self.inner.effects.clone() })
+            }
+            feeds::Registered::Ready(ended) => {
+                self.inner.reader.submit(Box::new(ended));
+                None
+            }
+        }
+    }
+
     /// Watches the changes of a prefix from a revision on.
     pub fn watch(
         &self,
@@ -398,6 +449,12 @@ impl Node {
     fn is_known_to_all(&self, proposal: &Proposal) -> Result<(), Problem> {
         let needed = match &proposal.command {
             Command::Run(RunCommand::DeleteJob { .. }) => RUNS_LEVEL,
+            Command::Lease(_) | Command::Process(_) | Command::Round(_) => LIFE_LEVEL,
+            Command::Cluster(ClusterCommand::SetLimits { limits })
+                if *limits.life != LifeLimits::default() =>
+            {
+                LIFE_LEVEL
+            }
             _ => return Ok(()),
         };
         let level = self.machine().feature_level();
@@ -441,7 +498,10 @@ fn is_for_clients(proposal: &Proposal) -> Result<(), Problem> {
         return Err(Problem::refused(Code::InvalidRequest, why));
     }
     match &proposal.command {
-        Command::Run(RunCommand::Purge { .. }) => Err(only_for_the_leader()),
+        Command::Run(RunCommand::Purge { .. })
+        | Command::Lease(LeaseCommand::Expire { .. })
+        | Command::Round(RoundCommand::Deadline { .. }) => Err(only_for_the_leader()),
+        Command::Lease(_) | Command::Process(_) | Command::Round(_) => Ok(()),
         Command::Kv { .. } | Command::Run(_) => Ok(()),
         Command::Session(SessionCommand::Expire { .. }) => Err(only_for_the_leader()),
         Command::Session(_) => Ok(()),
@@ -458,6 +518,14 @@ fn are_sane(limits: &Limits) -> Result<(), Problem> {
         (limits.jobs_max >= 1, "jobs_max must be at least 1"),
         (limits.list_page_max >= 1, "list_page_max must be at least 1"),
         (limits.list_page_max <= LIST_PAGE_CEILING, "list_page_max is at most 1 000 000"),
+        (
+            limits.life.lease_ttl_ms_min <= limits.life.lease_ttl_ms_max,
+            "life.lease_ttl_ms_min exceeds life.lease_ttl_ms_max",
+        ),
+        (
+            limits.life.payload_bytes_max <= limits.command_bytes_max,
+            "life.payload_bytes_max exceeds command_bytes_max",
+        ),
         (
             limits.session_ttl_ms_min <= limits.session_ttl_ms_max,
             "session_ttl_ms_min exceeds session_ttl_ms_max",

@@ -7,12 +7,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use futures::StreamExt;
 use futures::stream::FuturesOrdered;
+use futures::{FutureExt, StreamExt};
 use holdfast_api::{
-    Answer, ClusterCommand, Code, Command, Compare, Entry, KvOp, LogTime, NodeId, Problem,
-    Proposal, TransactionOp,
+    Among, Answer, ClusterCommand, Code, Command, Compare, Entry, KvOp, LogTime, NodeId, Problem,
+    ProcessCommand, Proposal, RoundCommand, TransactionOp,
 };
+use holdfast_machine::Machine;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -36,6 +37,13 @@ const PIPELINE_MAX: usize = 8;
 /// While anything can expire, log time moves at least this often.
 const TIME_MOVES_EVERY_MS: LogTime = 2_000;
 
+/// While there are leases, at least this often: a quarter of the shortest TTL.
+const TIME_MOVES_WITH_LEASES_EVERY_MS: LogTime = 375;
+
+/// How far the leader's clock may run ahead of the applied time, beyond the
+/// time between two commits that move it.
+const AHEAD_MAX_MS: LogTime = 250;
+
 /// While there are ended runs, log time moves at least this often: their age
 /// is counted in hours.
 const RUNS_AGE_EVERY_MS: LogTime = 60_000;
@@ -58,6 +66,8 @@ pub struct Ticket {
 #[derive(Clone)]
 pub struct Proposer {
     queue: mpsc::Sender<Ticket>,
+    /// Renewals, ends and arrivals: they go before everything else.
+    urgent: mpsc::Sender<Ticket>,
 }
 
 impl Proposer {
@@ -69,21 +79,27 @@ impl Proposer {
         ended_runs_kept: Duration,
     ) -> (Proposer, impl Future<Output = ()> + Send) {
         let (queue, tickets) = mpsc::channel(QUEUE_MAX);
+        let (urgent, urgent_tickets) = mpsc::channel(QUEUE_MAX);
         let task = Task {
             id,
             consensus,
             state,
             tickets,
+            urgent: urgent_tickets,
             clock: LogClock::new(Instant::now()),
             started_term: None,
             ended_runs_kept,
         };
-        (Proposer { queue }, task.run())
+        (Proposer { queue, urgent }, task.run())
     }
 
     /// Queues a command; `done` hears what became of it. Never blocks.
     pub fn submit(&self, proposal: Proposal, done: Done) {
-        let (ticket, problem) = match self.queue.try_send(Ticket { proposal, done }) {
+        let queue = match &proposal.command {
+            Command::Lease(_) | Command::Process(_) | Command::Round(_) => &self.urgent,
+            _ => &self.queue,
+        };
+        let (ticket, problem) = match queue.try_send(Ticket { proposal, done }) {
             Ok(()) => return,
             Err(mpsc::error::TrySendError::Full(ticket)) => {
                 (ticket, Problem::retryable(Code::Overloaded, "too many commands are waiting"))
@@ -101,6 +117,7 @@ struct Task {
     consensus: Consensus,
     state: SharedState,
     tickets: mpsc::Receiver<Ticket>,
+    urgent: mpsc::Receiver<Ticket>,
     clock: LogClock,
     /// The term in which this node has announced itself as leader.
     started_term: Option<u64>,
@@ -112,12 +129,27 @@ impl Task {
         let mut under_way = FuturesOrdered::new();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut look = false;
         loop {
             let has_room = under_way.len() < PIPELINE_MAX;
+            // Expiries and deadlines do not wait for the queues to be empty.
+            if has_room && (look || ticks.tick().now_or_never().is_some()) {
+                look = false;
+                self.look_at_the_clock();
+                let own = self.own_commands();
+                if !own.is_empty() {
+                    under_way.push_back(self.propose(own, VecDeque::new()));
+                    continue;
+                }
+            }
             tokio::select! {
                 biased;
                 Some(proposed) = under_way.next(), if !under_way.is_empty() => {
                     self.heard_back(proposed);
+                }
+                Some(ticket) = self.urgent.recv(), if has_room => {
+                    let (commands, dones) = self.pack(ticket);
+                    under_way.push_back(self.propose(commands, dones));
                 }
                 ticket = self.tickets.recv(), if has_room => {
                     let Some(ticket) = ticket else { break };
@@ -126,10 +158,7 @@ impl Task {
                 }
                 _ = ticks.tick() => {
                     self.look_at_the_clock();
-                    let own = self.own_commands();
-                    if has_room && !own.is_empty() {
-                        under_way.push_back(self.propose(own, VecDeque::new()));
-                    }
+                    look = true;
                 }
             }
         }
@@ -153,9 +182,16 @@ impl Task {
         }
     }
 
+    /// Time in which nothing is committed is lost, as it is for a leader that
+    /// was frozen: renewals under way carry the stamps from before.
     fn stamp(&mut self) -> LogTime {
-        let applied = self.state.read().machine.time();
-        self.clock.stamp(Instant::now(), applied)
+        let state = self.state.read();
+        let machine = &state.machine;
+        let ahead_max = match machine.has_pending_deadlines() {
+            true => time_moves_every(machine) + AHEAD_MAX_MS,
+            false => LogTime::MAX,
+        };
+        self.clock.stamp(Instant::now(), machine.time(), ahead_max)
     }
 
     /// Takes what is waiting behind the first ticket, up to the bounds.
@@ -164,7 +200,8 @@ impl Task {
         let mut commands = vec![first.proposal];
         let mut dones = VecDeque::from([first.done]);
         while commands.len() < ENTRY_COMMANDS_MAX && bytes < ENTRY_BYTES_MAX {
-            let Ok(ticket) = self.tickets.try_recv() else { break };
+            let next = self.urgent.try_recv().or_else(|_| self.tickets.try_recv());
+            let Ok(ticket) = next else { break };
             bytes += weight(&ticket.proposal);
             commands.push(ticket.proposal);
             dones.push_back(ticket.done);
@@ -184,12 +221,13 @@ impl Task {
         }
         let state = self.state.read();
         let machine = &state.machine;
-        let mut commands: Vec<Proposal> = machine.due(EXPIRIES_MAX).into_iter().map(own).collect();
+        let mut commands: Vec<Proposal> =
+            machine.due(self.clock.time(), EXPIRIES_MAX).into_iter().map(own).collect();
         let kept_ms = u64::try_from(self.ended_runs_kept.as_millis()).unwrap_or(u64::MAX);
         let purges = machine.purgeable(kept_ms, EXPIRIES_MAX - commands.len());
         commands.extend(purges.into_iter().map(own));
         let behind = self.clock.time().saturating_sub(machine.time());
-        let due = (behind >= TIME_MOVES_EVERY_MS && machine.has_pending_deadlines())
+        let due = (behind >= time_moves_every(machine) && machine.has_pending_deadlines())
             || (behind >= RUNS_AGE_EVERY_MS && machine.has_ended_runs());
         if commands.is_empty() && due {
             commands.push(own(Command::Cluster(ClusterCommand::Tick)));
@@ -223,6 +261,11 @@ impl Task {
     }
 }
 
+/// How often log time moves while anything can expire.
+fn time_moves_every(machine: &Machine) -> LogTime {
+    if machine.has_leases() { TIME_MOVES_WITH_LEASES_EVERY_MS } else { TIME_MOVES_EVERY_MS }
+}
+
 /// Hands the answers to those who wait; `own` answers at the front are the
 /// proposer's.
 fn tell(dones: VecDeque<Done>, result: Result<Vec<Answer>, Problem>, own: usize) {
@@ -242,7 +285,16 @@ pub const WEIGHT_SLACK: u64 = 4 * 1024 * 1024;
 
 /// Roughly the bytes of a command: what bounds an entry.
 pub fn weight(proposal: &Proposal) -> usize {
-    let Command::Kv { op, .. } = &proposal.command else { return 64 };
+    let op = match &proposal.command {
+        Command::Kv { op, .. } => op,
+        Command::Round(command) => return 64 + round_weight(command),
+        Command::Process(ProcessCommand::Register { labels, .. }) => {
+            return 64
+                + labels.iter().map(|(key, value)| key.len() + value.len() + 16).sum::<usize>();
+        }
+        Command::Process(ProcessCommand::End { ends, .. }) => return 64 + ends.len() * 32,
+        _ => return 64,
+    };
     64 + match op {
         KvOp::Put { key, value }
         | KvOp::Append { key, value }
@@ -259,6 +311,23 @@ pub fn weight(proposal: &Proposal) -> usize {
             compare.iter().map(compare_weight).sum::<usize>()
                 + then.iter().chain(or_else).map(step_weight).sum::<usize>()
         }
+    }
+}
+
+fn round_weight(command: &RoundCommand) -> usize {
+    match command {
+        RoundCommand::Arrive { round, terms, arrivals, .. } => {
+            let set = match &terms.among {
+                Among::Set(set) => set.len() * 4,
+                Among::Active => 0,
+            };
+            let arrived: usize = arrivals.iter().map(|arrival| 32 + arrival.payload.len()).sum();
+            round.len() + set + arrived
+        }
+        RoundCommand::Withdraw { calls, .. } | RoundCommand::Acknowledge { calls, .. } => {
+            calls.len() * 32
+        }
+        RoundCommand::Deadline { round, .. } => round.len(),
     }
 }
 

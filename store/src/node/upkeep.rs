@@ -17,6 +17,9 @@ const LOG_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// How often the leader looks.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
+/// How soon it looks again after it has begun to lead; each look doubles it.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
 /// Keeps the log's bytes bounded on this node, whatever its role. Runs until
 /// it is dropped.
 pub async fn bound_log(consensus: Consensus, log: LogStore) {
@@ -44,14 +47,19 @@ pub async fn bound_log(consensus: Consensus, log: LogStore) {
 impl Node {
     /// Looks after the cluster while this node leads.
     pub async fn look_after(self) {
+        let mut pause = LOOK_AGAIN;
         loop {
-            if self.consensus().leads()
-                && let Err(problem) = self.look().await
+            if !self.consensus().leads() {
+                pause = LOOK_AGAIN;
+            } else if let Err(problem) = self.look().await
                 && !problem.is_retryable()
             {
                 tracing::warn!(%problem, "the leader's upkeep was refused");
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(pause).await;
+            if self.consensus().leads() {
+                pause = (pause * 2).min(LOOK_EVERY);
+            }
         }
     }
 

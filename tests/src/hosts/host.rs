@@ -161,7 +161,9 @@ impl Host {
     }
 
     fn settle(&self, command: &mut Command) {
-        command.env("XDG_RUNTIME_DIR", &self.0.runtime_dir).env_remove("HOSTNAME");
+        // Control sockets are files, which all hosts of one machine would share.
+        command.env("HOLDFAST_RUNTIME_DIR", self.0.runtime_dir.join("agents"));
+        command.env_remove("HOSTNAME");
     }
 
     /// Takes its wire out: packets are lost, connections stay open.

@@ -2,7 +2,7 @@
 
 use holdfast_api::{Command, Name, Outcome, Read, ReadOutcome, RunCommand, RunOutcome};
 
-use super::{Context, unexpected_answer, unexpected_outcome};
+use super::{Context, plan, unexpected_answer, unexpected_outcome};
 use crate::cli::JobCommand;
 use crate::config::Source;
 use crate::document::{JobDeleted, Jobs};
@@ -16,6 +16,9 @@ pub(crate) async fn run(context: &Context, command: JobCommand) -> Result<(), Fa
             (other, _) => Err(unexpected_answer("job list", &other)),
         },
         JobCommand::Delete { name } => delete(context, name).await,
+        JobCommand::Plan { without, without_host } => {
+            plan::run(context, without, without_host).await
+        }
     }
 }
 

@@ -3,29 +3,37 @@
 pub(crate) mod agents;
 pub(crate) mod config;
 pub(crate) mod doctor;
+pub(crate) mod events;
+pub(crate) mod iterations;
 pub(crate) mod job;
 pub(crate) mod kv;
 pub(crate) mod leader;
 pub(crate) mod list;
 pub(crate) mod node;
+pub(crate) mod plan;
+pub(crate) mod process;
+pub(crate) mod processes;
 pub(crate) mod replace;
+pub(crate) mod rounds;
 pub(crate) mod run;
 pub(crate) mod status;
 pub(crate) mod wait;
 pub(crate) mod waits;
 pub(crate) mod watch;
+pub(crate) mod why;
 
 use std::fmt;
 use std::time::Duration;
 
 use holdfast_api::{
-    Answer, Command, Effectiveness, Outcome, Read, ReadAnswer, ReadOutcome, Revision, Scope,
+    Answer, Code, Command, Effectiveness, Outcome, Read, ReadAnswer, ReadOutcome, Revision, Scope,
 };
 use holdfast_client::{Client, Consistency, Deadline, Options, check_token_file};
 
 use crate::cli::{AgentCommand, ClusterCommand};
 use crate::config::{Settings, Timeout};
 use crate::exit::Failure;
+use crate::log_time::LogNow;
 use crate::output::{self, Document, Output};
 
 /// What a command has at hand: the settings, and a client made of them.
@@ -60,6 +68,12 @@ impl Context {
             ClusterCommand::Agent(AgentCommand::List) => agents::list(self).await,
             ClusterCommand::Doctor { python } => doctor::run(self, python).await,
             ClusterCommand::Waits => waits::run(self).await,
+            ClusterCommand::Why => why::run(self).await,
+            ClusterCommand::Processes => processes::run(self).await,
+            ClusterCommand::Process(command) => process::run(self, command).await,
+            ClusterCommand::Rounds => rounds::run(self).await,
+            ClusterCommand::Iterations => iterations::run(self).await,
+            ClusterCommand::Events { after, follow } => events::run(self, after, follow).await,
             ClusterCommand::Job(command) => job::run(self, command).await,
             ClusterCommand::Run(command) => run::run(self, command).await,
             ClusterCommand::Kv(command) => kv::run(self, command).await,
@@ -103,6 +117,20 @@ impl Context {
         }
     }
 
+    /// The cluster's present log time, where it tells it: a plan is dated.
+    async fn log_now(&self, scope: &Scope) -> Result<Option<LogNow>, Failure> {
+        let read =
+            Read::Plan { scope: scope.clone(), without_hosts: Vec::new(), without: Vec::new() };
+        match self.read(read, false).await {
+            Ok((ReadOutcome::Closed(planned), _)) => {
+                Ok(Some(LogNow::exactly(planned.closed_at_ms)))
+            }
+            Ok((other, _)) => Err(unexpected_answer("job plan", &other)),
+            Err(failure) if failure.code() == Some(Code::GenerationUnknown) => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+
     /// Asks a question; a refusal is an error.
     async fn read(&self, read: Read, stale: bool) -> Result<(ReadOutcome, Revision), Failure> {
         self.read_until(read, stale, self.deadline()).await
@@ -121,6 +149,15 @@ impl Context {
             ReadOutcome::Refused(refusal) => Err(Failure::refused(refusal)),
             outcome => Ok((outcome, revision)),
         }
+    }
+}
+
+/// Says how durations are told, where that is not plain.
+fn talk_of_time(context: &Context, now: LogNow) {
+    if !now.is_exact() {
+        context.talk(
+            "durations are told up to the newest event known here: the cluster tells its present log time once the run has had an iteration",
+        );
     }
 }
 

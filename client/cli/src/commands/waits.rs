@@ -29,9 +29,9 @@ pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
 
 /// `waits`.
 #[derive(Debug, PartialEq, Serialize)]
-struct Waits {
+pub(super) struct Waits {
     /// The longest wait first.
-    waits: Vec<Group>,
+    pub(super) waits: Vec<Group>,
     /// Agents that were asked.
     agents: u64,
     /// Nodes whose agents could not be asked.
@@ -40,9 +40,9 @@ struct Waits {
 
 /// Everybody in one run who waits for the same.
 #[derive(Debug, PartialEq, Serialize)]
-struct Group {
-    job: Name,
-    run: Name,
+pub(super) struct Group {
+    pub(super) job: Name,
+    pub(super) run: Name,
     /// What is missing, in words; null where the keys say it best.
     missing: Option<String>,
     /// The keys that are missing.
@@ -50,23 +50,23 @@ struct Group {
     /// The keys must be numbers of at least this.
     at_least: Option<i64>,
     /// How long the longest has waited.
-    blocked_ms: u64,
-    waiters: Vec<Waiter>,
+    pub(super) blocked_ms: u64,
+    pub(super) waiters: Vec<Waiter>,
     /// Waiters that their agents did not name.
     waiters_left_out: u64,
 }
 
 #[derive(Debug, PartialEq, Serialize)]
-struct Waiter {
+pub(super) struct Waiter {
     /// Null where no agent tells.
-    host: Option<String>,
-    pid: Option<u32>,
-    rank: Option<u64>,
-    blocked_ms: u64,
+    pub(super) host: Option<String>,
+    pub(super) pid: Option<u32>,
+    pub(super) rank: Option<u64>,
+    pub(super) blocked_ms: u64,
 }
 
 impl Waits {
-    fn of(agents: &Agents) -> Waits {
+    pub(super) fn of(agents: &Agents) -> Waits {
         let mut groups = Groups::default();
         for agent in &agents.agents {
             let report = &agent.report;
@@ -172,19 +172,24 @@ fn since(blocked_ms: u64) -> String {
 }
 
 impl Group {
-    fn count(&self) -> u64 {
+    pub(super) fn count(&self) -> u64 {
         self.waiters.len() as u64 + self.waiters_left_out
     }
 
-    fn write(&self, out: &mut Vec<u8>) -> io::Result<()> {
+    fn keys(&self) -> String {
         let keys: Vec<String> = self.keys.iter().take(KEYS_MAX).map(Blob::escaped).collect();
         let more = self.keys.len().saturating_sub(KEYS_MAX);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let keys = format!("{}{more}", keys.join(" "));
-        let words = match &self.missing {
-            Some(missing) => missing.clone(),
-            None => format!("not there: {keys}"),
-        };
+        format!("{}{more}", keys.join(" "))
+    }
+
+    /// What is missing.
+    pub(super) fn words(&self) -> String {
+        self.missing.clone().unwrap_or_else(|| format!("not there: {}", self.keys()))
+    }
+
+    fn write(&self, out: &mut Vec<u8>) -> io::Result<()> {
+        let (keys, words) = (self.keys(), self.words());
         let (job, run, count) = (&self.job, &self.run, self.count());
         writeln!(out, "job {job}, run {run}: {}", printable(&words))?;
         let wait = if count == 1 { "waits" } else { "wait" };

@@ -270,7 +270,7 @@ proptest! {
         let mut bench = Bench::new();
         let mut state: Revision = 1;
         let mut open: Vec<(Revision, Open<ReadAnswer>)> = Vec::new();
-        let mut hasty = std::collections::BTreeSet::new();
+        let mut hasty = BTreeSet::new();
         // The read on the wire, with the state at which it was sent.
         let mut on_wire: Option<(u64, Revision)> = None;
         let ending = (0..8).flat_map(|_| [Happening::Send, Happening::Answer]);

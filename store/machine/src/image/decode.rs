@@ -8,28 +8,51 @@ use holdfast_api::{
 };
 use imbl::{OrdMap, Vector};
 
-use super::FIRST_VERSION;
 use super::frame::Reader;
+use super::{FIRST_VERSION, LIFE_VERSION, life};
 use crate::applied::RunKey;
 use crate::cluster::Cluster;
 use crate::codec::{DecodeError, unpack};
 use crate::history::History;
 use crate::job::{Job, Jobs, Run, RunEnd, Stored, Usage};
+use crate::life::JobLife;
+use crate::life::act::Timers;
+use crate::life::lease::{Lease, Leases};
 use crate::machine::Machine;
 use crate::session::{Session, Sessions, weight};
 
 pub(super) fn machine(version: u32, input: &mut Reader<'_>) -> Result<Machine, DecodeError> {
     let time = input.u64()?;
     let revision = input.u64()?;
-    let machine = Machine {
-        time,
-        revision,
-        cluster: cluster(version, input)?,
-        jobs: jobs(version, input, revision)?,
-        sessions: sessions(input, time)?,
-        history: history(input, revision)?,
+    let cluster = cluster(version, input)?;
+    let jobs = jobs(version, input, revision)?;
+    let sessions = sessions(input, time)?;
+    let leases = if version >= LIFE_VERSION {
+        life::read_leases(input, time, sessions.leader_since)?
+    } else {
+        Leases::default()
     };
-    Ok(machine)
+    let timers = timers(&jobs, &leases)?;
+    let history = history(input, revision)?;
+    Ok(Machine { time, revision, cluster, jobs, sessions, leases, timers, history })
+}
+
+/// The times at which rounds look again; on the way, whether leases and
+/// processes belong together.
+fn timers(jobs: &Jobs, leases: &Leases) -> Result<Timers, DecodeError> {
+    let mut timers = Timers::default();
+    for (job, found) in &jobs.by_name {
+        for (run, found) in &found.runs {
+            let run = RunKey { job: job.clone(), run: run.clone() };
+            life::check_attached(leases, &run, &found.life)?;
+            life::note_timers(&mut timers, &run, &found.life);
+        }
+    }
+    let of_open_run = |lease: &Lease| jobs.run(&lease.run).is_some_and(Run::is_open);
+    if !leases.by_id.values().all(of_open_run) {
+        return invalid("a lease belongs to a run that is not open");
+    }
+    Ok(timers)
 }
 
 fn cluster(version: u32, input: &mut Reader<'_>) -> Result<Cluster, DecodeError> {
@@ -64,9 +87,12 @@ fn jobs(version: u32, input: &mut Reader<'_>, revision: Revision) -> Result<Jobs
 
 fn job(version: u32, input: &mut Reader<'_>, revision: Revision) -> Result<Job, DecodeError> {
     let mut job = Job { next_number: input.u64()?, ..Job::default() };
+    if version >= LIFE_VERSION {
+        job.life = life::read_job(input, revision)?;
+    }
     for _ in 0..input.u64()? {
         let name = name(input)?;
-        let run = run(version, input, revision)?;
+        let run = run(version, input, revision, &job.life)?;
         if run.is_open() && job.open.replace(name.clone()).is_some() {
             return invalid("a job has two open runs");
         }
@@ -79,7 +105,12 @@ fn job(version: u32, input: &mut Reader<'_>, revision: Revision) -> Result<Job, 
     Ok(job)
 }
 
-fn run(version: u32, input: &mut Reader<'_>, revision: Revision) -> Result<Run, DecodeError> {
+fn run(
+    version: u32,
+    input: &mut Reader<'_>,
+    revision: Revision,
+    job: &JobLife,
+) -> Result<Run, DecodeError> {
     let mut run = Run::new(input.u64()?, input.u64()?);
     if run.opened > revision {
         return invalid("a run was opened at a later revision than the present one");
@@ -114,6 +145,9 @@ fn run(version: u32, input: &mut Reader<'_>, revision: Revision) -> Result<Run, 
         }
         ascending(&mut run.queues, key, values, "queues")?;
     }
+    if version >= LIFE_VERSION {
+        run.life = life::read(input, revision, job)?;
+    }
     Ok(run)
 }
 
@@ -145,7 +179,7 @@ fn sessions(input: &mut Reader<'_>, time: u64) -> Result<Sessions, DecodeError> 
             ascending(&mut session.answers, sequence, Arc::new(answer), "answers")?;
         }
         let last = sessions.by_id.get_max().map(|(id, _)| *id);
-        if last >= Some(id) || id >= sessions.next_id || session.last_used > time {
+        if last >= Some(id) || id >= sessions.next_id || session.usage.last_used > time {
             return invalid("a session's id or last use is out of order");
         }
         if sessions.by_nonce.contains_key(&nonce) {
@@ -195,7 +229,7 @@ fn change(input: &mut Reader<'_>) -> Result<Change, DecodeError> {
 }
 
 /// Puts the next pair of a map in, which must lie behind all others.
-fn ascending<K: Ord + Clone, V: Clone>(
+pub(super) fn ascending<K: Ord + Clone, V: Clone>(
     map: &mut OrdMap<K, V>,
     key: K,
     value: V,
@@ -208,7 +242,7 @@ fn ascending<K: Ord + Clone, V: Clone>(
     Ok(())
 }
 
-fn name(input: &mut Reader<'_>) -> Result<Name, DecodeError> {
+pub(super) fn name(input: &mut Reader<'_>) -> Result<Name, DecodeError> {
     parse_name(text(input)?)
 }
 
@@ -216,10 +250,10 @@ fn parse_name(text: String) -> Result<Name, DecodeError> {
     Name::try_from(text).map_err(|error| DecodeError::Invalid(error.to_string()))
 }
 
-fn text(input: &mut Reader<'_>) -> Result<String, DecodeError> {
+pub(super) fn text(input: &mut Reader<'_>) -> Result<String, DecodeError> {
     String::from_utf8(input.bytes()?).map_err(|error| DecodeError::Invalid(error.to_string()))
 }
 
-fn invalid<T>(what: &str) -> Result<T, DecodeError> {
+pub(super) fn invalid<T>(what: &str) -> Result<T, DecodeError> {
     Err(DecodeError::Invalid(what.to_owned()))
 }

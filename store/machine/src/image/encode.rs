@@ -5,22 +5,27 @@ use std::io;
 
 use holdfast_api::{Change, ChangeKind, Name, WatchBatch};
 
-use super::FIRST_VERSION;
 use super::frame::Writer;
+use super::{FIRST_VERSION, LIFE_VERSION, life};
 use crate::cluster::Cluster;
 use crate::codec::pack;
+use crate::deadlines::Use;
 use crate::history::History;
 use crate::job::{Job, Jobs, Run, RunEnd, Stored};
 use crate::machine::Machine;
 use crate::session::{Session, Sessions};
 
 pub(super) fn machine(machine: &Machine, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
-    let Machine { time, revision, cluster, jobs, sessions, history } = machine;
+    // The timers follow from the rounds.
+    let Machine { time, revision, cluster, jobs, sessions, leases, timers: _, history } = machine;
     out.u64(*time)?;
     out.u64(*revision)?;
     self::cluster(cluster, version, out)?;
     self::jobs(jobs, version, out)?;
     self::sessions(sessions, out)?;
+    if version >= LIFE_VERSION {
+        life::write_leases(leases, out)?;
+    }
     self::history(history, out)
 }
 
@@ -50,8 +55,11 @@ fn jobs(jobs: &Jobs, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
     for (name, job) in by_name {
         out.bytes(name.as_str().as_bytes())?;
         // The order, the open run and the accounts follow from the runs.
-        let Job { runs, by_opening: _, open: _, next_number, usage: _ } = job.as_ref();
+        let Job { runs, by_opening: _, open: _, next_number, usage: _, life } = job.as_ref();
         out.u64(*next_number)?;
+        if version >= LIFE_VERSION {
+            life::write_job(life, out)?;
+        }
         out.length(runs.len())?;
         for (name, run) in runs {
             out.bytes(name.as_str().as_bytes())?;
@@ -62,7 +70,7 @@ fn jobs(jobs: &Jobs, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
 }
 
 fn run(run: &Run, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
-    let Run { opened, opened_at, end, usage: _, keys, queues } = run;
+    let Run { opened, opened_at, end, usage: _, keys, queues, life } = run;
     out.u64(*opened)?;
     out.u64(*opened_at)?;
     out.bool(end.is_some())?;
@@ -90,6 +98,9 @@ fn run(run: &Run, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
             out.bytes(value.as_bytes())?;
         }
     }
+    if version >= LIFE_VERSION {
+        life::write(life, out)?;
+    }
     Ok(())
 }
 
@@ -101,7 +112,8 @@ fn sessions(sessions: &Sessions, out: &mut Writer<'_>) -> io::Result<()> {
     out.u64(*leader_since)?;
     out.length(by_id.len())?;
     for (id, session) in by_id {
-        let Session { nonce, ttl_ms, last_used, ack, answers, answer_bytes: _ } = session;
+        let Session { nonce, usage: Use { ttl_ms, last_used }, ack, answers, answer_bytes: _ } =
+            session;
         out.u64(*id)?;
         out.u64(nonce.0)?;
         out.u64(nonce.1)?;

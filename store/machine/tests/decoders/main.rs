@@ -30,7 +30,7 @@ fn survives(bytes: &[u8], machine: &Machine) {
         assert_eq!(decode_entry(&encode_entry(&entry)).unwrap(), entry);
         let mut machine = machine.clone();
         assert_eq!(machine.apply(&entry).answers.len(), entry.commands.len());
-        machine.due(10);
+        machine.due(machine.time(), 10);
         machine.digest();
     }
 }
@@ -42,8 +42,11 @@ proptest! {
     fn random_bytes_are_refused(bytes: Vec<u8>) {
         survives(&bytes, &Machine::new());
         prop_assert!(Machine::decode(&mut &bytes[..]).is_err());
-        let behind_the_header = [&b"holdfast\x01\0\0\0"[..], &bytes].concat();
-        prop_assert!(Machine::decode(&mut &behind_the_header[..]).is_err());
+        for version in 1u32..5 {
+            let header = [&b"holdfast"[..], &version.to_le_bytes()].concat();
+            let behind_the_header = [&header[..], &bytes].concat();
+            prop_assert!(Machine::decode(&mut &behind_the_header[..]).is_err());
+        }
     }
 
     /// A changed entry is refused, or is another entry that can be applied.
@@ -89,7 +92,7 @@ proptest! {
     /// whole state, which can be written, read back and gone on with.
     #[test]
     fn what_an_image_says_is_checked(
-        entries in generate::entries(12),
+        entries in prop_oneof![generate::entries(12), generate::life_entries(12)],
         place: prop::sample::Index,
         byte: u8,
     ) {
@@ -105,7 +108,9 @@ proptest! {
             machine.encode(&mut again).unwrap();
             let mut machine = Machine::decode(&mut &again[..]).unwrap();
             entries.iter().for_each(|entry| drop(machine.apply(entry)));
-            machine.due(10);
+            let due = machine.due(machine.time(), 10).into_iter();
+            let commands = due.map(|command| Proposal { session: None, command }).collect();
+            machine.apply(&Entry { time: 0, commands });
         }
     }
 }
@@ -126,17 +131,18 @@ fn an_image_is_read_to_its_end_and_no_further() {
 #[test]
 fn an_image_of_a_newer_version_is_named_as_such() {
     let (_, mut image) = state(&[]);
-    image[8] = 3;
+    image[8] = 4;
     let error = Machine::decode(&mut &image[..]).unwrap_err();
-    assert!(matches!(error, DecodeError::Version { found: 3, newest: 2 }), "{error}");
+    assert!(matches!(error, DecodeError::Version { found: 4, newest: 3 }), "{error}");
 }
 
 #[test]
 fn an_image_in_the_version_of_another_feature_level_is_refused() {
-    let level = Command::Cluster(ClusterCommand::SetFeatureLevel { level: 2 });
-    let raised = Entry { time: 1, commands: vec![Proposal { session: None, command: level }] };
-    for (entries, other) in [(&[][..], 2), (&[raised], 1)] {
-        let (_, mut image) = state(entries);
+    for (level, other) in [(1, 2), (1, 3), (2, 1), (2, 3), (3, 1), (3, 2)] {
+        let command = Command::Cluster(ClusterCommand::SetFeatureLevel { level });
+        let proposal = Proposal { session: None, command };
+        let (_, mut image) = state(&[Entry { time: 1, commands: vec![proposal] }]);
+        assert_eq!(u32::from(image[8]), level);
         image[8] = other;
         let error = Machine::decode(&mut &image[..]).unwrap_err();
         assert!(matches!(error, DecodeError::Invalid(_) | DecodeError::Truncated), "{error}");

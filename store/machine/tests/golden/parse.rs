@@ -8,6 +8,9 @@
 
 use holdfast_api::*;
 
+#[path = "parse_life.rs"]
+mod life;
+
 pub enum Line {
     Entry(Entry),
     Read(Read),
@@ -25,6 +28,7 @@ pub enum Ask {
     Counts,
     State,
     Retired(NodeId),
+    Told { lease: LeaseId, since: Revision },
 }
 
 pub fn line(text: &str, now: LogTime) -> Line {
@@ -75,14 +79,7 @@ impl<'t> Words<'t> {
     }
 
     fn blob(&mut self) -> Blob {
-        let word = self.next();
-        match word.split_once('*') {
-            _ if word == "\"\"" => Blob::from(""),
-            Some((what, times)) if times.parse::<usize>().is_ok() => {
-                Blob::from(what.repeat(number(times) as usize))
-            }
-            _ => Blob::from_escaped(word),
-        }
+        blob(self.next())
     }
 
     fn blobs(&mut self) -> Vec<Blob> {
@@ -108,6 +105,16 @@ impl<'t> Words<'t> {
 
     fn end(&self) {
         assert!(self.0.is_empty(), "words too many: {:?}", self.0);
+    }
+}
+
+fn blob(word: &str) -> Blob {
+    match word.split_once('*') {
+        _ if word == "\"\"" => Blob::from(""),
+        Some((what, times)) if times.parse::<usize>().is_ok() => {
+            Blob::from(what.repeat(number(times) as usize))
+        }
+        _ => Blob::from_escaped(word),
     }
 }
 
@@ -146,7 +153,7 @@ fn read(verb: &str, scope: &Scope, words: &mut Words<'_>) -> Option<Read> {
         "queue-length" => Read::QueueLength { scope, key: words.blob() },
         "jobs" => Read::Jobs,
         "runs" => Read::Runs { job: words.name() },
-        _ => return None,
+        _ => return life::read(verb, &scope, words),
     })
 }
 
@@ -175,6 +182,7 @@ fn ask(verb: &str, scope: &Scope, words: &mut Words<'_>) -> Option<Ask> {
         "counts" => Ask::Counts,
         "state" => Ask::State,
         "is-retired" => Ask::Retired(words.number()),
+        "told" => Ask::Told { lease: words.number(), since: words.number() },
         _ => return None,
     })
 }
@@ -195,7 +203,10 @@ fn command(verb: &str, scope: Scope, words: &mut Words<'_>) -> Command {
             Command::Cluster(ClusterCommand::SetFeatureLevel { level: words.number() as u32 })
         }
         "retire" => Command::Cluster(ClusterCommand::RetireNode { node: words.number() }),
-        _ => Command::Kv { scope, op: kv(verb, words) },
+        _ => match life::command(verb, &scope, words) {
+            Some(command) => command,
+            None => Command::Kv { scope, op: kv(verb, words) },
+        },
     }
 }
 
@@ -290,10 +301,13 @@ fn run_command(words: &mut Words<'_>) -> RunCommand {
 /// The default limits, but for those named: `limits key_bytes_max=10 …`
 fn limits(words: &mut Words<'_>) -> Limits {
     let mut limits = serde_json::to_value(Limits::default()).unwrap();
+    let mut life = serde_json::to_value(LifeLimits::default()).unwrap();
     while let Some(word) = words.maybe() {
         let (field, value) = word.split_once('=').unwrap();
-        assert!(limits.get(field).is_some(), "there is no limit {field}");
-        limits[field] = number(value).into();
+        let of = if life.get(field).is_some() { &mut life } else { &mut limits };
+        assert!(of.get(field).is_some(), "there is no limit {field}");
+        of[field] = number(value).into();
     }
+    limits["life"] = life;
     serde_json::from_value(limits).unwrap()
 }

@@ -8,6 +8,9 @@ use holdfast_machine::{Applied, Effect, Machine};
 
 use crate::parse::Ask;
 
+#[path = "show_life.rs"]
+mod life;
+
 /// Longer values are shown by their length.
 const SHOWN_MAX: usize = 40;
 
@@ -21,6 +24,10 @@ pub fn applied(applied: &Applied) -> String {
         match effect {
             Effect::Changed(batch) => out.push_str(&changes(batch)),
             Effect::RunEnded { run, refusal } => writeln!(out, "  ended {run}: {refusal}").unwrap(),
+            Effect::Told(leases) => {
+                let leases: Vec<_> = leases.iter().map(u64::to_string).collect();
+                writeln!(out, "  told {}", leases.join(" ")).unwrap();
+            }
         }
     }
     out
@@ -80,6 +87,9 @@ fn outcome(outcome: &Outcome) -> String {
             RunOutcome::JobDeleted { runs, left } => format!("deleted {runs} runs, {left} left"),
         },
         Outcome::Cluster(ClusterOutcome::Done) => "done".to_owned(),
+        Outcome::Lease(outcome) => life::lease(outcome),
+        Outcome::Process(outcome) => life::process(outcome),
+        Outcome::Round(outcome) => life::round(outcome),
         Outcome::Refused(refusal) => format!("refused: {refusal}"),
     }
 }
@@ -153,6 +163,12 @@ pub fn read(answer: &ReadAnswer) -> String {
             })
             .collect::<Vec<_>>()
             .join(" | "),
+        ReadOutcome::Processes { processes, next } => life::processes(processes, *next),
+        ReadOutcome::Rounds(rounds) => life::rounds(rounds),
+        ReadOutcome::Closed(closed) => life::closed(closed),
+        ReadOutcome::Iteration(info) => life::iteration(info),
+        ReadOutcome::Events { events, compacted, upto } => life::events(events, *compacted, *upto),
+        ReadOutcome::Feed(feed) => life::feed(feed),
         ReadOutcome::Refused(refusal) => format!("refused: {refusal}"),
     };
     format!("{body} @{}\n", answer.revision)
@@ -189,9 +205,15 @@ pub fn ask(machine: &Machine, ask: &Ask) -> String {
             machine.fenced(&run).map_or("no".to_owned(), |refusal| refusal.to_string())
         }
         Ask::Due(max) => {
-            let due = machine.due(*max).into_iter().map(|command| match command {
+            let due = machine.due(machine.time(), *max).into_iter().map(|command| match command {
                 Command::Session(SessionCommand::Expire { session, deadline }) => {
                     format!("session {session} at {deadline}")
+                }
+                Command::Lease(LeaseCommand::Expire { lease, deadline }) => {
+                    format!("lease {lease} at {deadline}")
+                }
+                Command::Round(RoundCommand::Deadline { round, generation, at, .. }) => {
+                    format!("{} generation {generation} at {at}", blob(&round))
                 }
                 other => panic!("{other:?} cannot come due"),
             });
@@ -218,6 +240,9 @@ pub fn ask(machine: &Machine, ask: &Ask) -> String {
             machine.cluster_id(),
             machine.has_pending_deadlines(),
         ),
+        Ask::Told { lease, since } => {
+            if machine.told(*lease, *since) { "yes" } else { "no" }.to_owned()
+        }
         Ask::Retired(node) => {
             machine.retired_at(*node).map_or("no".to_owned(), |at| format!("since {at}"))
         }

@@ -4,12 +4,26 @@ use holdfast_api::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+#[path = "life_steps.rs"]
+pub mod life_steps;
+
 /// Entries of every kind of command, with and without sessions, under limits
 /// that are often reached.
 pub fn entries(max: usize) -> impl Strategy<Value = Vec<Entry>> {
-    let proposal = (proptest::option::weighted(0.4, session_ref()), command())
-        .prop_map(|(session, command)| Proposal { session, command });
-    vec((0u64..8_000, vec(proposal, 0..4)), 1..max).prop_map(in_time)
+    let without_life = vec((0u64..8_000, vec(proposal(), 0..4)), 1..max).prop_map(in_time);
+    prop_oneof![1 => without_life, 2 => life_steps::entries(max, proposal())]
+}
+
+/// Entries in which processes live, and nothing else gets in their way but
+/// failovers.
+pub fn life_entries(max: usize) -> impl Strategy<Value = Vec<Entry>> {
+    let leader = Just(Proposal { session: None, command: leader_started() });
+    life_steps::entries(max, leader)
+}
+
+fn proposal() -> impl Strategy<Value = Proposal> {
+    (proptest::option::weighted(0.4, session_ref()), command())
+        .prop_map(|(session, command)| Proposal { session, command })
 }
 
 /// Entries with neither sessions nor limits: commands on keys and runs alone.
@@ -169,7 +183,7 @@ fn cluster_command() -> impl Strategy<Value = Command> {
             Command::Cluster(ClusterCommand::Found { cluster_id })
         }),
         2 => limits().prop_map(|limits| Command::Cluster(ClusterCommand::SetLimits { limits })),
-        1 => (0u32..3).prop_map(|level| Command::Cluster(ClusterCommand::SetFeatureLevel { level })),
+        1 => (0u32..4).prop_map(|level| Command::Cluster(ClusterCommand::SetFeatureLevel { level })),
         1 => (1u64..9).prop_map(|node| Command::Cluster(ClusterCommand::RetireNode { node })),
     ]
 }
@@ -194,6 +208,24 @@ fn limits() -> impl Strategy<Value = Limits> {
             history_changes_max: keys,
             history_bytes_max: much * 20,
             list_page_max: few,
+            life: Box::new(life_limits(few, bytes, keys)),
         }
     })
+}
+
+fn life_limits(few: u64, bytes: u64, many: u64) -> LifeLimits {
+    LifeLimits {
+        leases_max: few,
+        lease_ttl_ms_min: bytes * 40,
+        lease_ttl_ms_max: bytes * 400,
+        host_bytes_max: bytes,
+        processes_per_run_max: many,
+        label_bytes_max: bytes,
+        rounds_per_run_max: few,
+        round_name_bytes_max: few,
+        calls_per_process_max: many,
+        payload_bytes_max: bytes,
+        run_payload_bytes_max: bytes,
+        events_per_job_max: many,
+    }
 }

@@ -10,7 +10,9 @@ use proptest::prelude::*;
 
 mod accounts;
 mod generate;
+mod life;
 mod model;
+mod roll_call;
 mod sessions;
 
 fn config() -> ProptestConfig {
@@ -30,7 +32,7 @@ fn restored(machine: &Machine) -> Machine {
 fn batches(applied: &Applied) -> impl Iterator<Item = &WatchBatch> {
     applied.effects.iter().filter_map(|effect| match effect {
         Effect::Changed(batch) => Some(&**batch),
-        Effect::RunEnded { .. } => None,
+        Effect::RunEnded { .. } | Effect::Told(_) => None,
     })
 }
 
@@ -78,7 +80,7 @@ proptest! {
                 prop_assert_eq!(&applied.answers, &outcomes[index].answers);
                 prop_assert_eq!(&applied.effects, &outcomes[index].effects);
                 prop_assert_eq!(machine.counts(), states[index + 1].counts());
-                prop_assert_eq!(machine.due(99), states[index + 1].due(99));
+                prop_assert_eq!(machine.due(machine.time(), 99), states[index + 1].due(states[index + 1].time(), 99));
             }
             prop_assert_eq!(machine.digest(), states[entries.len()].digest());
         }

@@ -130,7 +130,10 @@ pub(super) async fn tell_progress(node: Node, parked: AllParked, replies: Replie
             .iter()
             .filter(|(_, parked)| match parked {
                 Parked::Watch { together: Some(bell), .. } => bell.is_up_to_date(),
-                Parked::Watch { .. } | Parked::Wait { .. } | Parked::Registering => false,
+                Parked::Watch { .. }
+                | Parked::Wait { .. }
+                | Parked::Feed { .. }
+                | Parked::Registering => false,
             })
             .map(|(id, _)| *id)
             .collect();

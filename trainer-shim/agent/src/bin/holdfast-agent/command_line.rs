@@ -1,6 +1,7 @@
 //! Flags and `--help`.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -99,9 +100,10 @@ enum Verb {
         #[command(flatten)]
         run: RunFlags,
         /// Join the run that HOLDFAST_RUN names, and end if it is not open:
-        /// the place of an agent is taken that was killed.
-        #[arg(long)]
-        join: bool,
+        /// the place of an agent is taken that was killed. It served these
+        /// ports, in this order.
+        #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+        join: Vec<SocketAddr>,
     },
 }
 
@@ -129,8 +131,8 @@ pub enum Mode {
     },
     /// The agent's process under `run`.
     Host {
-        /// Whether it only joins a run.
-        join: bool,
+        /// The ports of the agent before, if it only joins a run.
+        join: Vec<SocketAddr>,
     },
     /// `run`
     Run {

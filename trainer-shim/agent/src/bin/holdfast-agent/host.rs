@@ -1,6 +1,7 @@
 //! The agent of one run on one host, as a process of its own: started by the
 //! first `run`, ended when the last has left.
 
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -24,8 +25,9 @@ use crate::signals::Signals;
 const FORMER_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Serves the control socket that is this process's standard input. `join`:
-/// the run is one that another agent served, and is not opened anew.
-pub async fn host(settings: Settings, join: bool) -> anyhow::Result<u8> {
+/// the run is one that another agent served, and is not opened anew; these were
+/// its ports, whose order tells their namespaces.
+pub async fn host(settings: Settings, join: Vec<SocketAddr>) -> anyhow::Result<u8> {
     // What the terminal sends is for the commands; fails for a process that
     // leads a group already, which is as good.
     if let Err(error) = setsid() {
@@ -37,9 +39,10 @@ pub async fn host(settings: Settings, join: bool) -> anyhow::Result<u8> {
     let (listener, place) = inherited_socket()?;
     let own_file = place.file();
     let mut options = settings.agent_options();
-    if join {
+    if !join.is_empty() {
         let run = settings.run.context("--join needs a run: it is named by HOLDFAST_RUN")?;
         options.run = Wanted::Joined(run);
+        options.tcpstore = join;
     }
     let (tell, agent) = watch::channel(None);
     let over = CancellationToken::new();

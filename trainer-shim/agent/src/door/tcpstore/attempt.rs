@@ -24,6 +24,9 @@ use tracing::warn;
 
 /// torchrun's count of restarts, in the environment of the ranks it starts.
 const RESTART_COUNT: &str = "TORCHELASTIC_RESTART_COUNT";
+/// In the environment of ranks whose launcher opens a namespace for each
+/// attempt: their count of restarts may differ from node to node.
+const OWN_NAMESPACE: &str = "HOLDFAST_NAMESPACE";
 /// What is read of a process's variables.
 const READ_BYTES_MAX: u64 = 1024 * 1024;
 /// Processes that are read at one time.
@@ -179,6 +182,9 @@ fn read(variables: &[u8], ports: &[SocketAddr]) -> u32 {
     if !ports.iter().any(|address| Some(address.port()) == port) {
         return 0;
     }
+    if value(OWN_NAMESPACE).is_some() {
+        return 0;
+    }
     value(RESTART_COUNT).and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
@@ -199,6 +205,8 @@ mod tests {
             // torchrun itself, and programs without it.
             ("MASTER_PORT=29500\0", 0),
             ("", 0),
+            // Its launcher keeps the attempts apart.
+            ("MASTER_PORT=29500\0TORCHELASTIC_RESTART_COUNT=2\0HOLDFAST_NAMESPACE=n\0", 0),
             // Somebody else's rank.
             ("MASTER_PORT=1\0TORCHELASTIC_RESTART_COUNT=2\0", 0),
             ("TORCHELASTIC_RESTART_COUNT=2\0", 0),

@@ -7,6 +7,8 @@ use std::path::Path;
 
 use super::slurm::Slurm;
 
+use super::torchrun::OURS;
+
 /// What a variable that is replaced or taken away is kept under.
 const ORIGINAL: &str = "HOLDFAST_ORIG_";
 
@@ -60,9 +62,12 @@ pub fn changes(told: &Told<'_>, now: impl Fn(&str) -> Option<OsString>) -> Chang
         replace("TORCHELASTIC_USE_AGENT_STORE", Some("True"));
         replace("PET_MASTER_ADDR", Some(&host));
         replace("PET_MASTER_PORT", Some(&port));
-        replace("PET_RDZV_BACKEND", Some("static"));
-        for name in TAKEN_AWAY {
-            replace(name, None);
+        // Holdfast's own rendezvous finds the agent by itself.
+        if now("PET_RDZV_BACKEND").is_none_or(|backend| backend != OURS) {
+            replace("PET_RDZV_BACKEND", Some("static"));
+            for name in TAKEN_AWAY {
+                replace(name, None);
+            }
         }
     }
     let mut set = |name: &str, value: OsString| changes.insert(name.to_owned(), Some(value));

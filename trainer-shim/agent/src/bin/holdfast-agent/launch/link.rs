@@ -42,9 +42,9 @@ pub struct Start {
     flags: Vec<OsString>,
     run: Option<Name>,
     tcpstore: Vec<SocketAddr>,
-    /// Whether run and ports are those of an agent that was there before: it
-    /// may only be joined, for opening it anew might end the run behind it.
-    again: bool,
+    /// The ports of the agent that was there before, in its order. Its run may
+    /// only be joined, for opening it anew might end the run behind it.
+    again: Vec<SocketAddr>,
     connect_deadline: Duration,
 }
 
@@ -89,7 +89,7 @@ impl Start {
             flags,
             run: settings.run.clone(),
             tcpstore: settings.tcpstore.clone(),
-            again: false,
+            again: Vec::new(),
             connect_deadline: settings.connect_deadline,
         })
     }
@@ -175,14 +175,15 @@ impl Start {
         let program = std::env::current_exe().ok().filter(|path| path.exists());
         let program = program.unwrap_or_else(|| PathBuf::from("/proc/self/exe"));
         let mut command = Command::new(program);
-        command.arg("host").args(self.again.then_some("--join")).args(&self.flags);
+        command.arg("host");
+        if !self.again.is_empty() {
+            let ports: Vec<String> = self.again.iter().map(ToString::to_string).collect();
+            command.arg("--join").arg(ports.join(","));
+        }
+        command.args(&self.flags);
         command.stdin(listener).stdout(Stdio::null());
         if let Some(run) = &self.run {
             command.env("HOLDFAST_RUN", run.as_str());
-        }
-        if self.again {
-            let ports: Vec<String> = self.tcpstore.iter().map(ToString::to_string).collect();
-            command.env("HOLDFAST_TCPSTORE", ports.join(","));
         }
         // It outlives this process where others are attached; while this one
         // lives, the runtime waits for it.
@@ -215,7 +216,7 @@ impl Link {
             } else {
                 start.tcpstore
             },
-            again: true,
+            again: attached.addresses.clone(),
             ..start
         };
         Ok((Link { start, state: State::Attached(connection), restarts: 0 }, attached))

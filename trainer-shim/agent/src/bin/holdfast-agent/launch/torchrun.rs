@@ -10,6 +10,9 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::Path;
 
+/// The rendezvous of Holdfast's Python package.
+pub const OURS: &str = "holdfast";
+
 /// Options that take a value.
 const WITH_VALUE: [&str; 27] = [
     "duplicate-stderr-filters",
@@ -192,7 +195,10 @@ impl Torchrun<'_> {
         let nodes_max = nodes.as_deref().map_or(1, nodes_max);
         let mut reasons = Vec::new();
         let mut dropped = Vec::new();
-        for argument in &arguments {
+        let backend = value("rdzv-backend").or(around.pet_backend.as_deref());
+        let is_ours = backend == Some(OURS);
+        for argument in arguments.iter().filter(|argument| !is_ours || !argument.is_of_rendezvous())
+        {
             if let Some(reason) = leads_past(argument, around) {
                 reasons.push(format!("{}: {reason}", self.text(&argument.words)));
                 dropped.push(argument.words.clone());
@@ -200,7 +206,10 @@ impl Torchrun<'_> {
         }
         let ranked = value("node-rank").is_some() || around.pet_node_rank;
         let elsewhere = value("rdzv-backend").is_none()
-            && around.pet_backend.as_deref().is_some_and(|backend| backend != "static");
+            && around
+                .pet_backend
+                .as_deref()
+                .is_some_and(|named| named != "static" && named != OURS);
         if elsewhere && nodes_max > 1 && !ranked {
             reasons.push(format!(
                 "PET_RDZV_BACKEND={}: its workers' store would live in node 0's torchrun; \
@@ -281,6 +290,13 @@ fn read_option(text: &str) -> Option<(&'static str, Option<String>, bool)> {
     Some((option, Some(joined).filter(|joined| !joined.is_empty()), true))
 }
 
+impl Argument {
+    /// Whether it tells a rendezvous of its own how to work.
+    fn is_of_rendezvous(&self) -> bool {
+        matches!(self.option, "rdzv-backend" | "rdzv-endpoint")
+    }
+}
+
 fn leads_past(argument: &Argument, around: &Around) -> Option<String> {
     let ours = |port: &str| {
         let port = port.parse();
@@ -290,7 +306,8 @@ fn leads_past(argument: &Argument, around: &Around) -> Option<String> {
         ("standalone", _) => "its workers get a store inside torchrun".to_owned(),
         ("rdzv-backend", "static") => return None,
         ("rdzv-backend", _) => "its workers get a store inside node 0's torchrun, which dies \
-                                with that node; Holdfast needs the static rendezvous"
+                                with that node; use --rdzv-backend=holdfast (from the \
+                                Python package), or the static rendezvous"
             .to_owned(),
         ("rdzv-endpoint", endpoint) => {
             let address = around.ports.first().map(ToString::to_string);
@@ -421,5 +438,20 @@ mod tests {
         assert_eq!(judged("torchrun train.py", &pet("2", true)), None);
         let corrected = "torchrun --node-rank=N train.py".to_owned();
         assert_eq!(judged("torchrun train.py", &pet("2", false)), Some((1, corrected)));
+    }
+
+    #[test]
+    fn the_rendezvous_of_holdfast_is_left_as_it_is() {
+        let ours = "torchrun --rdzv-backend=holdfast --rdzv-endpoint=a:1,b:2 --nnodes=1:4 train.py";
+        assert_eq!(judged(ours, &Around::default()), None);
+        let pet = Around {
+            pet_backend: Some(OURS.to_owned()),
+            pet_nodes: Some("1:4".to_owned()),
+            ..Around::default()
+        };
+        assert_eq!(judged("torchrun --rdzv-endpoint=a:1 train.py", &pet), None);
+        // Arguments go over the environment.
+        let other = judged("torchrun --rdzv-backend=c10d --node-rank=0 train.py", &pet);
+        assert_eq!(other.map(|(reasons, _)| reasons), Some(1));
     }
 }

@@ -1,0 +1,269 @@
+//! Processes of one host that are in the same state, as one.
+
+use std::collections::BTreeMap;
+
+use holdfast_api::Among;
+use holdfast_api::{Blob, LogTime, Missing, ProcessId, ProcessInfo, ProcessState, Role, RoundInfo};
+use serde::Serialize;
+
+use super::fit::Row;
+use crate::log_time::{LogNow, span};
+use crate::output::{printable, shortened};
+use crate::pytorch::ranges;
+
+/// Most rounds that one line names.
+const ROUNDS_SHOWN_MAX: usize = 3;
+
+/// The processes of a run, by number.
+pub(super) type Known<'a> = BTreeMap<ProcessId, &'a ProcessInfo>;
+
+/// In which state somebody is, worst first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum State {
+    Ended,
+    NeverJoined,
+    Alive,
+}
+
+/// Processes of one host in one state.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Group {
+    /// Null if they never registered.
+    pub(super) host: Option<String>,
+    pub(super) state: State,
+    /// How they ended, in words.
+    pub(super) cause: Option<String>,
+    pub(super) standby: bool,
+    /// In growing order.
+    pub(super) processes: Vec<ProcessId>,
+    /// Their ranks in the latest iteration.
+    pub(super) ranks: Vec<Option<u32>>,
+    /// For how long the first of them has been in that state.
+    pub(super) for_ms: u64,
+    /// Rounds that all of them wait in.
+    pub(super) waits_in: Vec<Blob>,
+}
+
+/// Whom a round waits for: everybody, as far as the processes are known at its
+/// moment, and how many are missing whom nobody names.
+pub(super) fn missing(round: &RoundInfo, known: &Known<'_>) -> (Vec<Missing>, u32) {
+    let named = round.missing.len() as u32;
+    if named >= round.missing_count {
+        return (round.missing.clone(), 0);
+    }
+    let arrived: std::collections::BTreeSet<ProcessId> =
+        round.arrived.iter().map(|(process, _)| process).collect();
+    let absent = |process: &ProcessId| !arrived.contains(process);
+    let all: Vec<Missing> = match &round.terms.among {
+        Among::Active => {
+            let waited_for = known.values().filter(|one| {
+                one.end.is_none() && one.role == Role::Active && absent(&one.process)
+            });
+            waited_for.map(|one| of_info(one)).collect()
+        }
+        Among::Set(set) => {
+            let alive = |p: &ProcessId| known.get(p).is_some_and(|one| one.end.is_none());
+            set.iter()
+                .filter(|p| absent(p) && (round.terms.require_all || alive(p)))
+                .map(|p| known.get(p).map_or_else(|| never(*p), |one| of_info(one)))
+                .collect()
+        }
+    };
+    // The processes were read at another moment: what the round itself names
+    // is right.
+    if all.len() as u32 != round.missing_count {
+        return (round.missing.clone(), round.missing_count - named);
+    }
+    (all, 0)
+}
+
+/// A process as rounds see it.
+pub(super) fn of_info(one: &ProcessInfo) -> Missing {
+    let (incarnation, role) = (one.incarnation, one.role);
+    let (state, since_ms) = match &one.end {
+        None => (ProcessState::Alive { incarnation, role }, one.since_ms),
+        Some(end) => (ProcessState::Ended { incarnation, cause: end.cause.clone() }, end.at_ms),
+    };
+    Missing { process: one.process, state, since_ms, host: one.host.clone() }
+}
+
+fn never(process: ProcessId) -> Missing {
+    Missing { process, state: ProcessState::NeverJoined, since_ms: 0, host: String::new() }
+}
+
+/// Groups of them, the ended before the living, and those that wait nowhere
+/// before those that wait in other rounds.
+pub(super) fn groups(all: &[Missing], known: &Known<'_>, now: LogNow) -> Vec<Group> {
+    type Key = (State, Vec<Blob>, bool, Option<String>, Option<String>);
+    let mut found: BTreeMap<Key, (Group, LogTime)> = BTreeMap::new();
+    for one in all {
+        let host = Some(one.host.clone()).filter(|host| !host.is_empty());
+        let (state, cause, standby) = match &one.state {
+            ProcessState::Alive { role, .. } => (State::Alive, None, *role == Role::Standby),
+            ProcessState::Ended { cause, .. } => (State::Ended, Some(cause.to_string()), false),
+            ProcessState::NeverJoined => (State::NeverJoined, None, false),
+        };
+        let info = known.get(&one.process);
+        let waits_in = info.map(|info| info.waits_in.clone()).unwrap_or_default();
+        let key = (state, waits_in.clone(), standby, host.clone(), cause.clone());
+        let (group, since) = found.entry(key).or_insert_with(|| {
+            let (processes, ranks) = (Vec::new(), Vec::new());
+            let group =
+                Group { host, state, cause, standby, processes, ranks, for_ms: 0, waits_in };
+            (group, one.since_ms)
+        });
+        group.processes.push(one.process);
+        group.ranks.push(info.and_then(|info| info.rank));
+        *since = (*since).min(one.since_ms);
+    }
+    let mut groups: Vec<Group> = found
+        .into_values()
+        .map(|(group, since)| {
+            let for_ms = if group.state == State::NeverJoined { 0 } else { now.since(since) };
+            Group { for_ms, ..group }
+        })
+        .collect();
+    groups.sort_by_key(|group| {
+        let first = group.processes.first().copied();
+        (group.state, !group.waits_in.is_empty(), first)
+    });
+    groups
+}
+
+impl Group {
+    /// `ranks 8-15`, or by their numbers those that have no ranks.
+    fn who(&self) -> String {
+        let processes: Vec<u64> = self.processes.iter().map(|one| u64::from(*one)).collect();
+        let ranks: Option<Vec<u64>> = self.ranks.iter().map(|rank| rank.map(u64::from)).collect();
+        let many = |noun: &str, plural: &str, numbers: &[u64]| {
+            let noun = if numbers.len() == 1 { noun } else { plural };
+            format!("{noun} {}", ranges(numbers))
+        };
+        match ranks {
+            Some(ranks) if ranks == processes => many("rank", "ranks", &ranks),
+            Some(mut ranks) => {
+                ranks.sort_unstable();
+                let processes = many("process", "processes", &processes);
+                format!("{} ({processes})", many("rank", "ranks", &ranks))
+            }
+            None => many("process", "processes", &processes),
+        }
+    }
+
+    fn rounds(&self) -> String {
+        let mut rounds: Vec<String> =
+            self.waits_in.iter().take(ROUNDS_SHOWN_MAX).map(shortened).collect();
+        if let Some(more) = self.waits_in.len().checked_sub(ROUNDS_SHOWN_MAX + 1) {
+            rounds.push(format!("{} more", more + 1));
+        }
+        rounds.join(", ")
+    }
+
+    fn row(&self, text: String) -> Row {
+        let text = match &self.host {
+            Some(host) => format!("{}: {text}", printable(host)),
+            None => text,
+        };
+        Row { text, host: self.host.clone(), processes: self.processes.len() as u64 }
+    }
+
+    /// Somebody that a round waits for.
+    pub(super) fn missing_row(&self) -> Row {
+        let (who, long) = (self.who(), span(self.for_ms));
+        let standby = if self.standby { " standby," } else { "" };
+        self.row(match (self.state, &self.cause) {
+            (State::NeverJoined, _) => format!("{who} never joined"),
+            (State::Ended, cause) => {
+                let cause = cause.as_deref().unwrap_or("cause unknown");
+                format!("{who} ended {long} ago: {}", printable(cause))
+            }
+            (State::Alive, _) if self.waits_in.is_empty() => {
+                format!("{who}{standby} alive for {long}, not arrived, and in no other round")
+            }
+            (State::Alive, _) => format!(
+                "{who}{standby} alive for {long}, not arrived: waiting in round {}",
+                self.rounds()
+            ),
+        })
+    }
+
+    /// Somebody when nothing waits.
+    pub(super) fn idle_row(&self) -> Row {
+        let (who, long) = (self.who(), span(self.for_ms));
+        let standby = if self.standby { " standby," } else { "" };
+        self.row(match self.state {
+            State::Alive => format!("{who}{standby} alive for {long}, in no round"),
+            State::Ended | State::NeverJoined => return self.missing_row(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_api::{Cause, EndInfo};
+
+    use super::*;
+    use crate::commands::processes::tests::process;
+    use crate::commands::rounds::tests::round;
+
+    fn known(all: &[ProcessInfo]) -> Known<'_> {
+        all.iter().map(|one| (one.process, one)).collect()
+    }
+
+    fn rows(all: &[ProcessInfo]) -> Vec<String> {
+        let missing: Vec<Missing> = all.iter().map(of_info).collect();
+        let groups = groups(&missing, &known(all), LogNow::newest([42_000]));
+        groups.iter().map(|group| group.missing_row().text).collect()
+    }
+
+    #[test]
+    fn processes_of_a_host_in_one_state_are_a_line() {
+        let mut all: Vec<ProcessInfo> = (0..24)
+            .map(|id| ProcessInfo { rank: Some(id), ..process(id, &format!("n{}", id / 8)) })
+            .collect();
+        for one in &mut all[8..16] {
+            one.end = Some(EndInfo { at: 9, at_ms: 2_000, cause: Cause::LeaseExpired });
+        }
+        for one in &mut all[16..20] {
+            one.waits_in = (0..5).map(|n| format!("r{n}").as_str().into()).collect();
+        }
+        all[23].rank = None;
+        all[22].rank = Some(70);
+        assert_eq!(
+            rows(&all),
+            [
+                "n1: ranks 8-15 ended 40s ago: its host's lease expired",
+                "n0: ranks 0-7 alive for 41s, not arrived, and in no other round",
+                "n2: processes 20-23 alive for 41s, not arrived, and in no other round",
+                "n2: ranks 16-19 alive for 41s, not arrived: waiting in round r0, r1, r2, 2 more",
+            ]
+        );
+        let moved = [ProcessInfo { rank: Some(7), ..process(9, "\u{1b}") }];
+        assert!(rows(&moved)[0].starts_with(r"\x1b: rank 7 (process 9) alive"));
+    }
+
+    #[test]
+    fn who_is_missing_beyond_those_named_is_found_among_the_processes() {
+        let mut all: Vec<ProcessInfo> = (0..200).map(|id| process(id, "n")).collect();
+        all[0].role = Role::Standby;
+        all[1].end = Some(EndInfo { at: 9, at_ms: 9, cause: Cause::Left });
+        let mut gathering = round("r", &[2, 3], &[]);
+        gathering.missing_count = 196;
+        let (found, unnamed) = missing(&gathering, &known(&all));
+        assert_eq!((found.len(), unnamed), (196, 0));
+        assert_eq!(found[0].process, 4);
+        // At another moment the list of processes does not fit.
+        gathering.missing_count = 190;
+        assert_eq!(missing(&gathering, &known(&all)), (Vec::new(), 190));
+        gathering.terms.among = Among::Set(vec![0, 1, 2, 300]);
+        gathering.missing_count = 1;
+        assert_eq!(missing(&gathering, &known(&all)).0[0].process, 0);
+        gathering.terms.require_all = true;
+        gathering.missing_count = 3;
+        let found: Vec<_> = missing(&gathering, &known(&all)).0;
+        assert_eq!(found[2].state, ProcessState::NeverJoined);
+        let row = groups(&found[2..], &known(&all), LogNow::default())[0].missing_row();
+        assert_eq!(row.text, "process 300 never joined");
+    }
+}

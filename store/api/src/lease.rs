@@ -1,0 +1,69 @@
+//! Leases: how long an agent's processes count as alive without a word.
+
+use serde::{Deserialize, Serialize};
+
+use crate::command::{LogTime, Nonce};
+use crate::name::{Name, Scope};
+
+/// A lease, assigned by the state machine, never reused.
+pub type LeaseId = u64;
+
+/// A command on leases. A lease belongs to a run and is held by the agent of
+/// one host; every process of that host is attached to it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum LeaseCommand {
+    /// Grants a lease; the same nonce grants the same one.
+    Grant {
+        /// The run.
+        scope: Scope,
+        /// Chosen at random by the holder.
+        nonce: Nonce,
+        /// The holder's host name, for people.
+        host: String,
+        /// Log time without a renewal after which it may expire, in
+        /// milliseconds; clamped to the limits.
+        ttl_ms: u64,
+    },
+    /// Renews a lease. Has no revision and wakes nobody.
+    KeepAlive {
+        /// The lease.
+        lease: LeaseId,
+    },
+    /// Ends a lease on its holder's wish; its processes end with it.
+    Revoke {
+        /// The lease.
+        lease: LeaseId,
+    },
+    /// The leader's own: ends a lease, if the deadline that the leader saw is
+    /// still its deadline and has passed. Its processes end in the same entry.
+    Expire {
+        /// The lease.
+        lease: LeaseId,
+        /// The deadline that the leader saw.
+        deadline: LogTime,
+    },
+}
+
+/// What a lease command came to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum LeaseOutcome {
+    /// Grant.
+    Granted {
+        /// The lease.
+        lease: LeaseId,
+        /// The run that it belongs to.
+        run: Name,
+        /// The TTL granted, in milliseconds of log time.
+        ttl_ms: u64,
+    },
+    /// Keep-alive.
+    Kept,
+    /// Revoke and expire; also if it was gone already.
+    Ended,
+    /// An expiry that no longer held.
+    StillInUse,
+}

@@ -1,0 +1,277 @@
+//! Who was in a generation, and with which rank, in few bytes: jobs of many
+//! thousand processes have long stretches in which process, incarnation and
+//! rank grow together.
+
+use serde::{Deserialize, Serialize};
+
+use crate::process::{Incarnation, ProcessId};
+
+/// Most members that a list may claim to hold when it is read.
+pub const MEMBERS_MAX: u64 = 1 << 24;
+
+/// Processes with their incarnations, in order of the processes.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(try_from = "Vec<MemberStretch>", into = "Vec<MemberStretch>")]
+pub struct Members(Vec<MemberStretch>);
+
+/// `count` members whose process and incarnation both grow by one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct MemberStretch {
+    /// The first process.
+    pub process: ProcessId,
+    /// Its incarnation.
+    pub incarnation: Incarnation,
+    /// How many, from 1.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub count: u32,
+}
+
+/// Why stretches are no list of members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the stretches are empty, overlap, are out of order, or hold more than {MEMBERS_MAX}")]
+pub struct MembersError;
+
+impl Members {
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.0.iter().map(|stretch| stretch.count as usize).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All members in order.
+    pub fn iter(&self) -> impl Iterator<Item = (ProcessId, Incarnation)> + '_ {
+        self.0.iter().flat_map(|stretch| {
+            let MemberStretch { process, incarnation, count } = *stretch;
+            (0..count).map(move |n| (process + n, incarnation + u64::from(n)))
+        })
+    }
+
+    /// A process's place in the list, from 0, and its incarnation.
+    pub fn find(&self, process: ProcessId) -> Option<(usize, Incarnation)> {
+        let mut before = 0;
+        for stretch in &self.0 {
+            if let Some(n) = process.checked_sub(stretch.process).filter(|n| *n < stretch.count) {
+                return Some((before + n as usize, stretch.incarnation + u64::from(n)));
+            }
+            before += stretch.count as usize;
+        }
+        None
+    }
+
+    /// Whether this very incarnation is a member.
+    pub fn contains(&self, process: ProcessId, incarnation: Incarnation) -> bool {
+        self.find(process).is_some_and(|(_, found)| found == incarnation)
+    }
+
+    /// The stretches.
+    pub fn stretches(&self) -> &[MemberStretch] {
+        &self.0
+    }
+}
+
+/// The members must come in strictly growing order of their processes.
+impl FromIterator<(ProcessId, Incarnation)> for Members {
+    fn from_iter<I: IntoIterator<Item = (ProcessId, Incarnation)>>(members: I) -> Self {
+        let mut all = Members::default();
+        for (process, incarnation) in members {
+            if let Some(last) = all.0.last_mut() {
+                let next = last.process.checked_add(last.count);
+                if next == Some(process) && last.incarnation + u64::from(last.count) == incarnation
+                {
+                    last.count += 1;
+                    continue;
+                }
+                assert!(next.is_some_and(|next| next <= process), "members are in order");
+            }
+            all.0.push(MemberStretch { process, incarnation, count: 1 });
+        }
+        all
+    }
+}
+
+impl TryFrom<Vec<MemberStretch>> for Members {
+    type Error = MembersError;
+
+    fn try_from(stretches: Vec<MemberStretch>) -> Result<Self, MembersError> {
+        let mut next: u64 = 0;
+        let mut count: u64 = 0;
+        for stretch in &stretches {
+            let end = u64::from(stretch.process) + u64::from(stretch.count);
+            let counts = stretch.incarnation.checked_add(stretch.count.into()).is_some();
+            if stretch.count == 0
+                || u64::from(stretch.process) < next
+                || end > u64::from(u32::MAX) + 1
+                || !counts
+            {
+                return Err(MembersError);
+            }
+            next = end;
+            count += u64::from(stretch.count);
+        }
+        if count > MEMBERS_MAX {
+            return Err(MembersError);
+        }
+        Ok(Members(stretches))
+    }
+}
+
+impl From<Members> for Vec<MemberStretch> {
+    fn from(members: Members) -> Self {
+        members.0
+    }
+}
+
+/// A rank, or none, for each member of a generation, in their order.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(try_from = "Vec<RankStretch>", into = "Vec<RankStretch>")]
+pub struct Ranks(Vec<RankStretch>);
+
+/// `count` members with growing ranks, or without one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RankStretch {
+    /// The first one's rank; none = they do not take part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
+    /// How many, from 1.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub count: u32,
+}
+
+impl Ranks {
+    /// The rank of the member at this place.
+    pub fn at(&self, place: usize) -> Option<u32> {
+        let mut before = 0;
+        for stretch in &self.0 {
+            let count = stretch.count as usize;
+            if place < before + count {
+                return stretch.rank.map(|rank| rank + (place - before) as u32);
+            }
+            before += count;
+        }
+        None
+    }
+
+    /// All ranks, in the order of the members.
+    pub fn iter(&self) -> impl Iterator<Item = Option<u32>> + '_ {
+        self.0.iter().flat_map(|stretch| {
+            let RankStretch { rank, count } = *stretch;
+            (0..count).map(move |n| rank.map(|rank| rank + n))
+        })
+    }
+
+    /// How many members have a rank.
+    pub fn world_size(&self) -> u32 {
+        let taking_part = self.0.iter().filter(|stretch| stretch.rank.is_some());
+        taking_part.map(|stretch| stretch.count).sum()
+    }
+}
+
+impl FromIterator<Option<u32>> for Ranks {
+    fn from_iter<I: IntoIterator<Item = Option<u32>>>(ranks: I) -> Self {
+        let mut stretches: Vec<RankStretch> = Vec::new();
+        for rank in ranks {
+            if let Some(last) = stretches.last_mut() {
+                let goes_on = match (last.rank, rank) {
+                    (Some(first), Some(rank)) => first.checked_add(last.count) == Some(rank),
+                    (None, None) => true,
+                    _ => false,
+                };
+                if goes_on {
+                    last.count += 1;
+                    continue;
+                }
+            }
+            stretches.push(RankStretch { rank, count: 1 });
+        }
+        Ranks(stretches)
+    }
+}
+
+impl TryFrom<Vec<RankStretch>> for Ranks {
+    type Error = MembersError;
+
+    fn try_from(stretches: Vec<RankStretch>) -> Result<Self, MembersError> {
+        let mut count: u64 = 0;
+        for stretch in &stretches {
+            count += u64::from(stretch.count);
+            let fits = stretch.rank.is_none_or(|rank| rank.checked_add(stretch.count).is_some());
+            if stretch.count == 0 || count > MEMBERS_MAX || !fits {
+                return Err(MembersError);
+            }
+        }
+        Ok(Ranks(stretches))
+    }
+}
+
+impl From<Ranks> for Vec<RankStretch> {
+    fn from(ranks: Ranks) -> Self {
+        ranks.0
+    }
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn is_one(count: &u32) -> bool {
+    *count == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_that_grow_together_are_one_stretch() {
+        let fresh: Members = (0..16_384).map(|n| (n, u64::from(n) + 1)).collect();
+        assert_eq!(fresh.stretches().len(), 1);
+        assert_eq!(fresh.len(), 16_384);
+        assert_eq!(fresh.find(5), Some((5, 6)));
+        let restarted: Members =
+            (0..8).map(|n| (n, if n == 3 { 100 } else { u64::from(n) + 1 })).collect();
+        assert_eq!(restarted.stretches().len(), 3);
+        assert!(restarted.contains(3, 100) && !restarted.contains(3, 4));
+        assert_eq!(restarted.find(7), Some((7, 8)));
+        assert_eq!(restarted.find(8), None);
+        assert_eq!(restarted.iter().count(), 8);
+        let bytes = rmp_serde::to_vec_named(&restarted).unwrap();
+        assert_eq!(rmp_serde::from_slice::<Members>(&bytes).unwrap(), restarted);
+    }
+
+    #[test]
+    fn stretches_that_cannot_be_are_refused() {
+        let stretch = |process, incarnation, count| MemberStretch { process, incarnation, count };
+        for bad in [
+            vec![stretch(0, 1, 0)],
+            vec![stretch(3, 1, 2), stretch(4, 9, 1)],
+            vec![stretch(5, 1, 1), stretch(1, 2, 1)],
+            vec![stretch(u32::MAX, 1, 2)],
+            vec![stretch(0, u64::MAX, 1)],
+            vec![stretch(0, 1, u32::MAX)],
+        ] {
+            assert_eq!(Members::try_from(bad.clone()), Err(MembersError), "{bad:?}");
+        }
+        let rank = |rank, count| RankStretch { rank, count };
+        for bad in [vec![rank(None, 0)], vec![rank(Some(u32::MAX), 1)], vec![rank(None, u32::MAX)]]
+        {
+            assert_eq!(Ranks::try_from(bad.clone()), Err(MembersError), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn ranks_are_told_by_place() {
+        let ranks: Ranks = [Some(0), Some(1), None, None, Some(2), Some(7)].into_iter().collect();
+        let told: Vec<_> = (0..7).map(|place| ranks.at(place)).collect();
+        assert_eq!(told, [Some(0), Some(1), None, None, Some(2), Some(7), None]);
+        assert_eq!(ranks.world_size(), 4);
+        assert_eq!(ranks.iter().collect::<Ranks>(), ranks);
+    }
+}

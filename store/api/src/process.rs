@@ -1,0 +1,310 @@
+//! Processes: who takes part in a run, and how each of them ended.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::blob::Blob;
+use crate::command::{LogTime, Nonce, Revision};
+use crate::lease::LeaseId;
+use crate::name::{Name, Scope};
+use crate::round::Generation;
+
+/// A process's number within its run: its initial rank, as a rule.
+pub type ProcessId = u32;
+
+/// One life of a process: assigned by the state machine, growing within a job,
+/// never reused.
+pub type Incarnation = u64;
+
+/// What a process says of itself when it registers: device, domain, segment.
+/// Read by rank assignment and by people.
+pub type Labels = BTreeMap<String, String>;
+
+/// What a process is there for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Rounds over all active processes wait for it.
+    #[default]
+    Active,
+    /// A hot spare: waits uncounted until a closing round promotes it.
+    Standby,
+}
+
+/// How an incarnation ended. Final.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// It said that it leaves.
+    Left,
+    /// It exited with this code.
+    Exited {
+        /// The exit code.
+        code: i32,
+    },
+    /// A signal ended it.
+    Signaled {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// It is gone, and nobody saw how: its connection to the agent closed, or
+    /// it is not a child of the agent.
+    Gone,
+    /// Its agent ended it because it made no progress.
+    Unresponsive {
+        /// How long, in milliseconds.
+        silent_ms: u64,
+    },
+    /// Its host's lease expired.
+    LeaseExpired,
+    /// Its agent gave the lease back.
+    LeaseRevoked,
+    /// A later incarnation took its place.
+    Superseded {
+        /// That one.
+        by: Incarnation,
+    },
+    /// A round closed without it at its deadline.
+    Evicted {
+        /// The round.
+        round: Blob,
+        /// Its generation.
+        generation: Generation,
+    },
+    /// An operator ended it.
+    Removed {
+        /// Why, in the operator's words.
+        reason: String,
+    },
+    /// Its run ended.
+    RunEnded,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::Left => f.write_str("left"),
+            Cause::Exited { code } => write!(f, "exited with code {code}"),
+            Cause::Signaled { signal } => write!(f, "killed by signal {signal}"),
+            Cause::Gone => f.write_str("gone"),
+            Cause::Unresponsive { silent_ms } => write!(f, "no progress for {silent_ms} ms"),
+            Cause::LeaseExpired => f.write_str("its host's lease expired"),
+            Cause::LeaseRevoked => f.write_str("its agent ended"),
+            Cause::Superseded { by } => write!(f, "superseded by incarnation {by}"),
+            Cause::Evicted { round, generation } => {
+                write!(f, "evicted from round {round} at its deadline (generation {generation})")
+            }
+            Cause::Removed { reason } => write!(f, "removed by an operator: {reason}"),
+            Cause::RunEnded => f.write_str("its run ended"),
+        }
+    }
+}
+
+/// A command on processes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ProcessCommand {
+    /// Registers a new incarnation; the same nonce registers the same one.
+    Register {
+        /// The lease of its host.
+        lease: LeaseId,
+        /// Its number; without one, the next above all that the run ever used.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        process: Option<ProcessId>,
+        /// Chosen at random; a protocol that brings an incarnation of its own
+        /// keeps it here.
+        nonce: Nonce,
+        /// The incarnation that this one replaces, dead or alive; 0 = the
+        /// process was never there.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        replaces: Incarnation,
+        /// Replace it even if it lives on another host.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        takeover: bool,
+        /// Active or standby.
+        #[serde(default, skip_serializing_if = "is_default_role")]
+        role: Role,
+        /// What it says of itself.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        labels: Labels,
+    },
+    /// Its agent says that processes ended. One command for all that ended
+    /// together: no round sees one of them without the others.
+    End {
+        /// The lease that all of them are attached to.
+        lease: LeaseId,
+        /// Who, and how. One that has ended before stays as it was.
+        ends: Vec<ProcessEnd>,
+    },
+    /// An operator ends a process, whoever holds it.
+    Remove {
+        /// The run.
+        scope: Scope,
+        /// The process.
+        process: ProcessId,
+        /// Which of its lives.
+        incarnation: Incarnation,
+        /// Why, for the record.
+        reason: String,
+    },
+}
+
+/// One end, as its agent tells it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ProcessEnd {
+    /// The process.
+    pub process: ProcessId,
+    /// Which of its lives.
+    pub incarnation: Incarnation,
+    /// How it ended.
+    pub cause: Cause,
+}
+
+/// What a process command came to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ProcessOutcome {
+    /// Register.
+    Registered {
+        /// The process.
+        process: ProcessId,
+        /// Its new life.
+        incarnation: Incarnation,
+        /// The revision of its registration: this life's start.
+        since: Revision,
+    },
+    /// End and remove.
+    Ended {
+        /// How many ended by this command.
+        ended: u64,
+    },
+}
+
+/// A process, as listed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ProcessInfo {
+    /// Its number.
+    pub process: ProcessId,
+    /// Its latest life.
+    pub incarnation: Incarnation,
+    /// Active or standby.
+    pub role: Role,
+    /// Its host.
+    pub host: String,
+    /// The lease that it is, or was, attached to.
+    pub lease: LeaseId,
+    /// Revision of its registration.
+    pub since: Revision,
+    /// Log time of its registration, in milliseconds.
+    pub since_ms: LogTime,
+    /// How this life ended, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<EndInfo>,
+    /// Its rank in the latest iteration, if it had one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
+    /// The rounds that it waits in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits_in: Vec<Blob>,
+    /// What it says of itself.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: Labels,
+}
+
+/// When and how a life ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct EndInfo {
+    /// Revision of the end.
+    pub at: Revision,
+    /// Log time of the end, in milliseconds.
+    pub at_ms: LogTime,
+    /// How.
+    pub cause: Cause,
+}
+
+/// One line of a job's event log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Event {
+    /// Revision at which it happened; one entry of the log can hold several.
+    pub revision: Revision,
+    /// Log time, in milliseconds.
+    pub at_ms: LogTime,
+    /// The run.
+    pub run: Name,
+    /// What happened.
+    pub what: EventKind,
+}
+
+/// What can happen to processes and rounds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum EventKind {
+    /// A process registered.
+    Registered {
+        /// The process.
+        process: ProcessId,
+        /// Its life.
+        incarnation: Incarnation,
+        /// Active or standby.
+        role: Role,
+        /// Its host.
+        host: String,
+    },
+    /// A process ended.
+    Ended {
+        /// The process.
+        process: ProcessId,
+        /// Its life.
+        incarnation: Incarnation,
+        /// How.
+        cause: Cause,
+        /// Its host.
+        host: String,
+    },
+    /// A standby became active.
+    Promoted {
+        /// The process.
+        process: ProcessId,
+        /// Its life.
+        incarnation: Incarnation,
+        /// The generation that needed it.
+        generation: Generation,
+    },
+    /// The iteration advanced.
+    Advanced {
+        /// The iteration that began.
+        iteration: u64,
+        /// The generation that decided it.
+        generation: Generation,
+        /// How many processes take part.
+        members: u32,
+    },
+    /// A round failed at its deadline.
+    RoundFailed {
+        /// The round.
+        round: Blob,
+        /// Its generation.
+        generation: Generation,
+        /// How many were missing.
+        missing: u32,
+    },
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+fn is_default_role(role: &Role) -> bool {
+    *role == Role::default()
+}

@@ -1,0 +1,248 @@
+//! Who takes part in the next iteration, and with which rank.
+//!
+//! The steps and their results are those of NVRx's in-process restart
+//! (`nvidia_resiliency_ext/inprocess/rank_assignment.py`). There each rank
+//! computes them from its own read of who is gone; here one entry of the log
+//! decides for all. What differs, and why:
+//!
+//! * Steps work in the order of the list; NVRx composes functions, whose last
+//!   one is called first.
+//! * There are newcomers: processes without a rank in the latest iteration.
+//!   They stand behind everybody else, in order of their processes, so that
+//!   `FillGaps` gives them the free ranks first.
+//! * `MaxActive` and `DivisibleBy` count processes, not ranks: with gaps, too,
+//!   they keep as many as they say.
+//! * `FillGaps` does what NVRx's picture of it shows. Its code hands out a rank
+//!   outside of the new world when one of the highest ranks is among the lost.
+//! * Where NVRx follows the order in which a dictionary was filled, the lowest
+//!   process goes first.
+//! * A world has the ranks 0 to its size without gaps. Gaps that the last step
+//!   leaves are closed as `Shift` does.
+
+use std::collections::BTreeMap;
+
+use holdfast_api::{AssignmentStep, Labels, ProcessId, TreeLayer};
+
+#[cfg(test)]
+mod laws;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+/// Most steps of one assignment.
+const STEPS_MAX: usize = 16;
+/// Most layers of a tree.
+const LAYERS_MAX: usize = 8;
+/// Longest label that a step may name.
+const LABEL_BYTES_MAX: usize = 128;
+
+/// A process that can take part.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Candidate<'m> {
+    pub process: ProcessId,
+    /// Its rank in the latest iteration; none = it is a newcomer.
+    pub previous: Option<u32>,
+    pub labels: &'m Labels,
+}
+
+/// A rank of the latest iteration that no candidate has. A tree looks near its
+/// old holder for somebody to stand in; no other step needs to know of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lost<'m> {
+    pub rank: u32,
+    /// The labels of its old holder.
+    pub labels: &'m Labels,
+}
+
+/// The result: each candidate has a rank, or was left out by one step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Assigned {
+    /// One for each candidate, in order.
+    pub ranks: Vec<Option<u32>>,
+    /// Places of candidates, growing, with the step that left each out.
+    pub left_out: Vec<(usize, u32)>,
+}
+
+/// A candidate that no step has left out yet. Ranks can be far apart while
+/// steps are at work, but no two are equal.
+#[derive(Debug, Clone, Copy)]
+struct Seat {
+    place: usize,
+    rank: u64,
+    /// It has had no rank so far, and `rank` only keeps the order.
+    newcomer: bool,
+}
+
+/// Gives ranks to candidates, which come in growing order of their processes.
+/// Without steps the ranks are in that order, whatever they were before.
+///
+/// Takes O(n log n) time for each step, n being the number of candidates and
+/// lost ranks. Whatever is put in, the ranks are 0 to their number.
+pub(crate) fn assign(
+    steps: &[AssignmentStep],
+    candidates: &[Candidate<'_>],
+    lost: &[Lost<'_>],
+) -> Assigned {
+    let mut seats = seats(candidates, steps.is_empty());
+    let mut left_out = Vec::new();
+    for (number, step) in (0..).zip(steps) {
+        let mut out = Vec::new();
+        match step {
+            AssignmentStep::Shift => shift(&mut seats),
+            AssignmentStep::FillGaps => fill_gaps(&mut seats),
+            AssignmentStep::FilterGrouped { label, min, max } => {
+                out = filter_grouped(&mut seats, candidates, label, (*min).into(), (*max).into());
+            }
+            AssignmentStep::MaxActive { max } => out = keep_lowest(&mut seats, *max as usize),
+            AssignmentStep::DivisibleBy { divisor } => {
+                let rest = seats.len().checked_rem(*divisor as usize).unwrap_or(0);
+                let number = seats.len() - rest;
+                out = keep_lowest(&mut seats, number);
+            }
+            AssignmentStep::Tree { layers } => {
+                out = tree::assign(layers, candidates, lost, &mut seats);
+            }
+        }
+        left_out.extend(out.into_iter().map(|place| (place, number)));
+    }
+    left_out.sort_unstable();
+    let mut ranks = vec![None; candidates.len()];
+    for (rank, seat) in (0..).zip(seats) {
+        ranks[seat.place] = Some(rank);
+    }
+    Assigned { ranks, left_out }
+}
+
+/// Everybody in the order of their earlier ranks, which they keep, and then
+/// the newcomers; or all as newcomers.
+fn seats(candidates: &[Candidate<'_>], afresh: bool) -> Vec<Seat> {
+    let previous = |place: usize| candidates[place].previous.filter(|_| !afresh);
+    let mut places: Vec<usize> = (0..candidates.len()).collect();
+    places.sort_by_key(|place| {
+        let rank = previous(*place);
+        (rank.is_none(), rank, candidates[*place].process)
+    });
+    let mut free = 0;
+    let seat = |place| {
+        let rank = previous(place).map_or(free, |rank| free.max(rank.into()));
+        free = rank + 1;
+        Seat { place, rank, newcomer: previous(place).is_none() }
+    };
+    places.into_iter().map(seat).collect()
+}
+
+/// Closes the gaps; the order stays.
+fn shift(seats: &mut [Seat]) {
+    for (rank, seat) in (0..).zip(seats) {
+        (seat.rank, seat.newcomer) = (rank, false);
+    }
+}
+
+/// The highest ranks go into the gaps, in their order; everybody whose rank is
+/// below the number of seats stays.
+fn fill_gaps(seats: &mut [Seat]) {
+    let world = seats.len() as u64;
+    let stay = seats.partition_point(|seat| seat.rank < world);
+    let (staying, moving) = seats.split_at_mut(stay);
+    let mut held = staying.iter().map(|seat| seat.rank).peekable();
+    let gaps = (0..world).filter(|rank| held.next_if_eq(rank).is_none());
+    for (seat, gap) in moving.iter_mut().zip(gaps) {
+        seat.rank = gap;
+    }
+    seats.sort_unstable_by_key(|seat| seat.rank);
+    seats.iter_mut().for_each(|seat| seat.newcomer = false);
+}
+
+/// Leaves out the groups that are too small or too big. Those who have no such
+/// label are a group. Gaps stay.
+fn filter_grouped(
+    seats: &mut Vec<Seat>,
+    candidates: &[Candidate<'_>],
+    label: &str,
+    min: u64,
+    max: u64,
+) -> Vec<usize> {
+    let mut groups: BTreeMap<Option<&String>, u64> = BTreeMap::new();
+    for seat in &*seats {
+        *groups.entry(candidates[seat.place].labels.get(label)).or_default() += 1;
+    }
+    let suits = |number: u64| min <= number && (max == 0 || number <= max);
+    let goes = |seat: &mut Seat| {
+        !groups.get(&candidates[seat.place].labels.get(label)).is_some_and(|n| suits(*n))
+    };
+    seats.extract_if(.., goes).map(|seat| seat.place).collect()
+}
+
+/// Leaves out all but this many.
+fn keep_lowest(seats: &mut Vec<Seat>, number: usize) -> Vec<usize> {
+    seats.drain(number.min(seats.len())..).map(|seat| seat.place).collect()
+}
+
+/// Says what is wrong with the steps of an assignment, and what to do about it.
+pub(crate) fn check(steps: &[AssignmentStep]) -> Result<(), String> {
+    if steps.len() > STEPS_MAX {
+        return Err(format!("{} assignment steps: give at most {STEPS_MAX}", steps.len()));
+    }
+    for (number, step) in steps.iter().enumerate() {
+        let wrong = match step {
+            AssignmentStep::Shift | AssignmentStep::FillGaps => Ok(()),
+            AssignmentStep::FilterGrouped { label, min, max } => {
+                check_label(label).and_then(|()| check_range("min", *min, "max", *max))
+            }
+            AssignmentStep::MaxActive { max: 0 } => {
+                Err("max is 0: give at least 1, or leave out the step for no limit".to_owned())
+            }
+            AssignmentStep::DivisibleBy { divisor: 0 } => {
+                Err("divisor is 0: give at least 1".to_owned())
+            }
+            AssignmentStep::MaxActive { .. } | AssignmentStep::DivisibleBy { .. } => Ok(()),
+            AssignmentStep::Tree { .. } if number > 0 => Err("a tree builds on the ranks of the \
+                 latest iteration: make it the first step, and the only tree"
+                .to_owned()),
+            AssignmentStep::Tree { layers } => check_layers(layers),
+        };
+        wrong.map_err(|why| format!("assignment step {number}: {why}"))?;
+    }
+    Ok(())
+}
+
+fn check_layers(layers: &[TreeLayer]) -> Result<(), String> {
+    match layers.first() {
+        None => return Err("a tree without layers: give at least the root".to_owned()),
+        Some(root) if root.label.is_some() => {
+            return Err("the first layer is the root, which takes in everybody: leave out its \
+                 label, or put a layer without one before it"
+                .to_owned());
+        }
+        Some(_) => {}
+    }
+    if layers.len() > LAYERS_MAX {
+        return Err(format!("{} layers: give at most {LAYERS_MAX}", layers.len()));
+    }
+    for (depth, layer) in layers.iter().enumerate() {
+        layer
+            .label
+            .as_deref()
+            .map_or(Ok(()), check_label)
+            .and_then(|()| check_range("ranks_min", layer.ranks_min, "ranks_max", layer.ranks_max))
+            .map_err(|why| format!("layer {depth}: {why}"))?;
+    }
+    Ok(())
+}
+
+fn check_label(label: &str) -> Result<(), String> {
+    match label.len() {
+        0 => Err("the label is empty: name a label of the processes".to_owned()),
+        1..=LABEL_BYTES_MAX => Ok(()),
+        long => Err(format!("a label of {long} bytes: give at most {LABEL_BYTES_MAX}")),
+    }
+}
+
+fn check_range(min_name: &str, min: u32, max_name: &str, max: u32) -> Result<(), String> {
+    if max != 0 && min > max {
+        return Err(format!(
+            "{min_name} {min} is above {max_name} {max}: lower it, or give {max_name} 0 for no limit"
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! Which sessions or leases come due when, so that nobody has to look at all
+//! of them.
+
+use holdfast_api::LogTime;
+use imbl::OrdSet;
+
+/// Something that ends when it was not used for its TTL.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Use {
+    pub ttl_ms: u64,
+    pub last_used: LogTime,
+}
+
+impl Use {
+    /// A failover counts as use: a new leader makes all idle times count anew.
+    pub fn deadline(&self, leader_since: LogTime) -> LogTime {
+        self.last_used.max(leader_since).saturating_add(self.ttl_ms)
+    }
+}
+
+/// Ids by their deadlines.
+///
+/// After a failover every id is due in the order of its TTL, until it is used:
+/// so `idle` becomes `all`, which is one clone of a persistent set.
+#[derive(Clone, Default)]
+pub(crate) struct Deadlines {
+    /// Every id by (TTL, id).
+    all: OrdSet<(u64, u64)>,
+    /// Those not used since the leader started, by (TTL, id).
+    idle: OrdSet<(u64, u64)>,
+    /// The others, by (deadline, id).
+    used: OrdSet<(LogTime, u64)>,
+}
+
+impl Deadlines {
+    pub fn insert(&mut self, id: u64, usage: Use, leader_since: LogTime) {
+        self.all.insert((usage.ttl_ms, id));
+        self.arm(id, usage, leader_since);
+    }
+
+    pub fn remove(&mut self, id: u64, usage: Use, leader_since: LogTime) {
+        self.all.remove(&(usage.ttl_ms, id));
+        self.disarm(id, usage, leader_since);
+    }
+
+    /// Takes note of a use at `time`.
+    pub fn touch(&mut self, id: u64, usage: &mut Use, time: LogTime, leader_since: LogTime) {
+        self.disarm(id, *usage, leader_since);
+        usage.last_used = time;
+        self.arm(id, *usage, leader_since);
+    }
+
+    /// From here all idle times count anew. Gives back what to free.
+    pub fn restart(&mut self) -> impl Send + use<> {
+        let idle = std::mem::replace(&mut self.idle, self.all.clone());
+        (idle, std::mem::take(&mut self.used))
+    }
+
+    /// What is due, as (deadline, id); the cost of each is O(log n).
+    pub fn due(
+        &self,
+        time: LogTime,
+        leader_since: LogTime,
+    ) -> impl Iterator<Item = (LogTime, u64)> + '_ {
+        let reached = move |(deadline, _): &(LogTime, u64)| *deadline <= time;
+        let idle = self.idle.iter().map(move |(ttl, id)| (leader_since.saturating_add(*ttl), *id));
+        idle.take_while(reached).chain(self.used.iter().copied().take_while(reached))
+    }
+
+    /// What was used in the very instant of the leader's start stands with the
+    /// idle; its deadline is the same in both sets.
+    fn arm(&mut self, id: u64, usage: Use, leader_since: LogTime) {
+        if usage.last_used > leader_since {
+            self.used.insert((usage.deadline(leader_since), id));
+        } else {
+            self.idle.insert((usage.ttl_ms, id));
+        }
+    }
+
+    fn disarm(&mut self, id: u64, usage: Use, leader_since: LogTime) {
+        if usage.last_used > leader_since {
+            self.used.remove(&(usage.deadline(leader_since), id));
+        } else {
+            self.idle.remove(&(usage.ttl_ms, id));
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! What is counted while commands come is what is counted when an image is read:
+//! the counts are not part of the bytes, so that nothing else would notice.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+use proptest::prelude::*;
+
+use crate::applied::RunKey;
+use crate::life::{Life, Outcome, Round};
+use crate::machine::Machine;
+
+#[allow(dead_code, reason = "shared with the laws, which use more of it")]
+#[path = "../../tests/laws/generate.rs"]
+mod generate;
+
+fn compare(machine: &Machine, copy: &Machine) -> Result<(), TestCaseError> {
+    prop_assert_eq!(&machine.timers, &copy.timers);
+    prop_assert_eq!(&machine.leases.by_nonce, &copy.leases.by_nonce);
+    for (job, found) in &machine.jobs.by_name {
+        for (run, found) in &found.runs {
+            let key = RunKey { job: job.clone(), run: run.clone() };
+            compare_life(&found.life, &copy.jobs.run(&key).unwrap().life)?;
+        }
+    }
+    Ok(())
+}
+
+fn compare_life(life: &Life, copy: &Life) -> Result<(), TestCaseError> {
+    prop_assert_eq!(life.live, copy.live);
+    prop_assert_eq!(&life.naming, &copy.naming);
+    prop_assert_eq!(life.payload_bytes, copy.payload_bytes);
+    let counts = |round: &Round| (round.counted, round.live);
+    prop_assert!(life.rounds.values().map(counts).eq(copy.rounds.values().map(counts)));
+    let held = |outcome: &Outcome| (outcome.holders, outcome.payload_bytes);
+    prop_assert!(life.outcomes.values().map(held).eq(copy.outcomes.values().map(held)));
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 48,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn counts_are_what_is_there(
+        entries in prop_oneof![generate::entries(40), generate::life_entries(60)]
+    ) {
+        let mut machine = Machine::new();
+        for entry in &entries {
+            machine.apply(entry);
+            let mut image = Vec::new();
+            machine.encode(&mut image).unwrap();
+            compare(&machine, &Machine::decode(&mut &image[..]).unwrap())?;
+        }
+    }
+}

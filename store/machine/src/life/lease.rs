@@ -1,0 +1,283 @@
+//! Leases: held by the agent of a host, in log time. The expiry of one ends all
+//! its processes and closes what can then close, in one entry.
+
+use std::sync::Arc;
+
+use holdfast_api::{
+    Cause, Command, Entry, Incarnation, LeaseCommand, LeaseId, LeaseOutcome, Limits, LogTime,
+    Nonce, Outcome, ProcessId, Refusal, Revision, Scope,
+};
+use imbl::OrdMap;
+
+use crate::applied::{Applied, Effect, RunKey};
+use crate::deadlines::{Deadlines, Use};
+use crate::machine::Machine;
+use crate::size;
+
+/// All leases of the cluster.
+#[derive(Clone)]
+pub(crate) struct Leases {
+    pub by_id: OrdMap<LeaseId, Lease>,
+    /// Makes granting retryable.
+    pub by_nonce: OrdMap<Nonce, LeaseId>,
+    /// The next lease's id; ids are never used again.
+    pub next_id: LeaseId,
+    pub deadlines: Deadlines,
+}
+
+/// One lease.
+#[derive(Clone)]
+pub(crate) struct Lease {
+    pub run: RunKey,
+    pub nonce: Nonce,
+    pub host: Arc<str>,
+    pub usage: Use,
+    /// The newest revision that has something for its holder.
+    pub told: Revision,
+    pub processes: OrdMap<ProcessId, Attached>,
+}
+
+/// A process of a lease's host, in the latest life that it had there.
+#[derive(Clone)]
+pub(crate) struct Attached {
+    pub incarnation: Incarnation,
+    pub end: Option<(Revision, Cause)>,
+    /// The life before it on this lease, and how that ended.
+    pub former: Option<(Incarnation, Revision, Cause)>,
+}
+
+impl Default for Leases {
+    fn default() -> Self {
+        Leases::new(1)
+    }
+}
+
+impl Leases {
+    pub fn new(next_id: LeaseId) -> Self {
+        Leases {
+            by_id: OrdMap::new(),
+            by_nonce: OrdMap::new(),
+            next_id,
+            deadlines: Deadlines::default(),
+        }
+    }
+
+    /// Puts a lease in under its id, with all that follows from it.
+    pub fn insert(&mut self, id: LeaseId, lease: Lease, leader_since: LogTime) {
+        self.by_nonce.insert(lease.nonce, id);
+        self.deadlines.insert(id, lease.usage, leader_since);
+        self.by_id.insert(id, lease);
+    }
+
+    pub fn remove(&mut self, id: LeaseId, leader_since: LogTime) -> Option<Lease> {
+        let lease = self.by_id.remove(&id)?;
+        self.by_nonce.remove(&lease.nonce);
+        self.deadlines.remove(id, lease.usage, leader_since);
+        Some(lease)
+    }
+
+    /// Takes note of a renewal, before anything else in its entry.
+    pub fn touch(&mut self, id: LeaseId, time: LogTime, leader_since: LogTime) {
+        if self.by_id.get(&id).is_none_or(|lease| lease.usage.last_used == time) {
+            return;
+        }
+        if let Some(lease) = self.by_id.get_mut(&id) {
+            self.deadlines.touch(id, &mut lease.usage, time, leader_since);
+        }
+    }
+
+    pub fn tell(&mut self, id: LeaseId, revision: Revision) {
+        if let Some(lease) = self.by_id.get_mut(&id) {
+            lease.told = revision;
+        }
+    }
+
+    pub fn attach(&mut self, id: LeaseId, process: ProcessId, incarnation: Incarnation) {
+        if let Some(lease) = self.by_id.get_mut(&id) {
+            let former = lease.processes.get(&process).and_then(|before| {
+                let (at, cause) = before.end.clone()?;
+                Some((before.incarnation, at, cause))
+            });
+            lease.processes.insert(process, Attached { incarnation, end: None, former });
+        }
+    }
+
+    pub fn note_end(
+        &mut self,
+        id: LeaseId,
+        process: ProcessId,
+        incarnation: Incarnation,
+        at: Revision,
+        cause: &Cause,
+    ) {
+        if let Some(lease) = self.by_id.get_mut(&id)
+            && let Some(attached) = lease.processes.get_mut(&process)
+            && attached.incarnation == incarnation
+        {
+            attached.end = Some((at, cause.clone()));
+        }
+    }
+
+    /// The run of a lease that is alive.
+    pub fn run(&self, id: LeaseId) -> Result<RunKey, Refusal> {
+        let lease = self.by_id.get(&id).ok_or(Refusal::LeaseEnded { lease: id })?;
+        Ok(lease.run.clone())
+    }
+
+    pub fn due(&self, time: LogTime, leader_since: LogTime) -> impl Iterator<Item = Command> + '_ {
+        self.deadlines
+            .due(time, leader_since)
+            .map(|(deadline, lease)| Command::Lease(LeaseCommand::Expire { lease, deadline }))
+    }
+}
+
+impl Machine {
+    /// Renewals count before anything in their entry is carried out: an expiry
+    /// and a renewal that travel together keep the lease.
+    pub(crate) fn note_renewals(&mut self, entry: &Entry) {
+        for proposal in &entry.commands {
+            if let Command::Lease(LeaseCommand::KeepAlive { lease }) = &proposal.command {
+                self.leases.touch(*lease, self.time, self.sessions.leader_since);
+            }
+        }
+    }
+
+    pub(crate) fn apply_lease(
+        &mut self,
+        command: &LeaseCommand,
+        applied: &mut Applied,
+    ) -> Result<Outcome, Refusal> {
+        self.at_life_level()?;
+        let outcome = match command {
+            LeaseCommand::Grant { scope, nonce, host, ttl_ms } => {
+                self.grant(scope, *nonce, host, *ttl_ms, applied)?
+            }
+            // The renewal itself was noted when the entry came.
+            LeaseCommand::KeepAlive { lease } => {
+                self.leases.run(*lease)?;
+                LeaseOutcome::Kept
+            }
+            LeaseCommand::Revoke { lease } => {
+                self.end_lease(*lease, &Cause::LeaseRevoked, applied)?
+            }
+            LeaseCommand::Expire { lease, deadline } => {
+                let since = self.sessions.leader_since;
+                let found = self.leases.by_id.get(lease);
+                let seen = found.map(|lease| lease.usage.deadline(since));
+                if seen.is_some_and(|seen| seen != *deadline || seen > self.time) {
+                    LeaseOutcome::StillInUse
+                } else {
+                    self.end_lease(*lease, &Cause::LeaseExpired, applied)?
+                }
+            }
+        };
+        Ok(Outcome::Lease(outcome))
+    }
+
+    fn grant(
+        &mut self,
+        scope: &Scope,
+        nonce: Nonce,
+        host: &str,
+        ttl_ms: u64,
+        applied: &mut Applied,
+    ) -> Result<LeaseOutcome, Refusal> {
+        let limits = self.cluster.limits.clone();
+        let Limits { life: limits, .. } = limits.as_ref();
+        size::within("host_bytes_max", host.len() as u64, limits.host_bytes_max)?;
+        if let Some(&id) = self.leases.by_nonce.get(&nonce) {
+            self.leases.touch(id, self.time, self.sessions.leader_since);
+            let lease = &self.leases.by_id[&id];
+            let run = lease.run.run.clone();
+            return Ok(LeaseOutcome::Granted { lease: id, run, ttl_ms: lease.usage.ttl_ms });
+        }
+        let target = self.jobs.writable(scope)?;
+        if self.leases.by_id.len() as u64 >= limits.leases_max {
+            let what = "leases_max".to_owned();
+            return Err(Refusal::ClusterFull { what, limit: limits.leases_max });
+        }
+        if !target.exists {
+            self.jobs.room_for_run(&target.key.job, &self.cluster)?;
+            self.jobs.insert_open(&target.key, self.revision + 1, self.time);
+        }
+        let id = self.leases.next_id;
+        self.leases.next_id += 1;
+        let ttl_ms = ttl_ms.min(limits.lease_ttl_ms_max).max(limits.lease_ttl_ms_min);
+        let lease = Lease {
+            run: target.key.clone(),
+            nonce,
+            host: host.into(),
+            usage: Use { ttl_ms, last_used: self.time },
+            told: self.revision + 1,
+            processes: OrdMap::new(),
+        };
+        self.leases.insert(id, lease, self.sessions.leader_since);
+        self.publish(Vec::new(), applied);
+        Ok(LeaseOutcome::Granted { lease: id, run: target.key.run, ttl_ms })
+    }
+
+    fn end_lease(
+        &mut self,
+        id: LeaseId,
+        cause: &Cause,
+        applied: &mut Applied,
+    ) -> Result<LeaseOutcome, Refusal> {
+        let Some(lease) = self.leases.remove(id, self.sessions.leader_since) else {
+            return Ok(LeaseOutcome::Ended);
+        };
+        self.act(&lease.run, applied, |act| {
+            act.changed = true;
+            act.told.insert(id);
+            for (process, attached) in &lease.processes {
+                if attached.end.is_none() {
+                    act.end_incarnation(*process, cause.clone());
+                }
+            }
+            Ok(())
+        })?;
+        applied.discard(lease);
+        Ok(LeaseOutcome::Ended)
+    }
+
+    /// Ends all that lives in a run that ends, as part of the revision that is
+    /// being made. Who was there stays on record.
+    pub(crate) fn end_life(&mut self, run: &RunKey, applied: &mut Applied) {
+        let since = self.sessions.leader_since;
+        let of_run = self.leases.by_id.iter().filter(|(_, lease)| lease.run == *run);
+        let ended: Vec<LeaseId> = of_run.map(|(id, _)| *id).collect();
+        if !ended.is_empty() {
+            let leases: Vec<_> = ended.iter().map(|id| self.leases.remove(*id, since)).collect();
+            applied.discard(leases);
+            applied.effects.push(Effect::Told(ended));
+        }
+        let Ok((_, life)) = self.jobs.life(run) else {
+            return;
+        };
+        if life.processes.is_empty() {
+            return;
+        }
+        let end = holdfast_api::EndInfo {
+            at: self.revision + 1,
+            at_ms: self.time,
+            cause: Cause::RunEnded,
+        };
+        let former = std::mem::take(life);
+        for (name, round) in &former.rounds {
+            if let Some(at) = round.timer {
+                self.timers.remove(&(at, run.clone(), name.clone()));
+            }
+        }
+        life.processes = former.processes.clone();
+        life.advanced = former.advanced.clone();
+        life.advances = former.advances;
+        let alive: Vec<ProcessId> =
+            former.processes.iter().filter(|(_, p)| p.is_alive()).map(|(id, _)| *id).collect();
+        for process in alive {
+            if let Some(record) = life.processes.get_mut(&process) {
+                record.end = Some(end.clone());
+                record.calls = OrdMap::new();
+            }
+        }
+        applied.discard(former);
+    }
+}

@@ -1,0 +1,144 @@
+//! What a command costs, counted in allocations of memory: they do not depend
+//! on how fast the machine is that runs the test, and everything that the state
+//! machine does to its persistent maps allocates.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+use allocation_counter::{AllocationInfo, measure};
+use holdfast_api::*;
+use holdfast_machine::Machine;
+
+/// Processes of one host.
+const PER_HOST: u32 = 8;
+
+fn apply(machine: &mut Machine, commands: Vec<Command>) -> Vec<Answer> {
+    let commands = commands.into_iter().map(|command| Proposal { session: None, command });
+    machine.apply(&Entry { time: 1, commands: commands.collect() }).answers
+}
+
+/// A job of so many processes. Process n has incarnation n + 1, and the lease
+/// of its host counts from 1.
+fn job(processes: u32) -> Machine {
+    let mut machine = Machine::new();
+    // The history of changed keys would grow, up to its own limits.
+    let limits = Limits { history_changes_max: 16, ..Limits::default() };
+    let level = ClusterCommand::SetFeatureLevel { level: 3 };
+    let limits = ClusterCommand::SetLimits { limits };
+    apply(&mut machine, vec![Command::Cluster(level), Command::Cluster(limits)]);
+    for host in 0..processes.div_ceil(PER_HOST) {
+        let grant = LeaseCommand::Grant {
+            scope: Scope::default(),
+            nonce: Nonce(u64::from(host), 0),
+            host: format!("host{host}"),
+            ttl_ms: 60_000,
+        };
+        let mut commands = vec![Command::Lease(grant)];
+        for process in host * PER_HOST..processes.min((host + 1) * PER_HOST) {
+            commands.push(Command::Process(ProcessCommand::Register {
+                lease: u64::from(host) + 1,
+                process: Some(process),
+                nonce: Nonce(u64::from(process), 1),
+                replaces: 0,
+                takeover: false,
+                role: Role::Active,
+                labels: Labels::new(),
+            }));
+        }
+        apply(&mut machine, commands);
+    }
+    machine
+}
+
+fn lease(process: ProcessId) -> LeaseId {
+    u64::from(process / PER_HOST) + 1
+}
+
+fn arrive(round: &str, process: ProcessId, call: u64) -> Command {
+    let incarnation = u64::from(process) + 1;
+    let arrival = Arrival { process, incarnation, call, ack: call, payload: "".into() };
+    Command::Round(RoundCommand::Arrive {
+        lease: lease(process),
+        round: round.into(),
+        terms: Box::default(),
+        arrivals: vec![arrival],
+    })
+}
+
+/// The mean of 32 arrivals in a round at which half have arrived.
+fn cost_of_an_arrival(processes: u32) -> AllocationInfo {
+    const MEASURED: u32 = 32;
+    let mut machine = job(processes);
+    let half = processes / 2;
+    for process in 0..half {
+        apply(&mut machine, vec![arrive("barrier", process, 1)]);
+    }
+    let mut info = measure(|| {
+        for process in half - MEASURED..half {
+            // The arrival before is withdrawn by its acknowledgement.
+            apply(&mut machine, vec![arrive("barrier", process, 2)]);
+        }
+    });
+    info.bytes_total /= u64::from(MEASURED);
+    info.count_total /= u64::from(MEASURED);
+    info
+}
+
+#[test]
+fn an_arrival_costs_the_same_among_64_and_among_16384() {
+    let (few, many) = (cost_of_an_arrival(64), cost_of_an_arrival(16_384));
+    // The maps are trees: their depth may differ, by one.
+    assert!(many.count_total <= few.count_total + 4, "{few:?} {many:?}");
+    assert!(many.bytes_total <= few.bytes_total * 2, "{few:?} {many:?}");
+}
+
+/// A machine from which a snapshot is being written copies what it changes, and
+/// no more than the way to it.
+#[test]
+fn a_snapshot_under_way_does_not_make_an_arrival_dear() {
+    let costs = [64, 16_384].map(|processes| {
+        let mut machine = job(processes);
+        apply(&mut machine, vec![arrive("barrier", 0, 1)]);
+        let snapshot = machine.clone();
+        let info = measure(|| drop(apply(&mut machine, vec![arrive("barrier", 9, 1)])));
+        drop(snapshot);
+        info.bytes_total
+    });
+    assert!(costs[1] <= costs[0] * 2, "{costs:?}");
+}
+
+#[test]
+fn a_hundred_thousand_rounds_leave_nothing_behind() {
+    let mut machine = job(2);
+    let mut rounds = 0..100_000u64;
+    let mut play = |machine: &mut Machine, number: usize| {
+        for n in rounds.by_ref().take(number) {
+            let name = format!("round {n}");
+            let arrivals = vec![arrive(&name, 0, n + 1), arrive(&name, 1, n + 1)];
+            let answers = apply(machine, arrivals);
+            let waits = |answer: &Answer| match &answer.outcome {
+                Outcome::Round(RoundOutcome::Arrived(answers)) => {
+                    matches!(answers[..], [ArrivalAnswer::Waiting { .. }])
+                }
+                _ => false,
+            };
+            assert!(answers.iter().all(waits), "{answers:?}");
+        }
+    };
+    play(&mut machine, 1_000);
+    let counts = machine.counts();
+    let info = measure(|| play(&mut machine, 99_000));
+    // One outcome is not acknowledged, then as now; its number has more digits.
+    assert!(info.bytes_current.abs() < 4_096, "{info:?}");
+    let after = machine.counts();
+    assert_eq!((after.leases, after.round_timers), (counts.leases, 0));
+    let ReadOutcome::Rounds(open) = machine.read(&Read::Rounds { scope: Scope::default() }).outcome
+    else {
+        panic!("the run is gone");
+    };
+    assert!(open.is_empty(), "{open:?}");
+    let closed = |generation| {
+        let read = Read::Closed { scope: Scope::default(), generation, payloads: false };
+        matches!(machine.read(&read).outcome, ReadOutcome::Closed(_))
+    };
+    assert!(closed(100_000) && !closed(99_999));
+}

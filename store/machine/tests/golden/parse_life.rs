@@ -1,0 +1,255 @@
+//! How scripts write commands and questions on leases, processes and rounds.
+//!
+//! A life is `PROCESS.INCARNATION`, a call of it `0.1#3`, and as an arrival
+//! `0.1#3^2=payload` (acknowledging all below 2). The terms of a round are
+//! words before its arrivals; see [`terms`].
+
+use holdfast_api::*;
+
+use super::{Words, number};
+
+pub(super) fn command(verb: &str, scope: &Scope, words: &mut Words<'_>) -> Option<Command> {
+    Some(match verb {
+        "lease" => Command::Lease(lease(scope, words)),
+        "register" => Command::Process(register(words)),
+        "end" => Command::Process(end(words)),
+        "remove" => {
+            let (process, incarnation) = life(words.next());
+            let (scope, reason) = (scope.clone(), text(&words.blob()));
+            let command = ProcessCommand::Remove { scope, process, incarnation, reason };
+            Command::Process(command)
+        }
+        "arrive" => {
+            let (lease, round) = (words.number(), words.blob());
+            let terms = terms(words);
+            let arrivals = rest(words, arrival);
+            Command::Round(RoundCommand::Arrive { lease, round, terms: Box::new(terms), arrivals })
+        }
+        "withdraw" => {
+            let lease = words.number();
+            Command::Round(RoundCommand::Withdraw { lease, calls: rest(words, call) })
+        }
+        "acknowledge" => {
+            let lease = words.number();
+            Command::Round(RoundCommand::Acknowledge { lease, calls: rest(words, call) })
+        }
+        "deadline" => {
+            let (scope, round) = (scope.clone(), words.blob());
+            let (generation, at) = (words.number(), words.number());
+            Command::Round(RoundCommand::Deadline { scope, round, generation, at })
+        }
+        _ => return None,
+    })
+}
+
+pub(super) fn read(verb: &str, scope: &Scope, words: &mut Words<'_>) -> Option<Read> {
+    let scope = scope.clone();
+    Some(match verb {
+        "processes" => {
+            let after = words.prefixed("after=").map(|word| number(word) as ProcessId);
+            let limit = words.prefixed("limit=").map_or(0, number);
+            Read::Processes { scope, after, limit }
+        }
+        "rounds" => Read::Rounds { scope },
+        "closed" => {
+            let generation = words.number();
+            let payloads = words.prefixed("payloads").is_some();
+            Read::Closed { scope, generation, payloads }
+        }
+        "iteration" => {
+            let asks = words.maybe().map(life);
+            let process = asks.map(|(process, _)| process);
+            let incarnation = asks.map_or(0, |(_, incarnation)| incarnation);
+            Read::Iteration { scope, process, incarnation }
+        }
+        "events" => {
+            let after = words.prefixed("after=").map_or(0, number);
+            let limit = words.prefixed("limit=").map_or(0, number);
+            Read::Events { job: scope.job, after, limit }
+        }
+        "feed" => {
+            let lease = words.number();
+            let since = words.prefixed("since=").map_or(0, number);
+            let have = words.prefixed("have=").map_or(Vec::new(), numbers);
+            Read::Feed { lease, since, have }
+        }
+        "plan" => {
+            let (mut without_hosts, mut without) = (Vec::new(), Vec::new());
+            while let Some(host) = words.prefixed("host=") {
+                without_hosts.push(host.to_owned());
+            }
+            while let Some(process) = words.prefixed("p=") {
+                without.push(number(process) as ProcessId);
+            }
+            Read::Plan { scope, without_hosts, without }
+        }
+        _ => return None,
+    })
+}
+
+/// `lease grant NONCE HOST TTL`, `lease expire LEASE DEADLINE`, and so on.
+fn lease(scope: &Scope, words: &mut Words<'_>) -> LeaseCommand {
+    match words.next() {
+        "grant" => LeaseCommand::Grant {
+            scope: scope.clone(),
+            nonce: Nonce(words.number(), 0),
+            host: text(&words.blob()),
+            ttl_ms: words.number(),
+        },
+        "keep-alive" => LeaseCommand::KeepAlive { lease: words.number() },
+        "revoke" => LeaseCommand::Revoke { lease: words.number() },
+        "expire" => LeaseCommand::Expire { lease: words.number(), deadline: words.number() },
+        other => panic!("there is no lease command {other}"),
+    }
+}
+
+/// `register LEASE NONCE [p=N] [replaces=I] [takeover] [standby] [LABEL=VALUE …]`
+fn register(words: &mut Words<'_>) -> ProcessCommand {
+    let (lease, nonce) = (words.number(), Nonce(words.number(), 0));
+    let process = words.prefixed("p=").map(|word| number(word) as ProcessId);
+    let replaces = words.prefixed("replaces=").map_or(0, number);
+    let takeover = words.prefixed("takeover").is_some();
+    let role = match words.prefixed("standby") {
+        Some(_) => Role::Standby,
+        None => Role::Active,
+    };
+    let labels = rest(words, |word| {
+        let (label, value) = word.split_once('=').expect("a label and its value");
+        (label.to_owned(), text(&super::blob(value)))
+    });
+    let labels = labels.into_iter().collect();
+    ProcessCommand::Register { lease, process, nonce, replaces, takeover, role, labels }
+}
+
+/// `end LEASE LIFE CAUSE …`
+fn end(words: &mut Words<'_>) -> ProcessCommand {
+    let lease = words.number();
+    let mut ends = Vec::new();
+    while let Some(who) = words.maybe() {
+        let (process, incarnation) = life(who);
+        ends.push(ProcessEnd { process, incarnation, cause: cause(words.next()) });
+    }
+    ProcessCommand::End { lease, ends }
+}
+
+fn cause(word: &str) -> Cause {
+    let (what, detail) = word.split_once('=').unwrap_or((word, "0"));
+    match what {
+        "left" => Cause::Left,
+        "gone" => Cause::Gone,
+        "exited" => Cause::Exited { code: detail.parse().unwrap() },
+        "signaled" => Cause::Signaled { signal: detail.parse().unwrap() },
+        "unresponsive" => Cause::Unresponsive { silent_ms: number(detail) },
+        "removed" => Cause::Removed { reason: text(&super::blob(detail)) },
+        other => panic!("there is no cause {other}"),
+    }
+}
+
+/// `among=0,1 quorum=MIN..MAX/SETTLE world=N members_min=N last_call=MS
+/// require-all fail=MS evict=MS`, then what is made of it: `vote=RULE[/BASE]`,
+/// `block`, or `advance` with `active_min=N restarts_max=N` and any number of
+/// `step=…`; see [`assignment`].
+fn terms(words: &mut Words<'_>) -> Terms {
+    let mut terms = Terms::default();
+    while let Some(word) = words.0.front().copied().filter(|word| !is_call(word)) {
+        words.next();
+        let (term, value) = word.split_once('=').unwrap_or((word, ""));
+        let deadline = |then| Some(Deadline { after_ms: number(value), then });
+        match term {
+            "among" => {
+                let set = numbers(value).into_iter().map(|process| process as ProcessId);
+                terms.among = Among::Set(set.collect());
+            }
+            "quorum" => terms.rule = quorum(value),
+            "world" => terms.world = number(value) as u32,
+            "members_min" => terms.members_min = number(value) as u32,
+            "last_call" => terms.last_call_ms = number(value),
+            "require-all" => terms.require_all = true,
+            "fail" => terms.deadline = deadline(AtDeadline::Fail),
+            "evict" => terms.deadline = deadline(AtDeadline::Evict),
+            "block" => terms.conclusion = Conclusion::Block,
+            "vote" => terms.conclusion = vote(value),
+            "advance" => terms.conclusion = advance(words),
+            other => panic!("there is no term {other}"),
+        }
+    }
+    terms
+}
+
+fn quorum(value: &str) -> Rule {
+    let (bounds, settle) = value.split_once('/').unwrap_or((value, "0"));
+    let (min, max) = bounds.split_once("..").expect("min..max");
+    Rule::Quorum { min: number(min) as u32, max: number(max) as u32, settle_ms: number(settle) }
+}
+
+fn vote(value: &str) -> Conclusion {
+    let (rule, base) = value.split_once('/').unwrap_or((value, ""));
+    let rule = match rule {
+        "and" => VoteRule::And,
+        "unanimous" => VoteRule::Unanimous,
+        "plurality" => VoteRule::Plurality,
+        other => panic!("there is no vote {other}"),
+    };
+    Conclusion::Vote { rule, base: (!base.is_empty()).then(|| number(base)) }
+}
+
+fn advance(words: &mut Words<'_>) -> Conclusion {
+    let active_min = words.prefixed("active_min=").map_or(0, number) as u32;
+    let restarts_max = words.prefixed("restarts_max=").map_or(0, number) as u32;
+    let mut steps = Vec::new();
+    while let Some(step) = words.prefixed("step=") {
+        steps.push(assignment(step));
+    }
+    Conclusion::Advance { assignment: steps, active_min, restarts_max }
+}
+
+/// `shift`, `fill`, `grouped:LABEL:MIN:MAX`, `most:N`, `divisible:N`.
+fn assignment(word: &str) -> AssignmentStep {
+    let parts: Vec<_> = word.split(':').collect();
+    match parts[..] {
+        ["shift"] => AssignmentStep::Shift,
+        ["fill"] => AssignmentStep::FillGaps,
+        ["grouped", label, min, max] => AssignmentStep::FilterGrouped {
+            label: label.to_owned(),
+            min: number(min) as u32,
+            max: number(max) as u32,
+        },
+        ["most", max] => AssignmentStep::MaxActive { max: number(max) as u32 },
+        ["divisible", by] => AssignmentStep::DivisibleBy { divisor: number(by) as u32 },
+        _ => panic!("there is no step {word}"),
+    }
+}
+
+fn is_call(word: &str) -> bool {
+    word.split_once('#').is_some_and(|(who, _)| who.contains('.'))
+}
+
+fn arrival(word: &str) -> Arrival {
+    let (who, payload) = word.split_once('=').unwrap_or((word, ""));
+    let (who, ack) = who.split_once('^').unwrap_or((who, "0"));
+    let CallId { process, incarnation, call } = call(who);
+    Arrival { process, incarnation, call, ack: number(ack), payload: super::blob(payload) }
+}
+
+fn call(word: &str) -> CallId {
+    let (who, call) = word.split_once('#').expect("a call is LIFE#NUMBER");
+    let (process, incarnation) = life(who);
+    CallId { process, incarnation, call: number(call) }
+}
+
+fn life(word: &str) -> (ProcessId, Incarnation) {
+    let (process, incarnation) = word.split_once('.').expect("a life is PROCESS.INCARNATION");
+    (number(process) as ProcessId, number(incarnation))
+}
+
+fn numbers(word: &str) -> Vec<u64> {
+    word.split(',').filter(|word| !word.is_empty()).map(number).collect()
+}
+
+fn rest<T>(words: &mut Words<'_>, one: impl Fn(&str) -> T) -> Vec<T> {
+    std::iter::from_fn(|| words.maybe()).map(one).collect()
+}
+
+fn text(blob: &Blob) -> String {
+    String::from_utf8(blob.as_bytes().to_vec()).unwrap()
+}

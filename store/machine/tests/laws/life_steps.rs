@@ -1,0 +1,367 @@
+//! Random commands on leases, processes and rounds that know what there is:
+//! most of them name a lease, a life and a call that exist, some do not.
+
+use std::collections::BTreeMap;
+
+use holdfast_api::*;
+use holdfast_machine::Machine;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// The job in which they live.
+pub const JOB: &str = "a";
+
+/// What to do, before it is known with whom.
+#[derive(Debug, Clone)]
+enum Step {
+    Grant {
+        host: u64,
+        ttl_ms: u64,
+    },
+    /// All leases are renewed but this one.
+    KeepAlive {
+        but: usize,
+    },
+    Revoke {
+        lease: usize,
+    },
+    Register {
+        lease: usize,
+        process: u32,
+        nonce: u64,
+        role: Role,
+        takeover: bool,
+        stale: bool,
+    },
+    End {
+        lease: usize,
+        who: u8,
+        code: i32,
+    },
+    Remove {
+        process: u32,
+    },
+    Arrive {
+        lease: usize,
+        who: u8,
+        round: usize,
+        terms: usize,
+        call: Call,
+        payload: usize,
+    },
+    /// Everybody arrives but these.
+    Gather {
+        but: u8,
+        round: usize,
+    },
+    Withdraw {
+        process: u32,
+        behind: u64,
+    },
+    Acknowledge {
+        process: u32,
+        behind: u64,
+    },
+    /// What the leader would propose.
+    Due {
+        max: usize,
+    },
+    /// A copy of an earlier command comes late.
+    Replay {
+        which: prop::sample::Index,
+    },
+    Other(Box<Proposal>),
+}
+
+/// Which call an arrival makes, and what it acknowledges.
+#[derive(Debug, Clone, Copy)]
+struct Call {
+    again: bool,
+    acknowledges: bool,
+}
+
+/// Entries in which processes live, mixed with these other commands.
+pub fn entries(
+    max: usize,
+    others: impl Strategy<Value = Proposal> + 'static,
+) -> impl Strategy<Value = Vec<Entry>> {
+    let other = others.prop_map(|other| Step::Other(Box::new(other))).boxed();
+    let step = prop_oneof![12 => step(), 1 => other];
+    // Without its first entry, the level is reached later or never.
+    (0u8..8, vec((0u64..400, vec(step, 0..4)), 1..max)).prop_map(|(late, steps)| {
+        let mut resolver = Resolver::default();
+        let mut entries = Vec::new();
+        if late > 0 {
+            let level = Command::Cluster(ClusterCommand::SetFeatureLevel { level: 3 });
+            entries.push(resolver.apply(0, vec![plain(level)]));
+        }
+        let mut time = 0;
+        let mut commands = Vec::new();
+        for host in 0..3 {
+            let grant = Step::Grant { host, ttl_ms: 2_000 };
+            commands.extend(resolver.resolve(&grant));
+        }
+        entries.push(resolver.apply(time, commands));
+        let first = (0u32..4).flat_map(|process| {
+            let role = if process == 3 { Role::Standby } else { Role::Active };
+            let (lease, nonce) = (process as usize % 3, u64::from(process));
+            let (takeover, stale) = (false, false);
+            resolver.resolve(&Step::Register { lease, process, nonce, role, takeover, stale })
+        });
+        let first = first.collect();
+        entries.push(resolver.apply(time, first));
+        for (elapsed, steps) in steps {
+            time += elapsed;
+            let commands = steps.iter().flat_map(|step| resolver.resolve(step)).collect();
+            entries.push(resolver.apply(time, commands));
+        }
+        entries
+    })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let lease = || 0usize..4;
+    let role = prop_oneof![3 => Just(Role::Active), 1 => Just(Role::Standby)];
+    let call = (prop::bool::weighted(0.2), prop::bool::weighted(0.3))
+        .prop_map(|(again, acknowledges)| Call { again, acknowledges });
+    // Evictions take a minority that is late: rare, unless it is tried often.
+    let gathering = prop_oneof![1 => Just(3usize), 3 => 0usize..ROUNDS.len()];
+    let who = prop_oneof![3 => Just(255u8), 2 => any::<u8>()];
+    let terms = proptest::option::weighted(0.05, 0usize..ROUNDS.len());
+    prop_oneof![
+        1 => (0u64..6, 0u64..4_000).prop_map(|(host, ttl_ms)| Step::Grant { host, ttl_ms }),
+        6 => (0usize..8).prop_map(|but| Step::KeepAlive { but }),
+        1 => lease().prop_map(|lease| Step::Revoke { lease }),
+        8 => (lease(), 0u32..5, 0u64..40, role, prop::bool::weighted(0.2), prop::bool::weighted(0.1))
+            .prop_map(|(lease, process, nonce, role, takeover, stale)| {
+                Step::Register { lease, process, nonce, role, takeover, stale }
+            }),
+        4 => (lease(), any::<u8>(), 0i32..3)
+            .prop_map(|(lease, who, code)| Step::End { lease, who, code }),
+        1 => (0u32..5).prop_map(|process| Step::Remove { process }),
+        40 => (lease(), who, 0usize..ROUNDS.len(), terms, call, 0usize..6).prop_map(
+            |(lease, who, round, terms, call, payload)| {
+                let terms = terms.unwrap_or(round);
+                Step::Arrive { lease, who, round, terms, call, payload }
+            }
+        ),
+        25 => (prop_oneof![1 => Just(0u8), 1 => (0u8..5).prop_map(|one| 1 << one), 1 => any::<u8>()], gathering)
+            .prop_map(|(but, round)| Step::Gather { but, round }),
+        2 => (0u32..5, 0u64..3).prop_map(|(process, behind)| Step::Withdraw { process, behind }),
+        3 => (0u32..5, 0u64..3).prop_map(|(process, behind)| Step::Acknowledge { process, behind }),
+        14 => (1usize..4).prop_map(|max| Step::Due { max }),
+        3 => any::<prop::sample::Index>().prop_map(|which| Step::Replay { which }),
+    ]
+}
+
+/// Knows what there is, as somebody does who runs the machine.
+#[derive(Default)]
+struct Resolver {
+    machine: Machine,
+    time: LogTime,
+    leases: Vec<LeaseId>,
+    /// The latest call of each life.
+    calls: BTreeMap<(ProcessId, Incarnation), u64>,
+    sent: Vec<Proposal>,
+}
+
+fn plain(command: Command) -> Proposal {
+    Proposal { session: None, command }
+}
+
+pub fn scope() -> Scope {
+    Scope { job: JOB.parse().unwrap(), run: None }
+}
+
+/// Every process of the job's open run.
+pub fn processes(machine: &Machine) -> Vec<ProcessInfo> {
+    match machine.read(&Read::Processes { scope: scope(), after: None, limit: 0 }).outcome {
+        ReadOutcome::Processes { processes, .. } => processes,
+        ReadOutcome::Refused(_) => Vec::new(),
+        other => panic!("{other:?}"),
+    }
+}
+
+impl Resolver {
+    fn apply(&mut self, time: LogTime, commands: Vec<Proposal>) -> Entry {
+        self.time = self.time.max(time);
+        let entry = Entry { time: self.time, commands };
+        for answer in self.machine.apply(&entry).answers {
+            if let Outcome::Lease(LeaseOutcome::Granted { lease, .. }) = answer.outcome {
+                self.leases.retain(|known| *known != lease);
+                self.leases.insert(0, lease);
+            }
+        }
+        self.sent.extend(entry.commands.iter().cloned());
+        entry
+    }
+
+    fn lease(&self, which: usize) -> LeaseId {
+        self.leases.get(which).copied().unwrap_or(99)
+    }
+
+    fn resolve(&mut self, step: &Step) -> Vec<Proposal> {
+        let command = match step {
+            Step::Grant { host, ttl_ms } => Command::Lease(LeaseCommand::Grant {
+                scope: scope(),
+                nonce: Nonce(*host, self.sent.len() as u64 / 20),
+                host: format!("host{host}"),
+                ttl_ms: *ttl_ms,
+            }),
+            Step::KeepAlive { but } => {
+                let kept = self.leases.iter().enumerate().filter(|(place, _)| place != but);
+                let keep =
+                    |(_, lease): (usize, &LeaseId)| LeaseCommand::KeepAlive { lease: *lease };
+                return kept.map(keep).map(Command::Lease).map(plain).collect();
+            }
+            Step::Revoke { lease } => {
+                Command::Lease(LeaseCommand::Revoke { lease: self.lease(*lease) })
+            }
+            Step::Register { .. } | Step::End { .. } | Step::Remove { .. } => {
+                Command::Process(self.process(step))
+            }
+            Step::Arrive { .. } | Step::Withdraw { .. } | Step::Acknowledge { .. } => {
+                Command::Round(self.round(step))
+            }
+            Step::Gather { but, round } => {
+                let call = Call { again: false, acknowledges: true };
+                let (who, terms, payload) = (!but, *round, *round % 6);
+                let arrive =
+                    |lease| Step::Arrive { lease, who, round: *round, terms, call, payload };
+                let all: Vec<Step> = (0..self.leases.len().min(4)).map(arrive).collect();
+                return all.iter().flat_map(|step| self.resolve(step)).collect();
+            }
+            Step::Due { max } => {
+                return self.machine.due(self.time, *max).into_iter().map(plain).collect();
+            }
+            Step::Replay { which } if self.sent.is_empty() => {
+                let _ = which;
+                return Vec::new();
+            }
+            Step::Replay { which } => return vec![which.get(&self.sent).clone()],
+            Step::Other(proposal) => return vec![proposal.as_ref().clone()],
+        };
+        vec![plain(command)]
+    }
+
+    fn process(&self, step: &Step) -> ProcessCommand {
+        let infos = processes(&self.machine);
+        let known = |process: u32| infos.iter().find(|info| info.process == process);
+        match step {
+            Step::Register { lease, process, nonce, role, takeover, stale } => {
+                let current = known(*process).map_or(0, |info| info.incarnation);
+                ProcessCommand::Register {
+                    lease: self.lease(*lease),
+                    process: Some(*process),
+                    nonce: Nonce(*nonce, current),
+                    replaces: current.saturating_sub(u64::from(*stale)),
+                    takeover: *takeover,
+                    role: *role,
+                    labels: BTreeMap::from([("rack".to_owned(), (process % 2).to_string())]),
+                }
+            }
+            Step::End { lease, who, code } => {
+                let lease = self.lease(*lease);
+                let of_lease = infos.iter().filter(|info| info.lease == lease);
+                let ends = of_lease.filter(|info| who >> info.process & 1 == 1);
+                let cause = Cause::Exited { code: *code };
+                let ends = ends.map(|info| {
+                    let ProcessInfo { process, incarnation, .. } = *info;
+                    ProcessEnd { process, incarnation, cause: cause.clone() }
+                });
+                ProcessCommand::End { lease, ends: ends.collect() }
+            }
+            Step::Remove { process } => ProcessCommand::Remove {
+                scope: scope(),
+                process: *process,
+                incarnation: known(*process).map_or(7, |info| info.incarnation),
+                reason: "by hand".to_owned(),
+            },
+            other => unreachable!("{other:?} is no command on processes"),
+        }
+    }
+
+    fn round(&mut self, step: &Step) -> RoundCommand {
+        let infos = processes(&self.machine);
+        let caller = |process: u32, calls: &BTreeMap<_, u64>, behind: u64| {
+            let info = infos.iter().find(|info| info.process == process);
+            let (incarnation, lease) = info.map_or((1, 1), |info| (info.incarnation, info.lease));
+            let latest = calls.get(&(process, incarnation)).copied().unwrap_or(0);
+            let call = (latest + 1).saturating_sub(behind);
+            (lease, vec![CallId { process, incarnation, call }])
+        };
+        match step {
+            Step::Arrive { lease, who, round, terms, call, payload } => {
+                let lease = self.lease(*lease);
+                let here = infos.iter().filter(|info| who >> info.process & 1 == 1);
+                let of_lease = here.filter(|info| info.lease == lease || who % 16 == 0);
+                let mut arrivals = Vec::new();
+                for ProcessInfo { process, incarnation, .. } in of_lease {
+                    let latest = self.calls.entry((*process, *incarnation)).or_default();
+                    *latest += u64::from(!call.again || *latest == 0);
+                    let ack = if call.acknowledges { *latest } else { 0 };
+                    arrivals.push(Arrival {
+                        process: *process,
+                        incarnation: *incarnation,
+                        call: *latest,
+                        ack,
+                        payload: payload_of(*payload),
+                    });
+                }
+                let round = Blob::from(ROUNDS[*round]);
+                RoundCommand::Arrive { lease, round, terms: Box::new(terms_of(*terms)), arrivals }
+            }
+            Step::Withdraw { process, behind } => {
+                let (lease, calls) = caller(*process, &self.calls, *behind);
+                RoundCommand::Withdraw { lease, calls }
+            }
+            Step::Acknowledge { process, behind } => {
+                let (lease, calls) = caller(*process, &self.calls, *behind);
+                RoundCommand::Acknowledge { lease, calls }
+            }
+            other => unreachable!("{other:?} is no command on rounds"),
+        }
+    }
+}
+
+fn payload_of(which: usize) -> Blob {
+    Blob::from(["", "yes", "no", "1v", "none", "succeeded:1"][which])
+}
+
+/// A round for each kind of terms; now and then somebody comes on others.
+const ROUNDS: [&str; 11] =
+    ["all", "all/2", "fail", "evict", "go", "set", "pair", "join", "block", "vote", "base"];
+
+fn terms_of(which: usize) -> Terms {
+    let fail = Some(Deadline { after_ms: 300, then: AtDeadline::Fail });
+    let evict = Some(Deadline { after_ms: 300, then: AtDeadline::Evict });
+    let plain = Terms::default();
+    match ROUNDS[which] {
+        "fail" => Terms { deadline: fail, ..plain },
+        "evict" => Terms { deadline: evict, ..plain },
+        "go" => {
+            let conclusion = Conclusion::Advance {
+                assignment: vec![AssignmentStep::MaxActive { max: 3 }],
+                active_min: 1,
+                restarts_max: 4,
+            };
+            Terms { conclusion, world: 3, members_min: 1, last_call_ms: 300, ..plain }
+        }
+        "set" => Terms { among: Among::Set(vec![0, 1, 2]), deadline: fail, ..plain },
+        "pair" => Terms { among: Among::Set(vec![1, 3]), require_all: true, ..plain },
+        "join" => {
+            let rule = Rule::Quorum { min: 1, max: 2, settle_ms: 300 };
+            Terms { rule, deadline: fail, ..plain }
+        }
+        "block" => Terms { conclusion: Conclusion::Block, ..plain },
+        "vote" => {
+            let conclusion = Conclusion::Vote { rule: VoteRule::Plurality, base: None };
+            Terms { conclusion, members_min: 2, world: 3, ..plain }
+        }
+        "base" => {
+            let conclusion = Conclusion::Vote { rule: VoteRule::And, base: Some(2) };
+            Terms { conclusion, ..plain }
+        }
+        _ => plain,
+    }
+}

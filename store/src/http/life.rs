@@ -1,0 +1,457 @@
+//! Leases, processes and rounds as JSON.
+//!
+//! A command's body is the command itself, as the stream and the log carry it;
+//! its answer is the outcome beside the revision.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use holdfast_api::name::default_name;
+use holdfast_api::{
+    Closed, Code, Command, Event, Feed, Generation, Incarnation, IterationInfo, LeaseCommand,
+    LeaseId, LeaseOutcome, Name, Outcome, Problem, ProcessCommand, ProcessId, ProcessInfo,
+    ProcessOutcome, Read, ReadOutcome, Revision, RoundCommand, RoundInfo, RoundOutcome, Scope,
+};
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+use utoipa::ToSchema;
+
+use super::App;
+use super::kv::{Mark, Seen, ask, commit, unfitting_read};
+use super::problem::extract::{Body, InSession, Params, SessionHeaders};
+use super::problem::{ChangeProblems, Failure, ReadProblems};
+
+/// Longest time that a feed waits for something to tell.
+const FEED_TIME_MAX: Duration = Duration::from_secs(600);
+
+/// How long a feed waits that does not say.
+const FEED_TIME_DEFAULT_MS: u64 = 30_000;
+
+type Answered<T> = Result<Json<T>, Failure>;
+
+/// What a lease command came to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LeaseAnswer {
+    /// The outcome.
+    pub outcome: LeaseOutcome,
+    /// When.
+    #[serde(flatten)]
+    pub mark: Mark,
+}
+
+/// What a process command came to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ProcessAnswer {
+    /// The outcome.
+    pub outcome: ProcessOutcome,
+    /// When.
+    #[serde(flatten)]
+    pub mark: Mark,
+}
+
+/// What a round command came to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RoundAnswer {
+    /// The outcome.
+    pub outcome: RoundOutcome,
+    /// When.
+    #[serde(flatten)]
+    pub mark: Mark,
+}
+
+/// Grants, renews or ends a lease. Only the leader expires one.
+#[utoipa::path(
+    post, path = "/v1/lease", operation_id = "lease", tag = "processes",
+    params(SessionHeaders), request_body = LeaseCommand,
+    responses((status = 200, description = "The outcome", body = LeaseAnswer), ChangeProblems)
+)]
+pub async fn lease(
+    State(app): State<App>,
+    InSession(session): InSession,
+    Body(command): Body<LeaseCommand>,
+) -> Answered<LeaseAnswer> {
+    let fitting = |outcome: &Outcome, mark| match outcome {
+        Outcome::Lease(outcome) => Some(LeaseAnswer { outcome: outcome.clone(), mark }),
+        _ => None,
+    };
+    commit(&app, session, Command::Lease(command), fitting).await
+}
+
+/// Registers a process, or ends some.
+#[utoipa::path(
+    post, path = "/v1/process", operation_id = "process", tag = "processes",
+    params(SessionHeaders), request_body = ProcessCommand,
+    responses((status = 200, description = "The outcome", body = ProcessAnswer), ChangeProblems)
+)]
+pub async fn process(
+    State(app): State<App>,
+    InSession(session): InSession,
+    Body(command): Body<ProcessCommand>,
+) -> Answered<ProcessAnswer> {
+    let fitting = |outcome: &Outcome, mark| match outcome {
+        Outcome::Process(outcome) => Some(ProcessAnswer { outcome: outcome.clone(), mark }),
+        _ => None,
+    };
+    commit(&app, session, Command::Process(command), fitting).await
+}
+
+/// Arrives at a round, withdraws, or acknowledges. Nothing waits here: what an
+/// arrival came to is in the feed of its lease.
+#[utoipa::path(
+    post, path = "/v1/round", operation_id = "round", tag = "processes",
+    params(SessionHeaders), request_body = RoundCommand,
+    responses((status = 200, description = "The outcome", body = RoundAnswer), ChangeProblems)
+)]
+pub async fn round(
+    State(app): State<App>,
+    InSession(session): InSession,
+    Body(command): Body<RoundCommand>,
+) -> Answered<RoundAnswer> {
+    let fitting = |outcome: &Outcome, mark| match outcome {
+        Outcome::Round(outcome) => Some(RoundAnswer { outcome: outcome.clone(), mark }),
+        _ => None,
+    };
+    commit(&app, session, Command::Round(command), fitting).await
+}
+
+/// A lease's feed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FeedRequest {
+    /// The lease.
+    pub lease: LeaseId,
+    /// Only what was decided behind this revision: `upto` of the answer before.
+    #[serde(default)]
+    pub since: Revision,
+    /// Generations whose members the reader has: `same_as` of earlier answers.
+    #[serde(default)]
+    pub have: Vec<Generation>,
+    /// How long to wait if there is nothing yet, in milliseconds; at most
+    /// 600000.
+    #[serde(default = "feed_time_default")]
+    pub timeout_ms: u64,
+}
+
+fn feed_time_default() -> u64 {
+    FEED_TIME_DEFAULT_MS
+}
+
+/// What a lease has to tell its holder.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FeedAnswer {
+    /// Maybe empty, when the time was over.
+    pub feed: Feed,
+    /// When it was so.
+    #[serde(flatten)]
+    pub seen: Seen,
+}
+
+/// Waits for what a lease has to tell its holder: decided calls, closed
+/// rounds, ended processes.
+#[utoipa::path(
+    post, path = "/v1/feed", operation_id = "feed", tag = "processes", request_body = FeedRequest,
+    responses((status = 200, description = "What was decided, or nothing in time", body = FeedAnswer), ReadProblems)
+)]
+pub async fn feed(
+    State(app): State<App>,
+    Body(FeedRequest { lease, since, have, timeout_ms }): Body<FeedRequest>,
+) -> Answered<FeedAnswer> {
+    let limit = Duration::from_millis(timeout_ms);
+    if limit > FEED_TIME_MAX {
+        let message = format!("timeout_ms is at most {}", FEED_TIME_MAX.as_millis());
+        return Err(Failure::invalid(StatusCode::BAD_REQUEST, message));
+    }
+    let (tell, told) = oneshot::channel();
+    let parked = app.node()?.await_feed(lease, since, Box::new(|result| drop(tell.send(result))));
+    match tokio::time::timeout(limit, told).await {
+        Ok(Ok(result)) => result?,
+        Ok(Err(_)) => {
+            let message = "this node is stopping; retry elsewhere";
+            return Err(Problem::retryable(Code::Unavailable, message).into());
+        }
+        Err(_) => {}
+    }
+    drop(parked);
+    match ask(&app, Read::Feed { lease, since, have }, false).await? {
+        (ReadOutcome::Feed(feed), seen) => Ok(Json(FeedAnswer { feed, seen })),
+        (other, _) => Err(unfitting_read(&other)),
+    }
+}
+
+/// A run to ask about.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct RunParams {
+    /// The job; `default` when left out.
+    #[serde(default = "default_name")]
+    #[param(value_type = Option<String>)]
+    pub job: Name,
+    /// The run; the open one when left out.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    pub run: Option<Name>,
+    /// Answer from this node's own state, however old.
+    #[serde(default)]
+    pub stale: bool,
+}
+
+/// A page of a run's processes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct ProcessesParams {
+    /// The job; `default` when left out.
+    #[serde(default = "default_name")]
+    #[param(value_type = Option<String>)]
+    pub job: Name,
+    /// The run; the open one when left out.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    pub run: Option<Name>,
+    /// Only processes behind this one: the `next` of the page before.
+    #[serde(default)]
+    pub after: Option<ProcessId>,
+    /// Most wanted; 0 = as many as the limits allow.
+    #[serde(default)]
+    pub limit: u64,
+    /// Answer from this node's own state, however old.
+    #[serde(default)]
+    pub stale: bool,
+}
+
+/// Processes of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ProcessesAnswer {
+    /// In order of their numbers; each in its latest life.
+    pub processes: Vec<ProcessInfo>,
+    /// Pass as `after` to go on; null at the end.
+    pub next: Option<ProcessId>,
+    /// When it was so.
+    #[serde(flatten)]
+    pub seen: Seen,
+}
+
+/// The processes of a run, ended ones included.
+#[utoipa::path(
+    get, path = "/v1/processes", operation_id = "processes", tag = "processes",
+    params(ProcessesParams),
+    responses((status = 200, description = "A page of them", body = ProcessesAnswer), ReadProblems)
+)]
+pub async fn processes(
+    State(app): State<App>,
+    Params(params): Params<ProcessesParams>,
+) -> Answered<ProcessesAnswer> {
+    let ProcessesParams { job, run, after, limit, stale } = params;
+    let read = Read::Processes { scope: Scope { job, run }, after, limit };
+    match ask(&app, read, stale).await? {
+        (ReadOutcome::Processes { processes, next }, seen) => {
+            Ok(Json(ProcessesAnswer { processes, next, seen }))
+        }
+        (other, _) => Err(unfitting_read(&other)),
+    }
+}
+
+/// Rounds that gather.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RoundsAnswer {
+    /// In byte order of their names.
+    pub rounds: Vec<RoundInfo>,
+    /// When it was so.
+    #[serde(flatten)]
+    pub seen: Seen,
+}
+
+/// The rounds of a run that gather, and whom each of them waits for.
+#[utoipa::path(
+    get, path = "/v1/rounds", operation_id = "rounds", tag = "processes", params(RunParams),
+    responses((status = 200, description = "The rounds", body = RoundsAnswer), ReadProblems)
+)]
+pub async fn rounds(
+    State(app): State<App>,
+    Params(RunParams { job, run, stale }): Params<RunParams>,
+) -> Answered<RoundsAnswer> {
+    match ask(&app, Read::Rounds { scope: Scope { job, run } }, stale).await? {
+        (ReadOutcome::Rounds(rounds), seen) => Ok(Json(RoundsAnswer { rounds, seen })),
+        (other, _) => Err(unfitting_read(&other)),
+    }
+}
+
+/// A closed round to ask for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct ClosedParams {
+    /// The job; `default` when left out.
+    #[serde(default = "default_name")]
+    #[param(value_type = Option<String>)]
+    pub job: Name,
+    /// The run; the open one when left out.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    pub run: Option<Name>,
+    /// The generation.
+    pub generation: Generation,
+    /// With what the members brought.
+    #[serde(default)]
+    pub payloads: bool,
+    /// Answer from this node's own state, however old.
+    #[serde(default)]
+    pub stale: bool,
+}
+
+/// A round that closed, or would close.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ClosedAnswer {
+    /// It, with its members.
+    pub closed: Closed,
+    /// When it was so.
+    #[serde(flatten)]
+    pub seen: Seen,
+}
+
+async fn ask_closed(app: &App, read: Read, stale: bool) -> Answered<ClosedAnswer> {
+    match ask(app, read, stale).await? {
+        (ReadOutcome::Closed(closed), seen) => Ok(Json(ClosedAnswer { closed: *closed, seen })),
+        (other, _) => Err(unfitting_read(&other)),
+    }
+}
+
+/// A closed round, while some member has not acknowledged it.
+#[utoipa::path(
+    get, path = "/v1/closed", operation_id = "closed", tag = "processes", params(ClosedParams),
+    responses((status = 200, description = "The round", body = ClosedAnswer), ReadProblems)
+)]
+pub async fn closed(
+    State(app): State<App>,
+    Params(params): Params<ClosedParams>,
+) -> Answered<ClosedAnswer> {
+    let ClosedParams { job, run, generation, payloads, stale } = params;
+    ask_closed(&app, Read::Closed { scope: Scope { job, run }, generation, payloads }, stale).await
+}
+
+/// What to think away.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PlanRequest {
+    /// The run.
+    #[serde(flatten)]
+    pub scope: Scope,
+    /// Hosts that would be lost.
+    #[serde(default)]
+    pub without_hosts: Vec<String>,
+    /// Processes that would be lost.
+    #[serde(default)]
+    pub without: Vec<ProcessId>,
+}
+
+/// What the next advance would give if these were lost now. Changes nothing.
+#[utoipa::path(
+    post, path = "/v1/plan", operation_id = "plan", tag = "processes", request_body = PlanRequest,
+    responses((status = 200, description = "The iteration that would begin", body = ClosedAnswer), ReadProblems)
+)]
+pub async fn plan(
+    State(app): State<App>,
+    Body(PlanRequest { scope, without_hosts, without }): Body<PlanRequest>,
+) -> Answered<ClosedAnswer> {
+    ask_closed(&app, Read::Plan { scope, without_hosts, without }, false).await
+}
+
+/// Who asks for the iteration.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct IterationParams {
+    /// The job; `default` when left out.
+    #[serde(default = "default_name")]
+    #[param(value_type = Option<String>)]
+    pub job: Name,
+    /// The run; the open one when left out.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    pub run: Option<Name>,
+    /// Who asks, for `member`.
+    #[serde(default)]
+    pub process: Option<ProcessId>,
+    /// Which of its lives.
+    #[serde(default)]
+    pub incarnation: Incarnation,
+    /// Answer from this node's own state, however old.
+    #[serde(default)]
+    pub stale: bool,
+}
+
+/// The latest iteration.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct IterationAnswer {
+    /// It.
+    #[serde(flatten)]
+    pub iteration: IterationInfo,
+    /// When it was so.
+    #[serde(flatten)]
+    pub seen: Seen,
+}
+
+/// The job's latest iteration. Waits for nobody and advances nothing.
+#[utoipa::path(
+    get, path = "/v1/iteration", operation_id = "iteration", tag = "processes",
+    params(IterationParams),
+    responses((status = 200, description = "The iteration", body = IterationAnswer), ReadProblems)
+)]
+pub async fn iteration(
+    State(app): State<App>,
+    Params(params): Params<IterationParams>,
+) -> Answered<IterationAnswer> {
+    let IterationParams { job, run, process, incarnation, stale } = params;
+    let read = Read::Iteration { scope: Scope { job, run }, process, incarnation };
+    match ask(&app, read, stale).await? {
+        (ReadOutcome::Iteration(iteration), seen) => Ok(Json(IterationAnswer { iteration, seen })),
+        (other, _) => Err(unfitting_read(&other)),
+    }
+}
+
+/// Which events.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct EventsParams {
+    /// The job; `default` when left out.
+    #[serde(default = "default_name")]
+    #[param(value_type = Option<String>)]
+    pub job: Name,
+    /// Only events behind this revision: the `upto` of the page before.
+    #[serde(default)]
+    pub after: Revision,
+    /// Most wanted; 0 = as many as the limits allow.
+    #[serde(default)]
+    pub limit: u64,
+    /// Answer from this node's own state, however old.
+    #[serde(default)]
+    pub stale: bool,
+}
+
+/// Events of a job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct EventsAnswer {
+    /// Oldest first.
+    pub events: Vec<Event>,
+    /// Events up to this revision are no longer kept.
+    pub compacted: Revision,
+    /// Pass as `after` to go on.
+    pub upto: Revision,
+    /// When it was so.
+    #[serde(flatten)]
+    pub seen: Seen,
+}
+
+/// What happened to the processes and rounds of a job, in the order of the log.
+#[utoipa::path(
+    get, path = "/v1/events", operation_id = "events", tag = "processes", params(EventsParams),
+    responses((status = 200, description = "A page of them", body = EventsAnswer), ReadProblems)
+)]
+pub async fn events(
+    State(app): State<App>,
+    Params(EventsParams { job, after, limit, stale }): Params<EventsParams>,
+) -> Answered<EventsAnswer> {
+    match ask(&app, Read::Events { job, after, limit }, stale).await? {
+        (ReadOutcome::Events { events, compacted, upto }, seen) => {
+            Ok(Json(EventsAnswer { events, compacted, upto, seen }))
+        }
+        (other, _) => Err(unfitting_read(&other)),
+    }
+}

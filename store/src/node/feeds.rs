@@ -1,0 +1,93 @@
+//! Feeds that have nothing to tell yet, parked on the leader: one for each
+//! agent, as a rule.
+
+use std::collections::HashMap;
+
+use holdfast_api::{LeaseId, Problem, Revision};
+use holdfast_machine::Machine;
+
+/// How it ends: there is something to read, or this node cannot tell. Called
+/// while the node holds its locks: it only sends.
+pub type Ended = Box<dyn FnOnce(Result<(), Problem>) + Send>;
+
+/// Identifies a parked feed.
+pub type FeedId = u64;
+
+/// What became of a registration.
+pub enum Registered {
+    /// There is something to read already; `ended` is handed back uncalled.
+    Ready(Ended),
+    /// Parked; `ended` will be called once.
+    Parked(FeedId),
+}
+
+/// All parked feeds of a node.
+#[derive(Default)]
+pub struct Feeds {
+    next: FeedId,
+    parked: HashMap<FeedId, (LeaseId, Ended)>,
+    by_lease: HashMap<LeaseId, Vec<FeedId>>,
+}
+
+impl Feeds {
+    /// Parks a feed unless there is something behind `since`. `machine` must
+    /// not move meanwhile: call it under the machine's read lock.
+    pub fn register(
+        &mut self,
+        machine: &Machine,
+        lease: LeaseId,
+        since: Revision,
+        ended: Ended,
+    ) -> Registered {
+        if machine.told(lease, since) {
+            return Registered::Ready(ended);
+        }
+        self.next += 1;
+        self.parked.insert(self.next, (lease, ended));
+        self.by_lease.entry(lease).or_default().push(self.next);
+        Registered::Parked(self.next)
+    }
+
+    /// Wakes who reads these leases' feeds.
+    pub fn told(&mut self, leases: &[LeaseId]) {
+        if self.parked.is_empty() {
+            return;
+        }
+        for lease in leases {
+            for id in self.by_lease.remove(lease).into_iter().flatten() {
+                if let Some((_, ended)) = self.parked.remove(&id) {
+                    ended(Ok(()));
+                }
+            }
+        }
+    }
+
+    /// Forgets a feed: its reader is gone.
+    pub fn cancel(&mut self, id: FeedId) {
+        let Some((lease, _)) = self.parked.remove(&id) else { return };
+        if let Some(ids) = self.by_lease.get_mut(&lease) {
+            ids.retain(|other| *other != id);
+            if ids.is_empty() {
+                self.by_lease.remove(&lease);
+            }
+        }
+    }
+
+    /// Ends all of them: this node leads no more.
+    pub fn end_all(&mut self, problem: &Problem) {
+        self.by_lease.clear();
+        for (_, (_, ended)) in self.parked.drain() {
+            ended(Err(problem.clone()));
+        }
+    }
+
+    /// How many are parked.
+    pub fn len(&self) -> usize {
+        self.parked.len()
+    }
+
+    /// Whether none is parked.
+    pub fn is_empty(&self) -> bool {
+        self.parked.is_empty()
+    }
+}

@@ -1,0 +1,273 @@
+//! The Python package, as its wheel: the verbs, a job that loses rank 0 and the
+//! store's leader at once, NVRx's in-process restart, and torchrun's rendezvous.
+
+use std::collections::BTreeMap;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use holdfast_tests::{Cluster, Script, binaries, python};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// The Python that `tests/prepare python` installed the wheel into; none, said
+/// aloud, where it could not be built.
+fn wheel_python() -> Option<PathBuf> {
+    let named = std::env::var_os("HOLDFAST_WHEEL_PYTHON").unwrap_or_default();
+    if named == "none" {
+        eprintln!("SKIPPED: `tests/prepare python` could not build the wheel on this machine");
+        return None;
+    }
+    assert!(!named.is_empty(), "run `tests/prepare python` and source target/environment");
+    Some(PathBuf::from(named))
+}
+
+/// Whether that Python can import a package; said aloud where it cannot.
+fn has(python: &Path, package: &str) -> bool {
+    let mut command = std::process::Command::new(python);
+    let code =
+        format!("import importlib.util as u, sys; sys.exit(u.find_spec('{package}') is None)");
+    let found = command.args(["-c", &code]).status().expect("the Python runs").success();
+    if !found {
+        eprintln!("SKIPPED: there is no {package} on this machine");
+    }
+    found
+}
+
+fn start(cluster: &mut Cluster, python: &Path, name: &str, arguments: &[&str]) -> Script {
+    let mut command = binaries::without_settings(python);
+    command.arg("-u").arg(python::script(name)).args(arguments);
+    command.env("HOLDFAST_STORE", cluster.list()).env("HOLDFAST_JOB", "train");
+    Script::start_command(cluster, &format!("{name}-{}", arguments.join("-")), command)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_verb_and_every_error() {
+    let Some(python) = wheel_python() else { return };
+    let mut cluster = Cluster::start(3).await;
+    let mut script = start(&mut cluster, &python, "job_verbs.py", &[]);
+    script.says("all good").await;
+    script.succeeds().await;
+}
+
+/// One line of `job_loop.py`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Iteration {
+    number: u64,
+    generation: u64,
+    rank: String,
+    world_size: u32,
+    members: String,
+}
+
+/// What one life of a process was told: in order, one after the other.
+#[derive(Debug, Default)]
+struct Told(Vec<Iteration>);
+
+impl Told {
+    async fn next(&mut self, script: &mut Script) -> Iteration {
+        let line = script.says("iteration ").await;
+        self.hear(&line)
+    }
+
+    fn hear(&mut self, line: &str) -> Iteration {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let [number, generation, rank, world_size, members] = fields[..] else {
+            panic!("not an iteration: {line}")
+        };
+        let heard = Iteration {
+            number: number.parse().expect("the program writes numbers"),
+            generation: generation.parse().expect("the program writes numbers"),
+            rank: rank.to_owned(),
+            world_size: world_size.parse().expect("the program writes numbers"),
+            members: members.to_owned(),
+        };
+        if let Some(before) = self.0.last() {
+            assert_eq!(heard.number, before.number + 1, "a member misses no iteration");
+            assert!(heard.generation > before.generation);
+        }
+        self.0.push(heard.clone());
+        heard
+    }
+
+    /// All that it says before it leaves.
+    async fn rest(&mut self, script: &mut Script) {
+        for line in script.says_all("left").await {
+            if let Some(text) = line.strip_prefix("iteration ") {
+                self.hear(text);
+            }
+        }
+    }
+
+    async fn until(
+        &mut self,
+        script: &mut Script,
+        found: impl Fn(&Iteration) -> bool,
+    ) -> Iteration {
+        loop {
+            let next = self.next(script).await;
+            if found(&next) {
+                return next;
+            }
+        }
+    }
+}
+
+/// Lease time of the processes in seconds.
+const TTL: &str = "2";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn survivors_of_rank_0_and_the_leader_go_on_and_take_it_back() {
+    let Some(python) = wheel_python() else { return };
+    let mut cluster = Cluster::start(3).await;
+    let mut ranks = Vec::new();
+    for rank in ["0", "1", "2", "3"] {
+        ranks.push((
+            start(&mut cluster, &python, "job_loop.py", &[rank, "4", TTL]),
+            Told::default(),
+        ));
+    }
+    for (script, told) in &mut ranks {
+        assert_eq!(told.next(script).await.world_size, 4, "the first one waits for the world");
+    }
+    let (mut killed, mut told_before) = ranks.remove(0);
+    let last_seen = told_before.next(&mut killed).await;
+    let leader = cluster.leader().await;
+    cluster.kill(leader);
+    killed.kill();
+
+    for (script, told) in &mut ranks {
+        let without = told.until(script, |next| next.world_size == 3).await;
+        assert!(without.number > last_seen.number, "{without:?}");
+        assert!(!without.members.starts_with("0:"), "{without:?}");
+    }
+    let mut back = start(&mut cluster, &python, "job_loop.py", &["0", "4", TTL, "again"]);
+    let incarnation: u64 = back.says("joined ").await.parse().unwrap();
+    let mut told_back = Told::default();
+    let first = told_back.next(&mut back).await;
+    assert_eq!((first.world_size, first.rank.as_str()), (4, "0"), "{first:?}");
+    assert!(first.members.starts_with(&format!("0:{incarnation},")), "{first:?}");
+    for (script, told) in &mut ranks {
+        told.until(script, |next| next.number == first.number).await;
+    }
+
+    ranks.push((back, told_back));
+    let mut all = told_before.0;
+    for (mut script, mut told) in ranks {
+        script.order("leave").await;
+        told.rest(&mut script).await;
+        script.succeeds().await;
+        all.extend(told.0);
+    }
+    let mut agreed = BTreeMap::new();
+    for Iteration { number, generation, world_size, members, .. } in all {
+        let heard = (generation, world_size, members);
+        let first = agreed.entry(number).or_insert_with(|| heard.clone());
+        assert_eq!(*first, heard, "all are told the same of iteration {number}");
+    }
+}
+
+/// Ranks under NVRx's in-process Wrapper, each under `holdfast-agent run`.
+async fn nvrx(fault: &str, survivors: &[&str]) {
+    let Some(python) = wheel_python() else { return };
+    if !has(&python, "nvidia_resiliency_ext") {
+        return;
+    }
+    let mut cluster = Cluster::start(3).await;
+    let mut ranks = BTreeMap::new();
+    let job = format!("nvrx-{}", cluster.port());
+    for rank in ["0", "1", "2"] {
+        let mut command = binaries::command("holdfast-agent");
+        command.args(["run", "--store", &cluster.list(), "--job", &job, "--run", "r", "--"]);
+        command.arg(&python).arg("-u").arg(python::script("nvrx_job.py")).args(["2000", fault]);
+        command.env("RANK", rank).env("WORLD_SIZE", "3").env("TORCH_CPP_LOG_LEVEL", "ERROR");
+        let script = Script::start_command(&mut cluster, &format!("nvrx-{rank}"), command);
+        ranks.insert(rank, script);
+    }
+    let (faulty, _) = fault.split_once(':').expect("a rank and a step");
+    ranks.get_mut(faulty).expect("a rank").says("fault").await;
+    let leader = cluster.leader().await;
+    cluster.kill(leader);
+    let world = survivors.len();
+    for (place, rank) in survivors.iter().enumerate() {
+        let mut script = ranks.remove(rank).expect("a rank");
+        script.says(&format!("started 1 {place} {world}")).await;
+        script.says("finished 2000").await;
+        script.succeeds().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nvrx_restarts_in_process_while_the_leader_is_killed() {
+    nvrx("1:500:raise", &["0", "1", "2"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nvrx_goes_on_without_rank_0_and_the_leader() {
+    nvrx("0:500:kill", &["1", "2"]).await;
+}
+
+/// A torchrun of its own host: its agent cannot meet those of the others.
+fn torchrun(cluster: &mut Cluster, python: &Path, node: &str, id: &str) -> Script {
+    let home = cluster.folder().join(format!("host-{node}"));
+    let checkpoints = cluster.folder().join("checkpoints");
+    for folder in [&home, &checkpoints] {
+        std::fs::create_dir_all(folder).expect("the folder for temporary files can be written");
+    }
+    std::fs::set_permissions(&home, Permissions::from_mode(0o700)).expect("it is ours");
+    let mut command = binaries::without_settings(python);
+    command.args(["-u", "-m", "torch.distributed.run", "--rdzv-backend=holdfast"]);
+    command.arg(format!("--rdzv-endpoint={}", cluster.list())).arg(format!("--rdzv-id={id}"));
+    command.args(["--rdzv-conf", "last_call_timeout=3,ttl=2", "--nnodes=1:2"]);
+    command.args(["--nproc-per-node=1", "--max-restarts=3"]);
+    command.arg(python::script("torchrun_rank.py")).arg(checkpoints);
+    command.env("HOLDFAST_AGENT", binaries::path("holdfast-agent"));
+    command.env("HOLDFAST_RUNTIME_DIR", home.join("agents")).env("TORCH_CPP_LOG_LEVEL", "ERROR");
+    Script::start_command(cluster, &format!("torchrun-{node}"), command)
+}
+
+/// What a rank says when it starts: rank, world, step, process id.
+async fn started(node: &mut Script) -> Vec<u32> {
+    let line = node.says("started ").await;
+    line.split(' ').map(|field| field.parse().expect("a number")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn torchruns_meet_again_when_the_first_node_and_the_leader_are_killed() {
+    let Some(python) = wheel_python() else { return };
+    if !has(&python, "torch") {
+        return;
+    }
+    let mut cluster = Cluster::start(3).await;
+    let mut nodes: Vec<Script> =
+        ["a", "b"].map(|node| torchrun(&mut cluster, &python, node, "elastic")).into();
+    let mut ranks = Vec::new();
+    for node in &mut nodes {
+        ranks.push(started(node).await);
+    }
+    let first = usize::from(ranks[0][0] != 0);
+    let mut killed = nodes.remove(first);
+    killed.says("step 10").await;
+    let leader = cluster.leader().await;
+    cluster.kill(leader);
+    killed.kill();
+    let rank = i32::try_from(ranks[first][3]).expect("a process id");
+    kill(Pid::from_raw(rank), Signal::SIGKILL).expect("the rank runs");
+
+    let mut survivor = nodes.remove(0);
+    let alone = started(&mut survivor).await;
+    assert_eq!(alone[..2], [0, 1], "rank 0 of 1");
+    assert!(alone[2] >= 9, "it goes on from the checkpoint: {alone:?}");
+
+    let mut back = torchrun(&mut cluster, &python, "c", "elastic");
+    let joined = started(&mut back).await;
+    let met = started(&mut survivor).await;
+    assert_eq!((joined[1], met[1]), (2, 2), "both are in a world of two: {joined:?}, {met:?}");
+    assert_eq!(joined[2], met[2], "from one and the same step");
+    assert!(joined[2] > alone[2], "nothing is done again from the start: {joined:?}");
+    std::fs::write(cluster.folder().join("checkpoints/stop"), "").expect("it can be written");
+    for mut node in [survivor, back] {
+        node.says("finished ").await;
+        node.succeeds().await;
+    }
+}

@@ -1,0 +1,39 @@
+"""Who is alive, the next iteration, votes and atomic blocks of a training job.
+
+Decided by a replicated store and by nobody else: there is no rank whose death ends it. ::
+
+    import holdfast
+
+    with holdfast.Job.join(world=4, members_min=2) as job:
+        while not done:
+            now = job.advance()               # who is alive, and with which rank
+            if now.members != before:         # somebody was lost, or came back
+                before = restart_from_checkpoint(now.rank, now.world_size)
+            train_some_steps()
+
+Works without PyTorch. ``holdfast.nvrx`` and ``holdfast.torchrun`` need it, and are imported by name.
+"""
+
+from ._errors import BlockFailed, Fenced, ForkedError, HoldfastError, Refused, RoundTimeout, Unavailable
+from ._holdfast import __version__
+from ._job import Job
+from ._types import Event, Fence, Iteration, Live, Member, Remark, Verdict
+
+__all__ = [
+    "BlockFailed",
+    "Event",
+    "Fence",
+    "Fenced",
+    "ForkedError",
+    "HoldfastError",
+    "Iteration",
+    "Job",
+    "Live",
+    "Member",
+    "Refused",
+    "Remark",
+    "RoundTimeout",
+    "Unavailable",
+    "Verdict",
+    "__version__",
+]

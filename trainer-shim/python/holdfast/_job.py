@@ -1,0 +1,324 @@
+"""A process's place in a job, and what it can say there."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import socket
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Literal, Optional, Union
+
+from . import _holdfast
+from ._errors import BlockFailed, Fenced, Refused
+from ._types import Event, Fence, Iteration, Live, Member, Verdict, members, remarks
+
+JOB_DEFAULT = "default"
+"""The job of a program that names none, as in all of Holdfast."""
+
+TTL_DEFAULT = 5.0
+PATIENCE_DEFAULT = 60.0
+
+_joined: weakref.WeakSet[Job] = weakref.WeakSet()
+
+
+class Job:
+    """One life of one process in a job. Made by :meth:`join`.
+
+    Verbs may be called from any thread. All of them release the GIL while they wait, and Ctrl-C ends
+    them. Without a ``timeout`` they wait as long as it takes, also while the store elects a new
+    leader; with one, in seconds, they raise :class:`~holdfast.RoundTimeout`, which names who was
+    missing. A call that timed out is withdrawn: calling again is a new call.
+
+    Rounds wait for *every* live active process. So let all processes of a job call the same verbs
+    in the same order, and let whoever comes late begin where the others come by again.
+    """
+
+    def __init__(self, process: _holdfast.Process, terms: dict[str, Any]) -> None:
+        """Use :meth:`join`."""
+        self._native = process
+        self._terms = terms
+        self._generation = 0
+        # Of each name: the generation that opened the block, and whether it succeeded here.
+        self._blocks: dict[str, tuple[int, bool]] = {}
+        self.process: int = process.process
+        """This process's number: its rank at the launch, as a rule."""
+        self.incarnation: int = process.incarnation
+        """This life of it: never used again."""
+        self.name, self.run = process.scope
+        _joined.add(self)
+
+    @classmethod
+    def join(
+        cls,
+        job: Optional[str] = None,
+        run: Optional[str] = None,
+        process: Union[int, Literal["any"], None] = None,
+        world: Optional[int] = None,
+        *,
+        members_min: int = 1,
+        last_call: float = 0.0,
+        evict_after: Optional[float] = None,
+        restarts_max: int = 0,
+        active_min: int = 1,
+        assignment: Sequence[Mapping[str, Any]] = (),
+        role: str = "active",
+        labels: Optional[Mapping[str, str]] = None,
+        takeover: bool = False,
+        open_run: bool = False,
+        store: Optional[str] = None,
+        token_file: Optional[Union[str, os.PathLike[str]]] = None,
+        host: Optional[str] = None,
+        ttl: float = TTL_DEFAULT,
+        timeout: float = PATIENCE_DEFAULT,
+    ) -> Job:
+        """Joins a job with a new life of this process.
+
+        Where these are not given: ``store`` (``host:port`` of nodes, separated by commas) is
+        ``HOLDFAST_STORE``; ``job`` is ``HOLDFAST_JOB``, else ``default``; ``run`` is ``HOLDFAST_RUN``,
+        else the job's open run, which is opened if there is none; ``token_file`` is
+        ``HOLDFAST_TOKEN_FILE``; ``process`` is ``RANK``, else the next number that is free, which ``"any"``
+        asks for in any case; ``world`` is ``WORLD_SIZE``.
+
+        ``world``: the first iteration waits for so many processes. ``members_min``: no iteration
+        has fewer. ``last_call``: seconds that an iteration waits for whoever was lost to come back.
+        ``evict_after``: seconds after which those who do not come are declared dead, if most are
+        there. ``restarts_max``, ``active_min``: when :attr:`Iteration.stop` is said. ``assignment``:
+        steps of the rank assignment, as in ``[{"divisible_by": {"divisor": 8}}]``. All of these are to
+        be the same in all processes: others are refused.
+
+        ``role``: ``"active"``, or ``"standby"``, a spare that waits in :meth:`advance` until it is
+        needed. ``labels``: what this process says of itself, for the rank assignment and for people.
+
+        ``ttl``: seconds without a sign of life after which this process counts as dead. Until then
+        a killed process of this number is still alive: joining waits for its end, at most ``timeout``
+        seconds, unless ``takeover`` says that it is to be replaced at once. ``open_run``: ``run`` is
+        opened if it is not the job's open one, which ends that.
+        """
+        if role not in ("active", "standby"):
+            raise Refused(f"role {role!r} is neither 'active' nor 'standby'", "invalid_request", False, "none")
+        store = store or os.environ.get("HOLDFAST_STORE")
+        if not store:
+            text = "no store: give store=, or set HOLDFAST_STORE to host:port of its nodes, separated by commas"
+            raise Refused(text, "invalid_request", False, "none")
+        token = token_file or os.environ.get("HOLDFAST_TOKEN_FILE") or None
+        wanted = {
+            "store": store,
+            "token_file": None if token is None else os.fspath(token),
+            "job": job or os.environ.get("HOLDFAST_JOB") or JOB_DEFAULT,
+            "run": run or os.environ.get("HOLDFAST_RUN") or None,
+            "host": host or socket.gethostname(),
+            "ttl": float(ttl),
+            "patience": float(timeout),
+            "process": _number("RANK") if process is None else None if process == "any" else process,
+            "standby": role == "standby",
+            "labels": dict(labels or {}),
+            "takeover": takeover,
+            "open_run": open_run,
+        }
+        terms = {
+            "world": (world if world is not None else _number("WORLD_SIZE")) or 0,
+            "members_min": members_min,
+            "last_call": float(last_call),
+            "assignment": json.dumps([dict(step) for step in assignment]),
+            "active_min": active_min,
+            "restarts_max": restarts_max,
+            "evict_after": None if evict_after is None else float(evict_after),
+        }
+        return cls(_holdfast.Process.join(wanted), terms)
+
+    def live_processes(self, name: str = "live", timeout: Optional[float] = None) -> Live:
+        """Who is alive: returns when every live active process has called with this name, and tells
+        all of them the same."""
+        return self._live(self._native.live_processes(name, timeout))
+
+    def advance(self, timeout: Optional[float] = None) -> Iteration:
+        """The next iteration of the job, with this process in it.
+
+        Returns when every live active process has called. Whoever starts early or comes late is in
+        the one that is open. ``rank`` is none for a process that has no place this time.
+        """
+        found = self._native.advance(self._terms, timeout)
+        for key in ("members", "promoted"):
+            found[key] = members(found[key])
+        found["ranks"], found["dropped"] = tuple(found["ranks"]), remarks(found["dropped"])
+        self._generation = max(self._generation, found["generation"])
+        return Iteration(**found)
+
+    def vote(
+        self,
+        tag: str,
+        value: Union[bool, str, bytes],
+        rule: str = "and",
+        base: Optional[int] = None,
+        *,
+        priority: int = 0,
+        timeout: Optional[float] = None,
+    ) -> Verdict:
+        """Votes with all live active processes; votes of other tags go on beside it.
+
+        ``rule``: ``"and"`` (``value`` is true or false; carried if all say true), ``"unanimous"`` (all
+        say the same value), ``"plurality"`` (lowest ``priority`` wins, then most votes, then the least
+        value; an empty value abstains). ``base``: a generation whose members all have to agree, so that
+        one that died since then makes it fail.
+        """
+        payload = _payload(value, rule, priority)
+        found = self._native.vote(tag, rule, payload, base, timeout)
+        found["against"] = remarks(found["against"])
+        return Verdict(**found)
+
+    @contextmanager
+    def atomic(self, name: str = "step", timeout: Optional[float] = None) -> Iterator[Live]:
+        """A block of work that succeeds for everybody or for nobody. ::
+
+            with job.atomic() as live:
+                ...
+
+        Entering closes the block before and opens this one, in one step that all live active
+        processes take together. The block before succeeded if every process that was in it is here,
+        in the same life, and ended it without an exception. If not, entering raises
+        :class:`~holdfast.BlockFailed`, in every process alike: undo the block before, and enter again.
+
+        An exception in the body goes on as it is; the others hear of it at the next entry. The last
+        block has no verdict before another is entered: end with an empty one.
+        """
+        found = self._native.atomic(name, self._blocks.get(name), timeout)
+        live = self._live(found["live"])
+        if found["succeeded"] is False:
+            # Nobody goes into the block that was opened: the next call says so.
+            self._blocks.pop(name, None)
+            raise BlockFailed(name, remarks(found["against"]), live)
+        self._blocks[name] = (live.generation, False)
+        yield live
+        self._blocks[name] = (live.generation, True)
+
+    def quorum(self, name: str, least: int, most: int, settle: float, timeout: Optional[float] = None) -> Live:
+        """Meets whoever is there: returns with ``most`` members, or ``settle`` seconds after the first
+        ``least``. Who is not there is left out, and stays alive."""
+        return self._live(self._native.quorum(name, (least, most), settle, timeout))
+
+    def waiting(self, name: str, timeout: Optional[float] = None) -> tuple[Member, ...]:
+        """Who waits in a round at this moment. Waits for nobody."""
+        for text in self._native.rounds(timeout):
+            found = json.loads(text)
+            if found["round"] == name:
+                stretches = found["arrived"]
+                return tuple(
+                    Member(first["process"] + n, first["incarnation"] + n)
+                    for first in stretches
+                    for n in range(first.get("count", 1))
+                )
+        return ()
+
+    def alive(self, timeout: Optional[float] = None) -> tuple[Member, ...]:
+        """Whoever is alive for the cluster at this moment, standbys included. Waits for nobody, so two
+        processes that ask may hear different things: to act together, use :meth:`live_processes`."""
+        return tuple(Member(process, incarnation) for process, incarnation, _ in self._native.processes(timeout))
+
+    def iteration(self, timeout: Optional[float] = None) -> tuple[int, bool]:
+        """The job's latest iteration, 0 before the first, and whether this process is in it. Waits
+        for nobody."""
+        return self._native.iteration(timeout)
+
+    def events(self, after: int = 0, timeout: Optional[float] = None) -> list[Event]:
+        """What happened in the job behind a revision, oldest first. To go on, pass the revision of
+        the last one."""
+        found: list[Event] = []
+        while True:
+            page, upto = self._native.events(after, timeout)
+            found += map(_event, page)
+            if not page or upto <= after:
+                return found
+            after = upto
+
+    def fence(self, generation: Optional[int] = None) -> Fence:
+        """Proof that this life is alive now, to be checked by whoever guards a resource: of one
+        process, a larger fence makes all smaller ones void.
+
+        ``generation``: in whose name; the latest that this process was told of, if none is given.
+        Raises :class:`~holdfast.Fenced` once it is not certain any more.
+        """
+        fence = self._native.fence(self._generation if generation is None else generation)
+        if fence is None:
+            text = (
+                f"process {self.process} (incarnation {self.incarnation}) cannot prove that it is alive: "
+                "its lease has ended, or may have; stop writing, and join anew"
+            )
+            raise Fenced(text, "lease_ended", False, "none")
+        return Fence(*fence)
+
+    @property
+    def valid_for(self) -> Optional[float]:
+        """Seconds for which this life is certainly alive, whatever happens; none once it is not
+        certain any more."""
+        return self._native.valid_for
+
+    def leave(self) -> None:
+        """Leaves for good: no round waits for this process any longer. Twice is as good as once."""
+        _joined.discard(self)
+        self._native.leave()
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        self.leave()
+
+    def __repr__(self) -> str:
+        return (
+            f"<holdfast.Job {self.name}/{self.run}: process {self.process}, incarnation {self.incarnation}>"
+        )
+
+    def _live(self, found: dict[str, Any]) -> Live:
+        live = Live(found["generation"], found["witness"], members(found["members"]))
+        self._generation = max(self._generation, live.generation)
+        return live
+
+
+def _number(variable: str) -> Optional[int]:
+    text = os.environ.get(variable)
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise Refused(f"{variable}={text!r} is no number", "invalid_request", False, "none") from None
+
+
+def _payload(value: Union[bool, str, bytes], rule: str, priority: int) -> bytes:
+    if rule == "and":
+        if not isinstance(value, bool):
+            raise TypeError(f"a vote by the rule 'and' is True or False, not {value!r}")
+        return b"yes" if value else b"no"
+    payload = value.encode() if isinstance(value, str) else value
+    if not isinstance(payload, bytes):
+        raise TypeError(f"a vote by the rule {rule!r} is a str or bytes, not {value!r}")
+    if rule != "plurality":
+        return payload
+    if not 0 <= priority <= 255:
+        raise ValueError(f"priority {priority} is not between 0 and 255")
+    return bytes([priority]) + payload if payload else b""
+
+
+def _event(text: str) -> Event:
+    line = json.loads(text)
+    [(kind, details)] = line["what"].items()
+    return Event(line["revision"], line["at_ms"], line["run"], kind, details)
+
+
+@atexit.register
+def _leave_all() -> None:
+    """A program that ends has left: the others need not wait for its lease to expire."""
+    for job in list(_joined):
+        try:
+            job.leave()
+        except Exception:  # The program is ending, and a lease ends by itself.
+            pass

@@ -1,0 +1,135 @@
+"""What the verbs answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Optional
+
+
+class Member(NamedTuple):
+    """A process in one of its lives. A process that died and came back is another member."""
+
+    process: int
+    incarnation: int
+
+
+class Remark(NamedTuple):
+    """A process in one of its lives, and what there is to say of it."""
+
+    process: int
+    incarnation: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"process {self.process} (incarnation {self.incarnation}): {self.why}"
+
+
+@dataclass(frozen=True)
+class Live:
+    """Who was alive at one moment inside the call: the same for all of them."""
+
+    generation: int
+    """The closed round: grows within a job, never used again."""
+    witness: int
+    """The revision of the log that decided it."""
+    members: tuple[Member, ...]
+    """In order of their processes."""
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """The numbers of the members."""
+        return tuple(member.process for member in self.members)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self.members)
+
+    def __contains__(self, process: object) -> bool:
+        """Whether a process, or a member, is alive."""
+        return process in self.members or process in self.processes
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """An iteration that has begun, as all its members see it."""
+
+    iteration: int
+    """Its number: one above the latest of the job, which is never used again."""
+    generation: int
+    """The closed round that decided it."""
+    witness: int
+    """The revision of the log that decided it."""
+    rank: Optional[int]
+    """The caller's rank; none = it does not take part, and may call again."""
+    world_size: int
+    """How many have a rank: 0 to ``world_size - 1``."""
+    members: tuple[Member, ...]
+    """Who is in it, in order of their processes."""
+    ranks: tuple[Optional[int], ...]
+    """A rank, or none, for each of the members, in their order."""
+    promoted: tuple[Member, ...]
+    """Standbys that became active with it."""
+    dropped: tuple[Remark, ...]
+    """Who of the iteration before has no rank now, and why."""
+    stop: Optional[str]
+    """Why nobody should go on, if so."""
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """The numbers of the members."""
+        return tuple(member.process for member in self.members)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a vote ended. True if it carried."""
+
+    carried: bool
+    value: Optional[bytes]
+    """The value that won, where the rule elects one."""
+    against: tuple[Remark, ...]
+    """Who stood against it, and why."""
+    generation: int
+    """The closed round of the vote itself."""
+
+    def __bool__(self) -> bool:
+        return self.carried
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of the job's event log."""
+
+    revision: int
+    at_ms: int
+    """Log time, in milliseconds."""
+    run: str
+    kind: str
+    """``registered``, ``ended``, ``promoted``, ``advanced``, ``round_failed``, and what later versions add."""
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+class Fence(NamedTuple):
+    """Proof of who a caller is, for whoever guards a resource: a larger one makes all smaller ones void.
+
+    Compare fences of one process as tuples; refuse whoever comes with a smaller one than the last.
+    """
+
+    incarnation: int
+    generation: int
+
+    def __str__(self) -> str:
+        return f"{self.incarnation}.{self.generation}"
+
+
+def members(pairs: list[tuple[int, int]]) -> tuple[Member, ...]:
+    """Members, as the native half says them."""
+    return tuple(Member(*pair) for pair in pairs)
+
+
+def remarks(triples: list[tuple[int, int, str]]) -> tuple[Remark, ...]:
+    """Remarks, as the native half says them."""
+    return tuple(Remark(*triple) for triple in triples)

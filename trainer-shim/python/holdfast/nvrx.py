@@ -1,0 +1,84 @@
+"""NVRx's in-process restart with its store on Holdfast. ::
+
+    from nvidia_resiliency_ext.inprocess import Wrapper
+    import holdfast.nvrx
+
+    @Wrapper(store_factory=holdfast.nvrx.Store)
+    def train(call=None):
+        torch.distributed.init_process_group("gloo", store=holdfast.nvrx.group_store(call.iteration),
+                                             rank=..., world_size=...)
+
+Start the ranks under ``holdfast-agent run``: their store is then the agent on their own host. No rank
+hosts anything, so there is none whose death ends the job, rank 0 included.
+
+Written for nvidia-resiliency-ext 0.4.1.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from typing import Any, Optional
+
+import torch.distributed
+from nvidia_resiliency_ext.inprocess.store import PrefixStore, StoreMixin
+
+from ._errors import Refused
+
+TIMEOUT_DEFAULT = datetime.timedelta(seconds=300)
+
+# Torch 2.12 and later have a Store.barrier of their own, which hides the one that NVRx's rank
+# assignments mean.
+if PrefixStore.barrier is not StoreMixin.barrier:
+    PrefixStore.barrier = StoreMixin.barrier
+
+
+def address() -> tuple[str, int]:
+    """Where the agent of this host serves TCPStore clients, as ``holdfast-agent run`` says it:
+    ``HOLDFAST_TCPSTORE``, else ``MASTER_ADDR`` and ``MASTER_PORT``."""
+    told = os.environ.get("HOLDFAST_TCPSTORE", "").partition(",")[0]
+    host, _, port = told.rpartition(":")
+    if not told:
+        host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
+    if not host or not port.isdecimal():
+        text = "no TCPStore address: start the ranks under `holdfast-agent run`, or set HOLDFAST_TCPSTORE=HOST:PORT"
+        raise Refused(text, "invalid_request", False, "none")
+    return host, int(port)
+
+
+class Store(StoreMixin, torch.distributed.TCPStore):
+    """A ``store_factory`` for :class:`nvidia_resiliency_ext.inprocess.Wrapper`.
+
+    A client, in every rank: ``critical_ranks`` is empty. ``store_kwargs`` may hold ``host_name``,
+    ``port`` and ``timeout``.
+    """
+
+    # The mixin comes first: its barrier is not torch's.
+
+    def __init__(
+        self,
+        host_name: Optional[str] = None,
+        port: Optional[int] = None,
+        timeout: datetime.timedelta = TIMEOUT_DEFAULT,
+        **others: Any,
+    ) -> None:
+        if host_name is None or port is None:
+            known_host, known_port = address()
+            host_name, port = host_name or known_host, port or known_port
+        # NVRx counts its ranks itself: nobody here waits for a number of connections.
+        torch.distributed.TCPStore.__init__(
+            self, host_name, port, is_master=False, wait_for_workers=False, timeout=timeout, **others
+        )
+
+    @property
+    def critical_ranks(self) -> tuple[int, ...]:
+        """None: no rank hosts the store."""
+        return ()
+
+
+def group_store(iteration: int, timeout: datetime.timedelta = TIMEOUT_DEFAULT) -> torch.distributed.Store:
+    """A store for the process groups of one iteration of the wrapped function, apart from those of
+    all others: ranks of the one before would be found in it."""
+    host, port = address()
+    store = torch.distributed.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)
+    return torch.distributed.PrefixStore(f"holdfast.nvrx.{iteration}", store)

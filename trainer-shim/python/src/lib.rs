@@ -1,0 +1,37 @@
+//! The native half of the Python package `holdfast`: one incarnation of a
+//! process with its verbs, as plain values. What users see (types, context
+//! managers, defaults) is Python, in `holdfast/`; what is agreed on comes from
+//! [`holdfast_trainer_shim`].
+//!
+//! Entry points: [`process::NativeProcess`], which Python knows as
+//! `_holdfast.Process`.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`process`] | the class, its verbs |
+//! | [`values`] | what they answer, as Python's own types |
+//! | [`runtime`] | one tokio runtime per process; waiting without the GIL |
+//! | [`error`] | Rust's errors as `holdfast.HoldfastError` |
+//!
+//! # Architecture invariants
+//!
+//! * Nothing is decided here, and nothing is kept but handles.
+//! * Every wait releases the GIL and notices signals: Ctrl-C ends it within
+//!   [`runtime::SIGNAL_POLL`], and withdraws the call.
+//! * Nothing that was made before a fork is used behind it: a child has neither
+//!   the threads nor the right to be the same process. It is told so.
+//! * No `unsafe` of our own: PyO3's macros bring all that is needed.
+
+use pyo3::prelude::*;
+
+pub mod error;
+pub mod process;
+pub mod runtime;
+pub mod values;
+
+/// The extension module.
+#[pymodule]
+fn _holdfast(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<process::NativeProcess>()
+}

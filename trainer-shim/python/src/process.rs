@@ -1,0 +1,360 @@
+//! One incarnation of a process, as Python holds it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use holdfast_api::{AssignmentStep, Blob, Cause, Name, Role, Scope, VoteRule};
+use holdfast_client::{Client, Deadline, Options, parse_endpoints};
+use holdfast_trainer_shim::{Advance, Error, Host, HostOptions, Join, Process};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use tokio::runtime::Handle;
+
+use crate::error;
+use crate::runtime;
+use crate::values::{AtomicValue, IterationValue, LiveValue, VerdictValue};
+
+/// Longest wait for the word that a process leaves.
+const LEAVE_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// One incarnation, with a lease of its own.
+#[pyclass(frozen, name = "Process", module = "_holdfast")]
+pub struct NativeProcess {
+    /// None once it was left.
+    held: parking_lot::Mutex<Option<Held>>,
+    owner: u32,
+    handle: Handle,
+}
+
+#[derive(Clone)]
+struct Held {
+    process: Process,
+    client: Client,
+}
+
+/// What [`NativeProcess::join`] is told, all of it checked by Python's own
+/// signature on the other side.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Wanted {
+    store: String,
+    token_file: Option<PathBuf>,
+    job: String,
+    run: Option<String>,
+    host: String,
+    ttl: f64,
+    patience: f64,
+    process: Option<u32>,
+    standby: bool,
+    labels: BTreeMap<String, String>,
+    takeover: bool,
+    open_run: bool,
+}
+
+/// What an advance is told.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Terms {
+    world: u32,
+    members_min: u32,
+    last_call: f64,
+    assignment: String,
+    active_min: u32,
+    restarts_max: u32,
+    evict_after: Option<f64>,
+}
+
+#[pymethods]
+impl NativeProcess {
+    /// Takes a lease and registers a new incarnation.
+    #[staticmethod]
+    fn join(py: Python<'_>, wanted: &Bound<'_, PyDict>) -> PyResult<NativeProcess> {
+        let wanted: Wanted = wanted.extract()?;
+        let handle = runtime::handle(py)?;
+        let endpoints = parse_endpoints(&wanted.store).map_err(|e| error::invalid(py, &e))?;
+        let name = |text: &str| text.parse::<Name>().map_err(|e| error::invalid(py, &e));
+        let job = name(&wanted.job)?;
+        let run = wanted.run.as_deref().map(name).transpose()?;
+        let patience = seconds(py, wanted.patience)?;
+        let host = HostOptions {
+            host: wanted.host,
+            ttl: seconds(py, wanted.ttl)?,
+            patience,
+            // Without a name the job's open run is meant, whichever it is.
+            open_run: wanted.open_run && run.is_some(),
+        };
+        let join = Join {
+            process: wanted.process,
+            role: if wanted.standby { Role::Standby } else { Role::Active },
+            labels: wanted.labels,
+            takeover: wanted.takeover,
+            patience: None,
+        };
+        let options = Options { token_file: wanted.token_file, ..Options::new(endpoints) };
+        let scope = Scope { job, run };
+        let joined = runtime::wait(py, &handle, joined(options, scope, host, join))?;
+        let held = joined.map_err(|error| error::of_shim(py, &error))?;
+        let held = parking_lot::Mutex::new(Some(held));
+        Ok(NativeProcess { held, owner: std::process::id(), handle })
+    }
+
+    /// Its number.
+    #[getter]
+    fn process(&self, py: Python<'_>) -> PyResult<u32> {
+        Ok(self.held(py)?.process.id())
+    }
+
+    /// This life of it.
+    #[getter]
+    fn incarnation(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.held(py)?.process.incarnation())
+    }
+
+    /// The job and the run.
+    #[getter]
+    fn scope(&self, py: Python<'_>) -> PyResult<(String, Option<String>)> {
+        let Scope { job, run } = self.held(py)?.process.host().scope().clone();
+        Ok((job.to_string(), run.map(|run| run.to_string())))
+    }
+
+    /// Seconds for which the lease certainly holds.
+    #[getter]
+    fn valid_for(&self, py: Python<'_>) -> PyResult<Option<f64>> {
+        Ok(self.held(py)?.process.host().valid_for().map(|left| left.as_secs_f64()))
+    }
+
+    /// See [`Process::live_processes`].
+    fn live_processes(
+        &self,
+        py: Python<'_>,
+        name: String,
+        timeout: Option<f64>,
+    ) -> PyResult<LiveValue> {
+        let deadline = deadline(py, timeout)?;
+        let asking = async move |process: Process| process.live_processes(&name, deadline).await;
+        Ok(self.ask(py, asking)?.into())
+    }
+
+    /// See [`Process::quorum`].
+    fn quorum(
+        &self,
+        py: Python<'_>,
+        name: String,
+        sizes: (u32, u32),
+        settle: f64,
+        timeout: Option<f64>,
+    ) -> PyResult<LiveValue> {
+        let (settle, deadline) = (seconds(py, settle)?, deadline(py, timeout)?);
+        let asking =
+            async move |process: Process| process.quorum(&name, sizes, settle, deadline).await;
+        Ok(self.ask(py, asking)?.into())
+    }
+
+    /// See [`Process::advance`].
+    fn advance(
+        &self,
+        py: Python<'_>,
+        terms: &Bound<'_, PyDict>,
+        timeout: Option<f64>,
+    ) -> PyResult<IterationValue> {
+        let Terms {
+            world,
+            members_min,
+            last_call,
+            assignment,
+            active_min,
+            restarts_max,
+            evict_after,
+        } = terms.extract()?;
+        let assignment: Vec<AssignmentStep> = serde_json::from_str(&assignment)
+            .map_err(|error| error::invalid(py, &format!("assignment: {error}")))?;
+        let advance = Advance {
+            world,
+            members_min,
+            last_call: seconds(py, last_call)?,
+            assignment,
+            active_min,
+            restarts_max,
+            evict_after: evict_after.map(|after| seconds(py, after)).transpose()?,
+        };
+        let deadline = deadline(py, timeout)?;
+        let asking = async move |process: Process| process.advance(advance, deadline).await;
+        Ok(self.ask(py, asking)?.into())
+    }
+
+    /// See [`Process::vote`].
+    fn vote(
+        &self,
+        py: Python<'_>,
+        tag: String,
+        rule: &str,
+        value: Vec<u8>,
+        base: Option<u64>,
+        timeout: Option<f64>,
+    ) -> PyResult<VerdictValue> {
+        let rule = match rule {
+            "and" => VoteRule::And,
+            "unanimous" => VoteRule::Unanimous,
+            "plurality" => VoteRule::Plurality,
+            other => {
+                let text = format!("{other:?} is no rule: and, unanimous, or plurality");
+                return Err(error::invalid(py, &text));
+            }
+        };
+        let (value, deadline) = (Blob::from(value), deadline(py, timeout)?);
+        let asking =
+            async move |process: Process| process.vote(&tag, rule, value, base, deadline).await;
+        Ok(self.ask(py, asking)?.into())
+    }
+
+    /// See [`Process::atomic`].
+    fn atomic(
+        &self,
+        py: Python<'_>,
+        name: String,
+        before: Option<(u64, bool)>,
+        timeout: Option<f64>,
+    ) -> PyResult<AtomicValue> {
+        let deadline = deadline(py, timeout)?;
+        let asking = async move |process: Process| process.atomic(&name, before, deadline).await;
+        Ok(self.ask(py, asking)?.into())
+    }
+
+    /// The job's latest iteration, and whether the caller is in it.
+    fn iteration(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<(u64, bool)> {
+        let deadline = deadline(py, timeout)?;
+        let info = self.ask(py, async move |process: Process| process.iteration(deadline).await)?;
+        Ok((info.iteration, info.member))
+    }
+
+    /// Events behind a revision, each as JSON, and where to go on.
+    fn events(
+        &self,
+        py: Python<'_>,
+        after: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<(Vec<String>, u64)> {
+        let deadline = deadline(py, timeout)?;
+        let asking = async move |process: Process| process.events(after, deadline).await;
+        let (events, upto) = self.ask(py, asking)?;
+        Ok((events.iter().map(json).collect(), upto))
+    }
+
+    /// Open rounds, each as JSON.
+    fn rounds(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Vec<String>> {
+        let deadline = deadline(py, timeout)?;
+        let rounds = self.ask(py, async move |process: Process| process.rounds(deadline).await)?;
+        Ok(rounds.iter().map(json).collect())
+    }
+
+    /// Processes of the run that are alive, with their incarnations and hosts.
+    fn processes(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Vec<(u32, u64, String)>> {
+        let deadline = deadline(py, timeout)?;
+        self.ask(py, async move |process: Process| {
+            let (mut alive, mut after) = (Vec::new(), None);
+            loop {
+                let (page, next) = process.processes(after, deadline).await?;
+                let living = page.into_iter().filter(|info| info.end.is_none());
+                alive.extend(living.map(|info| (info.process, info.incarnation, info.host)));
+                match next {
+                    Some(next) => after = Some(next),
+                    None => return Ok(alive),
+                }
+            }
+        })
+    }
+
+    /// See [`Process::fence`].
+    fn fence(&self, py: Python<'_>, generation: u64) -> PyResult<Option<(u64, u64)>> {
+        let fence = self.held(py)?.process.fence(generation);
+        Ok(fence.map(|fence| (fence.incarnation, fence.generation)))
+    }
+
+    /// Leaves for good, and gives the lease back. Twice is as good as once.
+    fn leave(&self, py: Python<'_>) -> PyResult<()> {
+        self.same_process(py)?;
+        let Some(Held { process, client }) = self.held.lock().take() else { return Ok(()) };
+        runtime::wait(py, &self.handle, leave(process, client))
+    }
+}
+
+impl NativeProcess {
+    fn held(&self, py: Python<'_>) -> PyResult<Held> {
+        self.same_process(py)?;
+        let held = self.held.lock().clone();
+        held.ok_or_else(|| error::of_shim(py, &Error::Closed))
+    }
+
+    fn same_process(&self, py: Python<'_>) -> PyResult<()> {
+        if self.owner == std::process::id() { Ok(()) } else { Err(error::forked(py)) }
+    }
+
+    fn ask<T, F>(&self, py: Python<'_>, verb: impl FnOnce(Process) -> F) -> PyResult<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let process = self.held(py)?.process;
+        let done = runtime::wait(py, &self.handle, verb(process))?;
+        done.map_err(|error| error::of_shim(py, &error))
+    }
+}
+
+/// One that nobody holds any more leaves by itself.
+impl Drop for NativeProcess {
+    fn drop(&mut self) {
+        let Some(held) = self.held.get_mut().take() else { return };
+        if self.owner == std::process::id() {
+            let leaving = leave(held.process, held.client);
+            self.handle.spawn(leaving);
+        } else {
+            // The parent's: its locks may be held by threads that are not here.
+            std::mem::forget(held);
+        }
+    }
+}
+
+async fn joined(
+    options: Options,
+    scope: Scope,
+    host: HostOptions,
+    join: Join,
+) -> Result<Held, Error> {
+    let client = Client::new(options);
+    let patience = Deadline::after(host.patience);
+    let host = Host::grant(client.clone(), scope, host).await?;
+    // A failed join leaves no lease behind.
+    let joining = host.join(Join { patience: Some(patience), ..join }).await;
+    match joining {
+        Ok(process) => Ok(Held { process, client }),
+        Err(error) => {
+            host.close().await;
+            client.close().await;
+            Err(error)
+        }
+    }
+}
+
+async fn leave(process: Process, client: Client) {
+    // Without this word its end is told as that of its lease, which is as final.
+    let _ = tokio::time::timeout(LEAVE_TIME_MAX, process.end(Cause::Left)).await;
+    process.host().clone().close().await;
+    client.close().await;
+}
+
+fn seconds(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
+    let bad = |_| error::invalid(py, &format!("{seconds} is no length of time in seconds"));
+    Duration::try_from_secs_f64(seconds).map_err(bad)
+}
+
+fn deadline(py: Python<'_>, timeout: Option<f64>) -> PyResult<Deadline> {
+    match timeout {
+        None => Ok(Deadline::never()),
+        Some(timeout) => Ok(Deadline::after(seconds(py, timeout)?)),
+    }
+}
+
+fn json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).expect("names and numbers can be written")
+}

@@ -1,0 +1,157 @@
+//! Why a verb failed.
+
+use holdfast_api::{
+    Blob, Code, Effectiveness, Incarnation, LeaseId, ProcessId, ProcessState, Refusal, Role,
+    RoundFailure,
+};
+
+/// Why a verb failed. Each says what is known and what to do next.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Error {
+    /// The cluster refused, or could not be reached in time.
+    #[error(transparent)]
+    Client(#[from] holdfast_client::Error),
+    /// This incarnation is dead for the cluster, for ever. Stop, and join anew
+    /// with a new incarnation.
+    #[error("{refusal}")]
+    Fenced {
+        /// Who decided it, at which revision, and why.
+        refusal: Box<Refusal>,
+    },
+    /// The lease ended, or may have: all its processes are fenced.
+    #[error(
+        "process {process} (incarnation {incarnation}) is fenced: lease {lease} of this host has ended; join anew"
+    )]
+    LeaseLost {
+        /// The process.
+        process: ProcessId,
+        /// Its life.
+        incarnation: Incarnation,
+        /// The lease.
+        lease: LeaseId,
+    },
+    /// The round failed at its deadline. The call is void; a new call is a new
+    /// try.
+    #[error("round {round} failed at its deadline: {} had arrived, missing {}", failure.arrived, missing(failure))]
+    RoundFailed {
+        /// The round.
+        round: Blob,
+        /// Who was missing, since when, where, in which state.
+        failure: Box<RoundFailure>,
+    },
+    /// The caller's deadline passed and the call was withdrawn.
+    #[error(
+        "round {round} did not close before the deadline; the call was withdrawn{}",
+        waited(waited_for)
+    )]
+    Withdrawn {
+        /// The round.
+        round: Blob,
+        /// Who was missing shortly before, if the cluster could be asked.
+        waited_for: Option<Box<RoundFailure>>,
+    },
+    /// The caller's deadline passed, and the cluster could not be asked whether
+    /// the round had closed.
+    #[error(
+        "round {round} did not close before the deadline, and the store cannot be asked whether it has closed by now"
+    )]
+    Unanswered {
+        /// The round.
+        round: Blob,
+    },
+    /// The host's handle was closed.
+    #[error("the host's lease was given back by this program")]
+    Closed,
+    /// The outcome is not one of the verb that was called.
+    #[error(
+        "round {round} came to something else than {expected}: do all callers use the same verb for this name?"
+    )]
+    Unexpected {
+        /// The round.
+        round: Blob,
+        /// What was asked for.
+        expected: &'static str,
+    },
+}
+
+impl Error {
+    /// What kind of error; stable.
+    pub fn code(&self) -> Code {
+        match self {
+            Error::Client(error) => error.code(),
+            Error::Fenced { .. } => Code::Fenced,
+            Error::LeaseLost { .. } => Code::LeaseEnded,
+            Error::RoundFailed { .. } | Error::Withdrawn { .. } | Error::Unanswered { .. } => {
+                Code::Timeout
+            }
+            Error::Closed => Code::Unavailable,
+            Error::Unexpected { .. } => Code::Conflict,
+        }
+    }
+
+    /// Whether the same verb can succeed when called again by this
+    /// incarnation.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Error::Client(error) => error.is_retryable(),
+            Error::RoundFailed { .. } | Error::Withdrawn { .. } | Error::Unanswered { .. } => true,
+            Error::Fenced { .. }
+            | Error::LeaseLost { .. }
+            | Error::Closed
+            | Error::Unexpected { .. } => false,
+        }
+    }
+
+    /// Whether the call had an effect.
+    pub fn outcome(&self) -> Effectiveness {
+        match self {
+            Error::Client(error) => error.outcome(),
+            Error::LeaseLost { .. } | Error::Closed | Error::Unanswered { .. } => {
+                Effectiveness::Unknown
+            }
+            Error::Unexpected { .. } => Effectiveness::Applied,
+            Error::Fenced { .. } | Error::RoundFailed { .. } | Error::Withdrawn { .. } => {
+                Effectiveness::None
+            }
+        }
+    }
+
+    /// A refusal of the state machine, in the words of this crate.
+    pub(crate) fn from_refusal(refusal: Refusal) -> Error {
+        match refusal {
+            Refusal::ProcessFenced { .. } => Error::Fenced { refusal: Box::new(refusal) },
+            other => Error::Client(holdfast_client::Error::Refused(Box::new(other.into()))),
+        }
+    }
+}
+
+fn waited(failure: &Option<Box<RoundFailure>>) -> String {
+    match failure {
+        Some(failure) => format!(": {} had arrived, missing {}", failure.arrived, missing(failure)),
+        None => String::new(),
+    }
+}
+
+fn missing(failure: &RoundFailure) -> String {
+    let named: Vec<String> = failure
+        .missing
+        .iter()
+        .take(8)
+        .map(|missing| {
+            let host = match missing.host.as_str() {
+                "" => String::new(),
+                host => format!(" on {host}"),
+            };
+            let state = match &missing.state {
+                ProcessState::Alive { role: Role::Active, .. } => "alive".to_owned(),
+                ProcessState::Alive { role: Role::Standby, .. } => "standby".to_owned(),
+                ProcessState::Ended { cause, .. } => cause.to_string(),
+                ProcessState::NeverJoined => "never joined".to_owned(),
+            };
+            format!("process {}{host} ({state})", missing.process)
+        })
+        .collect();
+    let more = (failure.missing_count as usize).saturating_sub(named.len());
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", named.join(", "))
+}

@@ -1,0 +1,141 @@
+//! Calls that wait for their outcome, and what a feed says of them. Pure: no
+//! socket, no clock, no task.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use holdfast_api::{
+    Blob, CallId, Cause, Closed, Decided, Decision, Ended, Feed, Generation, Incarnation, Members,
+    ProcessId, Refusal, Revision,
+};
+use tokio::sync::oneshot;
+
+use crate::error::Error;
+
+/// Memberships that are remembered, so that the cluster need not tell them
+/// again.
+const ROSTERS_MAX: usize = 16;
+
+/// Where an outcome goes.
+pub(crate) type ReplyTo = oneshot::Sender<Result<Arc<Closed>, Error>>;
+
+/// Everything that waits on one lease.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    calls: BTreeMap<CallId, (Blob, ReplyTo)>,
+    /// Ends that were told, by process: the latest.
+    ended: BTreeMap<ProcessId, (Incarnation, Revision, Cause)>,
+    rosters: VecDeque<(Generation, Members)>,
+    /// Nothing is handed out any more.
+    over: bool,
+    /// Everything up to here was handed out.
+    pub since: Revision,
+}
+
+impl Pending {
+    /// A call begins to wait. One whose incarnation has ended fails at once.
+    pub fn insert(&mut self, call: CallId, round: Blob, reply: ReplyTo) {
+        let over = self.over.then_some(Error::Closed);
+        if let Some(error) = self.fenced(call.process, call.incarnation).or(over) {
+            // A caller that has gone away needs no answer.
+            return drop(reply.send(Err(error)));
+        }
+        self.calls.insert(call, (round, reply));
+    }
+
+    /// A call was refused, or its caller has gone.
+    pub fn remove(&mut self, call: &CallId) -> Option<ReplyTo> {
+        self.calls.remove(call).map(|(_, reply)| reply)
+    }
+
+    /// Whether a life has ended, as far as it was told.
+    pub fn fenced(&self, process: ProcessId, incarnation: Incarnation) -> Option<Error> {
+        let (ended, at, cause) = self.ended.get(&process)?;
+        if incarnation > *ended {
+            return None;
+        }
+        let (at, cause) = (*at, cause.clone());
+        let refusal = Refusal::ProcessFenced { process, incarnation, at, cause };
+        Some(Error::Fenced { refusal: Box::new(refusal) })
+    }
+
+    /// The generations whose members are known here.
+    pub fn have(&self) -> Vec<Generation> {
+        self.rosters.iter().map(|(generation, _)| *generation).collect()
+    }
+
+    /// Hands out a feed: first the ends, so that nobody gets an outcome who is
+    /// dead by then, then the decisions in the order of the log.
+    pub fn hand_out(&mut self, feed: Feed) {
+        self.since = self.since.max(feed.upto);
+        for Ended { process, incarnation, at, cause } in feed.ended {
+            let known = self.ended.get(&process).map_or(0, |(known, ..)| *known);
+            if incarnation >= known {
+                self.ended.insert(process, (incarnation, at, cause));
+            }
+            self.end_calls(process, incarnation);
+        }
+        let mut closed_rounds = feed.closed;
+        // What was left out is known here, until the new ones push it out.
+        for closed in closed_rounds.iter_mut().filter(|closed| closed.members.is_none()) {
+            closed.members = self.roster(closed.same_as);
+        }
+        for closed in &closed_rounds {
+            if let Some(members) = &closed.members {
+                self.remember(closed.same_as, members.clone());
+            }
+        }
+        let by_generation = closed_rounds.into_iter().map(|c| (c.generation, Arc::new(c)));
+        let outcomes: BTreeMap<Generation, Arc<Closed>> = by_generation.collect();
+        for decision in feed.decisions {
+            let Decision { process, incarnation, call, round, decided, .. } = decision;
+            let call = CallId { process, incarnation, call };
+            let Some((_, reply)) = self.calls.remove(&call) else { continue };
+            let result = match decided {
+                Decided::Closed { generation } => match outcomes.get(&generation) {
+                    Some(closed) => Ok(closed.clone()),
+                    None => Err(Error::Unexpected { round, expected: "an outcome that is kept" }),
+                },
+                Decided::Failed(failure) => {
+                    Err(Error::RoundFailed { round, failure: Box::new(failure) })
+                }
+                Decided::Withdrawn => Err(Error::Withdrawn { round, waited_for: None }),
+            };
+            drop(reply.send(result));
+        }
+    }
+
+    /// The lease is over: everybody hears it.
+    pub fn end_all(&mut self, error: impl Fn(&CallId) -> Error) {
+        self.over = true;
+        for (call, (_, reply)) in std::mem::take(&mut self.calls) {
+            drop(reply.send(Err(error(&call))));
+        }
+    }
+
+    fn end_calls(&mut self, process: ProcessId, incarnation: Incarnation) {
+        let first = CallId { process, incarnation: 0, call: 0 };
+        let last = CallId { process, incarnation, call: u64::MAX };
+        let over: Vec<CallId> = self.calls.range(first..=last).map(|(call, _)| *call).collect();
+        for call in over {
+            if let Some(reply) = self.remove(&call)
+                && let Some(error) = self.fenced(call.process, call.incarnation)
+            {
+                drop(reply.send(Err(error)));
+            }
+        }
+    }
+
+    fn remember(&mut self, generation: Generation, members: Members) {
+        self.rosters.retain(|(known, _)| *known != generation);
+        self.rosters.push_back((generation, members));
+        if self.rosters.len() > ROSTERS_MAX {
+            self.rosters.pop_front();
+        }
+    }
+
+    fn roster(&self, generation: Generation) -> Option<Members> {
+        let found = self.rosters.iter().find(|(known, _)| *known == generation);
+        found.map(|(_, members)| members.clone())
+    }
+}

@@ -1,0 +1,68 @@
+//! How long a lease certainly holds: counted from the sending of the last
+//! renewal that was acknowledged, never from the answer.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+/// Part of the TTL that is kept back: clocks drift, and what is delivered takes
+/// a moment to be used.
+const MARGIN_DIVISOR: u32 = 8;
+
+/// Time since the host was started, sleep included.
+pub(crate) fn boot_time() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+/// Until when the lease certainly holds.
+#[derive(Debug)]
+pub(crate) struct Validity {
+    ttl: Duration,
+    until: Mutex<Option<Duration>>,
+}
+
+impl Validity {
+    /// A lease that was asked for at this time, and granted.
+    pub fn granted(asked_at: Duration, ttl: Duration) -> Validity {
+        let validity = Validity { ttl, until: Mutex::new(None) };
+        validity.renewed(asked_at);
+        validity
+    }
+
+    /// A renewal sent at this time was acknowledged.
+    pub fn renewed(&self, sent_at: Duration) {
+        let until = sent_at + self.ttl - self.ttl / MARGIN_DIVISOR;
+        let mut known = self.until.lock();
+        *known = Some(known.map_or(until, |known| known.max(until)));
+    }
+
+    /// How long it still holds at this time; nothing once it may be over.
+    pub fn left(&self, now: Duration) -> Option<Duration> {
+        let until = (*self.until.lock())?;
+        until.checked_sub(now).filter(|left| !left.is_zero())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_counts_from_the_sending_and_keeps_a_margin() {
+        let at = Duration::from_millis;
+        let validity = Validity::granted(at(1_000), at(8_000));
+        assert_eq!(validity.left(at(1_000)), Some(at(7_000)));
+        assert_eq!(validity.left(at(8_000)), None);
+        validity.renewed(at(5_000));
+        validity.renewed(at(3_000));
+        assert_eq!(validity.left(at(8_000)), Some(at(4_000)), "a late answer takes nothing back");
+        assert_eq!(validity.left(at(12_000)), None);
+    }
+
+    #[test]
+    fn the_clock_goes_on() {
+        let first = boot_time();
+        assert!(first > Duration::ZERO && boot_time() >= first);
+    }
+}
