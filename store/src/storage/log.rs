@@ -47,7 +47,7 @@ struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.queue.close();
+        self.queue.close_and_wait();
     }
 }
 

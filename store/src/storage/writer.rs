@@ -35,6 +35,8 @@ pub const BATCH_BYTES_MAX: usize = 8 << 20;
 const LAZY_DELAY: Duration = Duration::from_millis(20);
 /// A disk that took longer for its last batch is not waited for by a caller.
 const CALLER_WAITS_MAX: Duration = Duration::from_millis(1);
+/// How long whoever drops a log waits for its disk.
+const CLOSING_TIME_MAX: Duration = Duration::from_secs(5);
 /// Batches that follow each other more closely are gathered by the writer.
 const CALLER_QUIET_MIN: Duration = Duration::from_micros(100);
 
@@ -98,6 +100,8 @@ struct State {
     /// When the last batch was done, and how long it took.
     last: Option<(Instant, Duration)>,
     closed: bool,
+    /// The writer has let go of its backend.
+    ended: bool,
     failed: Option<StorageError>,
 }
 
@@ -170,6 +174,8 @@ pub(super) struct Queue {
     ready: Condvar,
     /// Wakes a writer task.
     wake: Notify,
+    /// Wakes who waits for a writer thread to end.
+    gone: Condvar,
     /// Wakes an append that waits for room.
     room: Notify,
     failure: watch::Sender<Option<StorageError>>,
@@ -185,6 +191,7 @@ impl Queue {
             stats,
             ready: Condvar::new(),
             wake: Notify::new(),
+            gone: Condvar::new(),
             room: Notify::new(),
             failure: watch::Sender::new(None),
             ended: watch::Sender::new(false),
@@ -314,6 +321,17 @@ impl Queue {
     pub fn close(&self) {
         self.state.lock().closed = true;
         self.notify();
+    }
+
+    /// The same, and blocks until a writer thread has ended: a process that
+    /// ends while a database is being closed aborts. Not for ever: a disk may
+    /// never answer.
+    pub fn close_and_wait(&self) {
+        self.close();
+        if self.callers_write {
+            let mut state = self.state.lock();
+            self.gone.wait_while_for(&mut state, |state| !state.ended, CLOSING_TIME_MAX);
+        }
     }
 
     /// Waits until the writer has ended and let go of its backend.
@@ -509,13 +527,15 @@ impl Drop for Worker {
         // The backend's files are closed before anybody hears of the end.
         *self.queue.backend.lock() = Box::new(Gone);
         let clean = {
-            let state = self.queue.state.lock();
+            let mut state = self.queue.state.lock();
+            state.ended = true;
             state.closed && state.requests.is_empty() && !std::thread::panicking()
         };
         if !clean {
             self.queue.fail(&StorageError::Stopped);
             self.queue.refuse_queued(&StorageError::Stopped);
         }
+        self.queue.gone.notify_all();
         self.queue.ended.send_replace(true);
     }
 }
