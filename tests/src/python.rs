@@ -40,6 +40,22 @@ pub fn python() -> PathBuf {
     )
 }
 
+/// The Python that `tests/prepare python` installed the wheel into. Says
+/// `SKIPPED` where it could not be built.
+///
+/// # Panics
+///
+/// If that was never tried.
+pub fn with_package() -> Option<PathBuf> {
+    let named = std::env::var_os("HOLDFAST_WHEEL_PYTHON").unwrap_or_default();
+    if named == "none" {
+        eprintln!("SKIPPED: `tests/prepare python` could not build the wheel on this machine");
+        return None;
+    }
+    assert!(!named.is_empty(), "run `tests/prepare python` and source target/environment");
+    Some(PathBuf::from(named))
+}
+
 /// A PyTorch to run a job with.
 #[derive(Debug, Clone)]
 pub struct Torch {
@@ -72,6 +88,16 @@ impl Torch {
                 "SKIPPED: {} has no PyTorch: `tests/prepare older-torch` installs an older one",
                 python.display()
             );
+        }
+        torch
+    }
+
+    /// That beside Holdfast's own Python package. Says `SKIPPED` if there is
+    /// none.
+    pub fn with_package() -> Option<Torch> {
+        let torch = Torch::of(with_package()?);
+        if torch.is_none() {
+            eprintln!("SKIPPED: there is no PyTorch on this machine");
         }
         torch
     }

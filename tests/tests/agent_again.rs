@@ -100,3 +100,32 @@ async fn commands_find_their_agent_whatever_their_folders_for_temporary_files() 
         command.end(0).await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_stay_in_their_namespace_whichever_command_starts_the_agent_again() {
+    let mut cluster = Cluster::start(1).await;
+    let mut commands = Vec::new();
+    for name in ["order-1", "order-2"] {
+        let address = format!("127.0.0.1:{}", cluster.port());
+        let flags = ["--job", "order", "--run", "r", "--tcpstore", &address];
+        let command = Command::start(&mut cluster, name, &flags).await;
+        assert_eq!(command.address, address);
+        TcpStore::connect(&address).await.set("whose", name.as_bytes()).await;
+        commands.push(command);
+    }
+    // The first namespace is the run's own, whoever comes first the next time.
+    commands[0].agent.signal(Signal::SIGSTOP);
+    let process = process_at(&commands[0].control).await;
+    signal(process, Signal::SIGKILL);
+    commands[1].agent.says("another agent serves run r at the same ports").await;
+    let whose =
+        async |command: &Command| TcpStore::connect(&command.address).await.get("whose").await;
+    assert_eq!(whose(&commands[1]).await, b"order-2");
+    commands[0].agent.signal(Signal::SIGCONT);
+    commands[0].agent.says("another agent serves run r at the same ports").await;
+    assert_eq!(whose(&commands[0]).await, b"order-1");
+    assert_eq!(whose(&commands[1]).await, b"order-2");
+    for command in commands {
+        command.end(0).await;
+    }
+}

@@ -64,6 +64,45 @@ async fn torchrun_restarting_in_place_twice(torch: &Torch) {
     job.finishes("with 2 ranks in attempt 2").await;
 }
 
+async fn init_method(torch: &Torch) {
+    let mut cluster = Cluster::start(3).await;
+    let address = format!("127.0.0.1:{}", cluster.port());
+    let method = format!("tcp://{address}");
+    let command = ["env", "WORLD_SIZE=2", "sh", "-c", TWO_RANKS, "ranks", "PYTHON", "JOB", &method];
+    let flags = ["--tcpstore", &address];
+    let mut job = job(&mut cluster, torch, "tcp", &flags, &command);
+    job.goes_on_without_its_leader(&mut cluster, 0).await;
+    job.finishes("with 2 ranks").await;
+}
+
+async fn two_jobs(torch: &Torch) {
+    let mut cluster = Cluster::start(3).await;
+    let command = [&TORCHRUN[..], &["--nproc-per-node=2", "JOB"]].concat();
+    let mut first = job(&mut cluster, torch, "one", &[], &command);
+    let mut second = job(&mut cluster, torch, "other", &[], &command);
+    first.first().says("attempt 0 step").await;
+    second.goes_on_without_its_leader(&mut cluster, 0).await;
+    first.first().says_anew("attempt 0 step").await;
+    // One ends, and the other does not notice.
+    first.finishes("with 2 ranks").await;
+    second.first().says_anew("attempt 0 step").await;
+    second.finishes("with 2 ranks").await;
+}
+
+async fn slurm_step(torch: &Torch) {
+    let mut cluster = Cluster::start(3).await;
+    let mut job = Job::new(&cluster, torch, "step");
+    // What srun does as far as its tasks can see: their variables, and an end
+    // when all have ended.
+    let srun = ["--ntasks-per-node=8", "--job-id=812"];
+    let srun = job.under_srun(&cluster, &srun, &["PYTHON", "JOB"]);
+    job.start(&mut cluster, srun);
+    job.goes_on_without_its_leader(&mut cluster, 0).await;
+    let runs = cluster.cli_ok(&["--job", "step", "run", "list"]).await;
+    assert!(runs.contains("slurm-812.0.0") && !runs.contains("r1"), "{runs}");
+    job.finishes("with 8 ranks").await;
+}
+
 /// torchrun of a torch that cannot be served is not started.
 async fn torchrun_is_refused(torch: &Torch) {
     let cluster = Cluster::start(1).await;
@@ -85,14 +124,63 @@ async fn torchrun_on_one_node_without_flags() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn torchrun_meets_on_holdfast_where_the_python_package_is() {
+    let Some(torch) = Torch::with_package() else { return };
+    let mut cluster = Cluster::start(3).await;
+    // One that may have more nodes, and none of them is told its rank.
+    let command = [&TORCHRUN[..], &["--nnodes=1:2", "--nproc-per-node=2", "JOB"]].concat();
+    let mut job = job(&mut cluster, &torch, "package", &[], &command);
+    job.goes_on_without_its_leader(&mut cluster, 0).await;
+    let keys = cluster.cli_ok(&["--job", "package", "kv", "list"]).await;
+    assert!(keys.contains("@rendezvous-") && keys.contains("beat/1/1"), "{keys}");
+    job.finishes("with 2 ranks").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn torchrun_that_restarts_its_ranks_in_place_twice() {
     torchrun_restarting_in_place_twice(&Torch::newest()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ranks_that_are_told_an_address_as_init_method() {
+    init_method(&Torch::newest()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_jobs_on_one_host() {
+    two_jobs(&Torch::newest()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn eight_tasks_of_a_slurm_step_on_one_host() {
+    slurm_step(&Torch::newest()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_torch_with_plain_variables() {
     let Some(torch) = Torch::older() else { return };
     plain_env(&torch).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_torch_with_an_address_as_init_method() {
+    let Some(torch) = Torch::older() else { return };
+    init_method(&torch).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_torch_in_a_slurm_step() {
+    let Some(torch) = Torch::older() else { return };
+    slurm_step(&torch).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_torchrun_on_one_node_and_in_two_jobs() {
+    let Some(torch) = Torch::older().filter(|torch| torch.version >= TORCHRUN_SINCE) else {
+        return;
+    };
+    torchrun_on_one_node(&torch).await;
+    two_jobs(&torch).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -103,50 +191,6 @@ async fn an_older_torchrun_restarts_its_ranks_in_place_twice_or_is_refused() {
     } else {
         torchrun_restarting_in_place_twice(&torch).await;
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn ranks_that_are_told_an_address_as_init_method() {
-    let mut cluster = Cluster::start(3).await;
-    let address = format!("127.0.0.1:{}", cluster.port());
-    let method = format!("tcp://{address}");
-    let command = ["env", "WORLD_SIZE=2", "sh", "-c", TWO_RANKS, "ranks", "PYTHON", "JOB", &method];
-    let flags = ["--tcpstore", &address];
-    let mut job = job(&mut cluster, &Torch::newest(), "tcp", &flags, &command);
-    job.goes_on_without_its_leader(&mut cluster, 0).await;
-    job.finishes("with 2 ranks").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn two_jobs_on_one_host() {
-    let mut cluster = Cluster::start(3).await;
-    let torch = Torch::newest();
-    let command = [&TORCHRUN[..], &["--nproc-per-node=2", "JOB"]].concat();
-    let mut first = job(&mut cluster, &torch, "one", &[], &command);
-    let mut second = job(&mut cluster, &torch, "other", &[], &command);
-    first.first().says("attempt 0 step").await;
-    second.goes_on_without_its_leader(&mut cluster, 0).await;
-    first.first().says_anew("attempt 0 step").await;
-    // One ends, and the other does not notice.
-    first.finishes("with 2 ranks").await;
-    second.first().says_anew("attempt 0 step").await;
-    second.finishes("with 2 ranks").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn eight_tasks_of_a_slurm_step_on_one_host() {
-    let mut cluster = Cluster::start(3).await;
-    let torch = Torch::newest();
-    let mut job = Job::new(&cluster, &torch, "step");
-    // What srun does as far as its tasks can see: their variables, and an end
-    // when all have ended.
-    let srun = ["--ntasks-per-node=8", "--job-id=812"];
-    let srun = job.under_srun(&cluster, &srun, &["PYTHON", "JOB"]);
-    job.start(&mut cluster, srun);
-    job.goes_on_without_its_leader(&mut cluster, 0).await;
-    let runs = cluster.cli_ok(&["--job", "step", "run", "list"]).await;
-    assert!(runs.contains("slurm-812.0.0") && !runs.contains("r1"), "{runs}");
-    job.finishes("with 8 ranks").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

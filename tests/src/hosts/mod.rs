@@ -5,8 +5,8 @@
 //! Entry points: [`Network::test`], which runs a test on a network, and
 //! [`Network::host`].
 //!
-//! Made of Linux's namespaces, so it needs root; a test that cannot have a
-//! network says `SKIPPED` and why, and passes. Nothing has a name that another
+//! Made of Linux's namespaces, so it needs root; where `tests/prepare hosts` has
+//! tried it and found that it cannot be, a test says `SKIPPED`, and passes. Nothing has a name that another
 //! network or the machine could have, too, and nothing is made outside the
 //! test's own namespaces. A namespace lives as long as its processes: those of
 //! a host end with its first one, and that one ends when the test's end of a

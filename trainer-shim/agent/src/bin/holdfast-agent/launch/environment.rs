@@ -6,8 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
 use super::slurm::Slurm;
-
-use super::torchrun::OURS;
+use super::torchrun::{OURS, Rendezvous};
 
 /// What a variable that is replaced or taken away is kept under.
 const ORIGINAL: &str = "HOLDFAST_ORIG_";
@@ -27,6 +26,8 @@ pub struct Told<'a> {
     pub address: SocketAddr,
     /// Leave `MASTER_*` and torchrun's variables alone.
     pub keep_master_addr: bool,
+    /// Where torchrun's nodes meet.
+    pub rendezvous: Rendezvous,
     /// Nodes of the store.
     pub store: String,
     /// The file with the store's token.
@@ -62,9 +63,13 @@ pub fn changes(told: &Told<'_>, now: impl Fn(&str) -> Option<OsString>) -> Chang
         replace("TORCHELASTIC_USE_AGENT_STORE", Some("True"));
         replace("PET_MASTER_ADDR", Some(&host));
         replace("PET_MASTER_PORT", Some(&port));
-        // Holdfast's own rendezvous finds the agent by itself.
+        // One who has chosen Holdfast's rendezvous may have said where it is.
         if now("PET_RDZV_BACKEND").is_none_or(|backend| backend != OURS) {
-            replace("PET_RDZV_BACKEND", Some("static"));
+            let backend = match told.rendezvous {
+                Rendezvous::Static => "static",
+                Rendezvous::Holdfast => OURS,
+            };
+            replace("PET_RDZV_BACKEND", Some(backend));
             for name in TAKEN_AWAY {
                 replace(name, None);
             }
@@ -112,6 +117,7 @@ mod tests {
         Told {
             address: "0.0.0.0:29500".parse().unwrap(),
             keep_master_addr: false,
+            rendezvous: Rendezvous::Static,
             store: "a:1,b:2".to_owned(),
             token_file: None,
             job: "j",

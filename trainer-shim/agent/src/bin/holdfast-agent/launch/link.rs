@@ -263,7 +263,7 @@ impl Link {
     }
 
     /// How many TCPStore clients ever came; none if the agent does not say in
-    /// time. Asked over a connection of its own: a slow agent is not gone, and
+    /// time, or has counted none since one before it was killed. Asked over a connection of its own: a slow agent is not gone, and
     /// its late answer is nobody else's.
     pub async fn clients_ever(&self) -> Option<usize> {
         let asking = async {
@@ -271,7 +271,9 @@ impl Link {
             connection.ask(&Request::Status {}).await
         };
         match timeout(STATUS_TIME_MAX, asking).await {
-            Ok(Ok(Response::Status { clients_ever, .. })) => Some(clients_ever),
+            Ok(Ok(Response::Status { clients_ever, .. })) => {
+                Some(clients_ever).filter(|clients| *clients > 0 || self.restarts == 0)
+            }
             Ok(_) => None,
             Err(_) => {
                 warn!(

@@ -60,10 +60,13 @@ pub async fn launch(
     let mut signals = Signals::catch(&FORWARDED).context("cannot catch signals")?;
     let slurm = Slurm::read(|name| std::env::var(name).ok());
     settings.run = settings.run.or_else(|| slurm.as_ref().and_then(Slurm::run));
-    if let Some(refusal) = refusal::of(&settings, &flags, slurm.as_ref(), command).await {
-        eprintln!("holdfast-agent: {refusal}");
-        return Ok(refusal::EXIT_CODE);
-    }
+    let rendezvous = match refusal::judge(&settings, &flags, slurm.as_ref(), command).await {
+        Ok(rendezvous) => rendezvous,
+        Err(refusal) => {
+            eprintln!("holdfast-agent: {refusal}");
+            return Ok(refusal::EXIT_CODE);
+        }
+    };
     let start = Start::new(&settings, own_flags(command))?;
     let socket = start.socket().to_owned();
     let attaching = Link::attach(start);
@@ -83,6 +86,7 @@ pub async fn launch(
     let told = Told {
         address: attached.address,
         keep_master_addr: flags.keep_master_addr,
+        rendezvous,
         store: settings.store.join(","),
         token_file: settings.token_file.as_deref(),
         job: attached.job.as_str(),

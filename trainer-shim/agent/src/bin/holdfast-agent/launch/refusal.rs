@@ -8,7 +8,7 @@ use tracing::warn;
 
 use super::slurm::Slurm;
 use super::torch_version::{self, Found, STATIC_SINCE, Version};
-use super::torchrun::{self, Around, Contradiction};
+use super::torchrun::{self, Around, Contradiction, Rendezvous};
 use crate::command_line::RunFlags;
 use crate::settings::Settings;
 
@@ -62,53 +62,48 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Whether the command would work with the agent; bounded in time.
-pub async fn of(
+/// Where the command's nodes would meet, if it would work with the agent;
+/// bounded in time.
+pub async fn judge(
     settings: &Settings,
     flags: &RunFlags,
     slurm: Option<&Slurm>,
     command: &[OsString],
-) -> Option<Refusal> {
+) -> Result<Rendezvous, Refusal> {
     // A program that keeps its master address finds the agent by itself.
-    if flags.keep_master_addr {
-        return None;
-    }
-    let launcher = torchrun::find(command)?;
+    let Some(launcher) = torchrun::find(command).filter(|_| !flags.keep_master_addr) else {
+        return Ok(Rendezvous::Static);
+    };
     let text = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let found = torch_version::of(launcher.program).await;
     let around = Around {
         ports: settings.tcpstore.iter().copied().map(super::environment::reachable).collect(),
         pet_backend: text("PET_RDZV_BACKEND"),
         pet_nodes: text("PET_NNODES"),
         pet_node_rank: text("PET_NODE_RANK").is_some(),
         slurm: slurm.is_some_and(Slurm::is_step),
+        has_ours: matches!(&found, Found::Known { has_ours: true, .. }),
     };
-    let refusal = match launcher.contradiction(&around) {
-        Some(contradiction) => {
+    if let Some(contradiction) = launcher.contradiction(&around) {
+        if !flags.allow_bypass {
             let all: Vec<OsString> = std::env::args_os().collect();
             let before = all[..all.len().saturating_sub(command.len())].to_vec();
-            Some(Refusal::Contradicts { contradiction, before })
+            return Err(Refusal::Contradicts { contradiction, before });
         }
-        None => match torch_version::of(launcher.program).await {
-            Found::Known(version, python) if version < STATIC_SINCE => {
-                Some(Refusal::TooOld { version, python })
-            }
-            Found::Known(..) => None,
-            Found::Unknown(why) => {
-                warn!(
-                    "cannot tell which torch torchrun would use ({why}); \
-                     it needs {STATIC_SINCE} or newer"
-                );
-                None
-            }
-        },
-    };
-    if let (Some(Refusal::Contradicts { contradiction, .. }), true) = (&refusal, flags.allow_bypass)
-    {
         for reason in &contradiction.reasons {
             warn!("allowed to lead past Holdfast: {reason}");
         }
     }
-    refusal.filter(|_| !flags.allow_bypass)
+    match found {
+        Found::Known { version, python, .. } if version < STATIC_SINCE && !flags.allow_bypass => {
+            return Err(Refusal::TooOld { version, python });
+        }
+        Found::Known { .. } => {}
+        Found::Unknown(why) => warn!(
+            "cannot tell which torch torchrun would use ({why}); it needs {STATIC_SINCE} or newer"
+        ),
+    }
+    Ok(launcher.rendezvous(&around))
 }
 
 /// A word as a shell reads it.

@@ -1,4 +1,5 @@
-//! Which torch a command would use, asked of its own Python.
+//! Which torch a command would use, and whether Holdfast's rendezvous is there:
+//! asked of its own Python.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 
-use super::torchrun::Program;
+use super::torchrun::{OURS, Program};
 use crate::program;
 
 /// The first whose static rendezvous goes on as a client when its port is
@@ -24,12 +25,16 @@ const ASK_TIME_MAX: Duration = Duration::from_secs(15);
 const ANSWER_BYTES_MAX: u64 = 256;
 const SCRIPT_BYTES_MAX: u64 = 4096;
 
-/// Prints the version without importing torch, which takes seconds.
+/// Prints the version without importing torch, which takes seconds, and then
+/// the name of our rendezvous if torchrun would find it.
 const QUESTION: &str = "\
-import importlib.util, os, re
+import importlib.metadata, importlib.util, os, re
 found = importlib.util.find_spec('torch')
 path = os.path.join(os.path.dirname(found.origin), 'version.py')
-print(re.search(r'^__version__ *= *.([0-9][^\\'\"]*)', open(path).read(), re.M).group(1))";
+print(re.search(r'^__version__ *= *.([0-9][^\\'\"]*)', open(path).read(), re.M).group(1))
+points = (e for d in importlib.metadata.distributions() for e in d.entry_points)
+if any((e.group, e.name) == ('torchrun.handlers', 'holdfast') for e in points):
+    print('holdfast')";
 
 /// A version of torch, as far as it matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,7 +45,7 @@ pub struct Version {
 
 impl Version {
     fn read(text: &str) -> Option<Version> {
-        let mut parts = text.trim().split('.');
+        let mut parts = text.lines().next()?.trim().split('.');
         let major = parts.next()?.parse().ok()?;
         let minor: String = parts.next()?.chars().take_while(char::is_ascii_digit).collect();
         Some(Version { major, minor: minor.parse().ok()? })
@@ -56,8 +61,15 @@ impl fmt::Display for Version {
 /// What could be found out.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found {
-    /// The version, and whose it is.
-    Known(Version, PathBuf),
+    /// A torch.
+    Known {
+        /// Its version.
+        version: Version,
+        /// Whose it is.
+        python: PathBuf,
+        /// Whether torchrun finds Holdfast's rendezvous there.
+        has_ours: bool,
+    },
     /// Why it stays unknown.
     Unknown(String),
 }
@@ -72,7 +84,10 @@ pub async fn of(launcher: Program<'_>) -> Found {
     let shown = Path::new(&python[0]).to_owned();
     match asked {
         Ok(Ok(answer)) => match Version::read(&answer) {
-            Some(version) => Found::Known(version, shown),
+            Some(version) => {
+                let has_ours = answer.lines().nth(1) == Some(OURS);
+                Found::Known { version, python: shown, has_ours }
+            }
             None => Found::Unknown(format!("{} has no torch that names it", shown.display())),
         },
         Ok(Err(error)) => Found::Unknown(format!("{}: {error}", shown.display())),
@@ -192,7 +207,14 @@ mod tests {
         let text = format!("#!/bin/sh\nPYTHONPATH={path} exec python3 \"$@\"\n");
         std::fs::write(&script, text).unwrap();
         std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
-        let found = of(Program::Python(script.as_os_str())).await;
-        assert_eq!(found, Found::Known(Version { major: 2, minor: 5 }, script));
+        let version = Version { major: 2, minor: 5 };
+        let known = |has_ours| Found::Known { version, python: script.clone(), has_ours };
+        assert_eq!(of(Program::Python(script.as_os_str())).await, known(false));
+        let package = folder.path().join("holdfast-1.dist-info");
+        std::fs::create_dir(&package).unwrap();
+        let points = "[torchrun.handlers]\nholdfast = holdfast.torchrun:entry_point\n";
+        std::fs::write(package.join("entry_points.txt"), points).unwrap();
+        std::fs::write(package.join("METADATA"), "Name: holdfast\nVersion: 1\n").unwrap();
+        assert_eq!(of(Program::Python(script.as_os_str())).await, known(true));
     }
 }

@@ -88,6 +88,17 @@ pub struct Around {
     pub pet_node_rank: bool,
     /// Whether this is a step of a Slurm job.
     pub slurm: bool,
+    /// Whether torchrun finds Holdfast's rendezvous.
+    pub has_ours: bool,
+}
+
+/// What `PET_RDZV_BACKEND` is set to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rendezvous {
+    /// torchrun's own, with the rank of each node given.
+    Static,
+    /// Holdfast's: nodes meet there, and any of them may die.
+    Holdfast,
 }
 
 /// A command that would lead its ranks past the agent.
@@ -184,6 +195,20 @@ impl Torchrun<'_> {
         found
     }
 
+    /// The rendezvous for a command that names none: Holdfast's where it is
+    /// there, unless somebody has given the nodes their ranks, which only the
+    /// static one keeps.
+    pub fn rendezvous(&self, around: &Around) -> Rendezvous {
+        let mut arguments = self.arguments().into_iter();
+        let ranked = around.pet_node_rank || arguments.any(|one| one.option == "node-rank");
+        match around.pet_backend.as_deref() {
+            Some(OURS) => Rendezvous::Holdfast,
+            Some("static") => Rendezvous::Static,
+            _ if around.has_ours && !ranked => Rendezvous::Holdfast,
+            _ => Rendezvous::Static,
+        }
+    }
+
     /// What in it leads past the agent; none if nothing does.
     pub fn contradiction(&self, around: &Around) -> Option<Contradiction> {
         let arguments = self.arguments();
@@ -205,12 +230,13 @@ impl Torchrun<'_> {
             }
         }
         let ranked = value("node-rank").is_some() || around.pet_node_rank;
+        let needs_ranks = nodes_max > 1 && self.rendezvous(around) == Rendezvous::Static;
         let elsewhere = value("rdzv-backend").is_none()
             && around
                 .pet_backend
                 .as_deref()
                 .is_some_and(|named| named != "static" && named != OURS);
-        if elsewhere && nodes_max > 1 && !ranked {
+        if elsewhere && needs_ranks && !ranked {
             reasons.push(format!(
                 "PET_RDZV_BACKEND={}: its workers' store would live in node 0's torchrun; \
                  the static rendezvous that replaces it needs the rank of each of the {nodes_max} nodes",
@@ -222,7 +248,7 @@ impl Torchrun<'_> {
         }
         let mut corrected = Vec::new();
         for (n, word) in self.command.iter().enumerate() {
-            if n == self.first && nodes_max > 1 && !ranked {
+            if n == self.first && needs_ranks && !ranked {
                 let rank = if around.slurm { "$SLURM_NODEID" } else { "N" };
                 corrected.push(format!("--node-rank={rank}").into());
             }
@@ -231,7 +257,8 @@ impl Torchrun<'_> {
                 continue;
             }
             let nodes = arguments.iter().find(|argument| {
-                argument.option == "nnodes"
+                needs_ranks
+                    && argument.option == "nnodes"
                     && argument.value.contains(':')
                     && in_words(&argument.words)
             });
@@ -438,6 +465,34 @@ mod tests {
         assert_eq!(judged("torchrun train.py", &pet("2", true)), None);
         let corrected = "torchrun --node-rank=N train.py".to_owned();
         assert_eq!(judged("torchrun train.py", &pet("2", false)), Some((1, corrected)));
+    }
+
+    #[test]
+    fn where_the_package_is_nodes_meet_on_holdfast_unless_they_have_ranks() {
+        let around = Around { has_ours: true, ..Around::default() };
+        let of = |command: &str, around: &Around| {
+            find(&words(command)).expect("torchrun is found").rendezvous(around)
+        };
+        assert_eq!(of("torchrun train.py", &around), Rendezvous::Holdfast);
+        assert_eq!(of("torchrun train.py", &Around::default()), Rendezvous::Static);
+        assert_eq!(of("torchrun --nnodes=2 --node-rank=1 train.py", &around), Rendezvous::Static);
+        for (backend, pet_node_rank, expected) in [
+            (Some("static"), false, Rendezvous::Static),
+            (Some("c10d"), false, Rendezvous::Holdfast),
+            (Some(OURS), true, Rendezvous::Holdfast),
+            (None, true, Rendezvous::Static),
+        ] {
+            let pet_backend = backend.map(str::to_owned);
+            let around = Around { pet_backend, pet_node_rank, has_ours: true, ..Around::default() };
+            assert_eq!(of("torchrun train.py", &around), expected, "{backend:?}");
+        }
+        // What is refused then is corrected to that one: the nodes need no ranks.
+        let command = "torchrun --nnodes=1:4 --rdzv-backend=c10d --rdzv-endpoint=n0:1 train.py";
+        let corrected = "torchrun --nnodes=1:4 train.py".to_owned();
+        assert_eq!(judged(command, &around), Some((2, corrected)));
+        let pet_backend = Some("c10d".to_owned());
+        let pet = Around { pet_backend, pet_nodes: Some("2".to_owned()), ..around };
+        assert_eq!(judged("torchrun train.py", &pet), None);
     }
 
     #[test]
