@@ -1,8 +1,11 @@
 """Every verb and every error of holdfast.Job, by four processes of a job: threads of this program,
 each with a life and a lease of its own. Waits that kept the GIL would keep the others from coming."""
+import contextlib
 import os
+import pathlib
 import pickle
 import signal
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -153,7 +156,17 @@ def main():
     print("errors", flush=True)
 
     fence = jobs[0].fence()
-    assert fence == (jobs[0].incarnation, jobs[0]._generation) and jobs[0].valid_for > 0
+    assert fence[:2] == (jobs[0].incarnation, jobs[0]._generation) and jobs[0].valid_for > 0
+    jobs[1].check(fence, timeout=60)
+    raises(holdfast.Refused, jobs[1].check, "not a token")
+    checkpoint = os.path.join(tempfile.mkdtemp(), "checkpoint")
+    for life, text in ((jobs[0], "first"), (jobs[2], "second")):
+        with life.replacing(checkpoint) as written, open(written, "w") as file:
+            file.write(text)
+    with contextlib.suppress(ZeroDivisionError), jobs[0].replacing(checkpoint) as written:
+        pathlib.Path(written).write_text("half")
+        raise ZeroDivisionError
+    assert pathlib.Path(checkpoint).read_text() == "second"
     kinds = [event.kind for event in jobs[0].events()][-6:]
     assert kinds == ["registered"] * 4 + ["advanced"] * 2, kinds
 
@@ -165,6 +178,17 @@ def main():
 
     again = holdfast.Job.join("verbs", process=2, world=WORLD, host="there", takeover=True, ttl=3)
     assert again.incarnation > jobs[2].incarnation
+    # A life that is over replaces nothing, and leaves nothing behind.
+    old = f"{jobs[2].name}:{jobs[2].run}:2:{jobs[2].incarnation}:1"
+    assert str(again.incarnation) in str(raises(holdfast.Fenced, jobs[0].check, old))
+
+    def replace() -> None:
+        with jobs[2].replacing(checkpoint) as written:
+            pathlib.Path(written).write_text("of a dead life")
+
+    raises(holdfast.Fenced, replace)
+    assert os.listdir(os.path.dirname(checkpoint)) == ["checkpoint"]
+    assert pathlib.Path(checkpoint).read_text() == "second"
     error = raises(holdfast.Fenced, jobs[2].advance, timeout=60)
     assert error.code == "fenced" and "superseded" in str(error), error
     later = together([jobs[0], jobs[1], again], lambda job: job.advance(timeout=60))[0]

@@ -119,11 +119,16 @@ async fn who_is_missing_is_told_until_nobody_is() {
         cluster.cli_fails(1, &["--job", "train", "job", "plan", "--without", "node-c"]).await;
     assert!(error.contains("no process is alive on host node-c"), "{error}");
 
+    let token = format!("train:default:3:{three}:1");
+    assert!(cli(&cluster, &["fence", "check", &token]).await.starts_with("holds: process 3"));
     let removed = cli(&cluster, &["process", "remove", "3", "--reason", "bad\u{7}memory"]).await;
     assert_eq!(removed, format!("removed process 3 (incarnation {three})"));
     let error =
         cluster.cli_fails(1, &["--job", "train", "process", "remove", "3", "--reason", "x"]).await;
     assert!(error.contains("process 3 is not alive"), "{error}");
+    let error = cluster.cli_fails(1, &["fence", "check", &token]).await;
+    assert!(error.contains(r"is void: removed by an operator: bad\x07memory"), "{error}");
+    cluster.cli_fails(2, &["fence", "check", "train:r1:3"]).await;
     let processes = cli(&cluster, &["processes"]).await;
     assert!(processes.contains(r"removed by an operator: bad\x07memory"), "{processes}");
     let events = cli(&cluster, &["events"]).await;

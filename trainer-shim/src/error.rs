@@ -1,7 +1,9 @@
 //! Why a verb failed.
 
+use std::path::PathBuf;
+
 use holdfast_api::{
-    Blob, Code, Effectiveness, Incarnation, LeaseId, ProcessId, ProcessState, Refusal, Role,
+    Blob, Code, Effectiveness, Fence, Incarnation, LeaseId, ProcessId, ProcessState, Refusal, Role,
     RoundFailure,
 };
 
@@ -59,6 +61,22 @@ pub enum Error {
         /// The round.
         round: Blob,
     },
+    /// The token of a life that is over, or never was.
+    #[error("the fence {fence} is void: {why}; whoever holds it must stop writing")]
+    Void {
+        /// The token.
+        fence: Box<Fence>,
+        /// Why.
+        why: String,
+    },
+    /// A file could not be put in its place.
+    #[error("cannot replace {}: {reason}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The system's.
+        reason: String,
+    },
     /// The host's handle was closed.
     #[error("the host's lease was given back by this program")]
     Closed,
@@ -79,7 +97,8 @@ impl Error {
     pub fn code(&self) -> Code {
         match self {
             Error::Client(error) => error.code(),
-            Error::Fenced { .. } => Code::Fenced,
+            Error::Fenced { .. } | Error::Void { .. } => Code::Fenced,
+            Error::File { .. } => Code::InvalidRequest,
             Error::LeaseLost { .. } => Code::LeaseEnded,
             Error::RoundFailed { .. } | Error::Withdrawn { .. } | Error::Unanswered { .. } => {
                 Code::Timeout
@@ -97,6 +116,8 @@ impl Error {
             Error::RoundFailed { .. } | Error::Withdrawn { .. } | Error::Unanswered { .. } => true,
             Error::Fenced { .. }
             | Error::LeaseLost { .. }
+            | Error::Void { .. }
+            | Error::File { .. }
             | Error::Closed
             | Error::Unexpected { .. } => false,
         }
@@ -106,13 +127,15 @@ impl Error {
     pub fn outcome(&self) -> Effectiveness {
         match self {
             Error::Client(error) => error.outcome(),
-            Error::LeaseLost { .. } | Error::Closed | Error::Unanswered { .. } => {
-                Effectiveness::Unknown
-            }
+            Error::LeaseLost { .. }
+            | Error::File { .. }
+            | Error::Closed
+            | Error::Unanswered { .. } => Effectiveness::Unknown,
             Error::Unexpected { .. } => Effectiveness::Applied,
-            Error::Fenced { .. } | Error::RoundFailed { .. } | Error::Withdrawn { .. } => {
-                Effectiveness::None
-            }
+            Error::Fenced { .. }
+            | Error::Void { .. }
+            | Error::RoundFailed { .. }
+            | Error::Withdrawn { .. } => Effectiveness::None,
         }
     }
 

@@ -31,6 +31,7 @@
 //! | [`host`] | the lease: renewed, self-fenced, its feed read and handed out |
 //! | [`process`] | one incarnation and its calls |
 //! | [`verbs`] | what trainers say, made of rounds |
+//! | [`fence`] | proof that a life is alive, and files that only the living replace |
 //! | `pending` | pure: calls that wait, and what the feed says of them |
 //! | `validity` | pure: how long the lease certainly holds |
 //! | [`error`] | why a verb failed |
@@ -49,6 +50,7 @@
 //! * Ends and outcomes reach a process in the order of the log.
 
 pub mod error;
+pub mod fence;
 pub mod host;
 mod pending;
 pub mod process;
@@ -56,6 +58,7 @@ mod validity;
 pub mod verbs;
 
 pub use error::Error;
+pub use holdfast_api::Fence;
 pub use host::{Host, HostOptions, Join};
 pub use process::Process;
-pub use verbs::{Advance, Atomic, Fence, Iteration, LiveProcesses, Verdict};
+pub use verbs::{Advance, Atomic, Iteration, LiveProcesses, Verdict};

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use holdfast_api::{
     Against, AssignmentStep, AtDeadline, Blob, Closed, Concluded, Conclusion, Dropped, Event,
-    Generation, Incarnation, IterationInfo, Members, ProcessId, ProcessInfo, Read, ReadOutcome,
-    Revision, RoundInfo, Rule, Stop, Terms, VoteRule,
+    Generation, IterationInfo, Members, ProcessId, ProcessInfo, Read, ReadOutcome, Revision,
+    RoundInfo, Rule, Stop, Terms, VoteRule,
 };
 use holdfast_client::Deadline;
 
@@ -121,16 +121,6 @@ pub struct Atomic {
     pub against: Vec<Against>,
     /// Who is in the block that begins.
     pub live: LiveProcesses,
-}
-
-/// Proof of who the caller is, to be checked by whoever guards a resource: a
-/// later token makes all earlier ones of the process void.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Fence {
-    /// Grows with every life of any process of the job.
-    pub incarnation: Incarnation,
-    /// The latest generation in which the caller was a member.
-    pub generation: Generation,
 }
 
 impl Process {
@@ -273,17 +263,6 @@ impl Process {
             ReadOutcome::Events { events, upto, .. } => Ok((events, upto)),
             _ => Err(crate::host::unexpected("events")),
         }
-    }
-
-    /// A token for `generation`, if it is certain that this incarnation still
-    /// lives; nothing otherwise.
-    pub fn fence(&self, generation: Generation) -> Option<Fence> {
-        self.host().valid_for()?;
-        let shared = &self.host().shared;
-        if shared.pending.lock().fenced(self.id(), self.incarnation()).is_some() {
-            return None;
-        }
-        Some(Fence { incarnation: self.incarnation(), generation })
     }
 }
 

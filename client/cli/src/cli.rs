@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use holdfast_api::{Blob, Incarnation, Name, NodeId, ProcessId, Revision};
+use holdfast_api::{Blob, Fence, Incarnation, Name, NodeId, ProcessId, Revision};
 
 use crate::argument::{self, Value};
 use crate::config::{Layer, StoreList, Timeout};
@@ -141,6 +141,9 @@ pub(crate) enum ClusterCommand {
     /// End a process
     #[command(subcommand)]
     Process(ProcessCommand),
+    /// Check fence tokens
+    #[command(subcommand)]
+    Fence(FenceCommand),
     /// List the open rounds of the run: who has arrived, how many are missing, and what happens at
     /// which deadline
     Rounds,
@@ -254,6 +257,19 @@ pub(crate) enum ProcessCommand {
         /// Why: it stands in the event log, and in what the process is told
         #[arg(long, value_name = "TEXT")]
         reason: String,
+    },
+}
+
+/// Commands on fence tokens.
+#[derive(Debug, Subcommand)]
+pub(crate) enum FenceCommand {
+    /// Say whether a token holds: whether the life of the process that it was given to still goes on
+    ///
+    /// For whoever guards something that only the living may write to. Exit code 0: it holds; 1: it
+    /// is void, and why is said. The job and the run are those in the token.
+    Check {
+        /// The token, as `fence()` gives it: JOB:RUN:PROCESS:INCARNATION:GENERATION
+        token: Fence,
     },
 }
 

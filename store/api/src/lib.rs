@@ -16,6 +16,7 @@
 //! | [`read`] | linearizable and stale reads, waits |
 //! | [`watch`] | changes and watches |
 //! | [`lease`] | leases, held by agents |
+//! | [`fence`] | tokens that prove which life of a process asks |
 //! | [`process`] | processes, their incarnations and ends, events |
 //! | [`round`] | rounds, their terms, outcomes and feeds |
 //! | [`members`] | members and ranks in few bytes |
@@ -39,6 +40,7 @@
 pub mod agent;
 pub mod blob;
 pub mod command;
+pub mod fence;
 pub mod lease;
 pub mod limits;
 pub mod members;
@@ -60,6 +62,7 @@ pub use command::{
     ClusterCommand, Command, Compare, Entry, KeyValue, KvOp, LogTime, Nonce, Proposal, Revision,
     RunCommand, SessionCommand, SessionId, SessionRef, TransactionOp,
 };
+pub use fence::{Fence, FenceError};
 pub use lease::{LeaseCommand, LeaseId, LeaseOutcome};
 pub use limits::{LifeLimits, Limits};
 pub use members::{MemberStretch, Members, RankStretch, Ranks};

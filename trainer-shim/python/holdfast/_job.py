@@ -8,7 +8,7 @@ import os
 import socket
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Literal, Optional, Union
 
@@ -249,6 +249,33 @@ class Job:
             )
             raise Fenced(text, "lease_ended", False, "none")
         return Fence(*fence)
+
+    def check(self, fence: Union[Fence, str], timeout: Optional[float] = None) -> None:
+        """Asks the store whether a fence of any process holds; raises :class:`~holdfast.Fenced` if that
+        life is over."""
+        self._native.check(str(fence), timeout)
+
+    @contextmanager
+    def replacing(self, path: Union[str, os.PathLike[str]], timeout: Optional[float] = None) -> Iterator[str]:
+        """Writes a file that only the living replace. ::
+
+            with job.replacing("checkpoint.pt") as written:
+                torch.save(state, written)
+
+        The body writes to the path that it is given, beside ``path``. After it that file is synced, and
+        renamed to ``path`` only if this life is alive then, by the store and by this host's clock: else
+        :class:`~holdfast.Fenced` is raised and ``path`` stays as it was, as after an exception in the
+        body.
+        """
+        path = os.fspath(path)
+        folder, name = os.path.split(path)
+        written = os.path.join(folder, f".{name}.{self.process}.{self.incarnation}")
+        try:
+            yield written
+            self._native.replace_file(written, path, self._generation, timeout)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(written)
 
     @property
     def valid_for(self) -> Optional[float]:

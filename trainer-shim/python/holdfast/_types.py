@@ -116,13 +116,15 @@ class Fence(NamedTuple):
     """Proof of who a caller is, for whoever guards a resource: a larger one makes all smaller ones void.
 
     Compare fences of one process as tuples; refuse whoever comes with a smaller one than the last.
+    As text it is the token that ``holdfast fence check`` and :meth:`Job.check` take.
     """
 
     incarnation: int
     generation: int
+    token: str
 
     def __str__(self) -> str:
-        return f"{self.incarnation}.{self.generation}"
+        return self.token
 
 
 def members(pairs: list[tuple[int, int]]) -> tuple[Member, ...]:

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use holdfast_api::{AssignmentStep, Blob, Cause, Name, Role, Scope, VoteRule};
 use holdfast_client::{Client, Deadline, Options, parse_endpoints};
-use holdfast_trainer_shim::{Advance, Error, Host, HostOptions, Join, Process};
+use holdfast_trainer_shim::{Advance, Error, Fence, Host, HostOptions, Join, Process};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tokio::runtime::Handle;
@@ -266,9 +266,31 @@ impl NativeProcess {
     }
 
     /// See [`Process::fence`].
-    fn fence(&self, py: Python<'_>, generation: u64) -> PyResult<Option<(u64, u64)>> {
+    fn fence(&self, py: Python<'_>, generation: u64) -> PyResult<Option<(u64, u64, String)>> {
         let fence = self.held(py)?.process.fence(generation);
-        Ok(fence.map(|fence| (fence.incarnation, fence.generation)))
+        Ok(fence.map(|fence| (fence.incarnation, fence.generation, fence.to_string())))
+    }
+
+    /// See [`Process::check`].
+    fn check(&self, py: Python<'_>, token: &str, timeout: Option<f64>) -> PyResult<()> {
+        let token: Fence = token.parse().map_err(|error| error::invalid(py, &error))?;
+        let deadline = deadline(py, timeout)?;
+        self.ask(py, async move |process: Process| process.check(&token, deadline).await)
+    }
+
+    /// See [`Process::replace_file`].
+    fn replace_file(
+        &self,
+        py: Python<'_>,
+        written: PathBuf,
+        path: PathBuf,
+        generation: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let deadline = deadline(py, timeout)?;
+        self.ask(py, async move |process: Process| {
+            process.replace_file(&written, &path, generation, deadline).await.map(drop)
+        })
     }
 
     /// Leaves for good, and gives the lease back. Twice is as good as once.

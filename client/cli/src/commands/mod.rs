@@ -4,6 +4,7 @@ pub(crate) mod agents;
 pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod events;
+pub(crate) mod fence;
 pub(crate) mod iterations;
 pub(crate) mod job;
 pub(crate) mod kv;
@@ -71,6 +72,7 @@ impl Context {
             ClusterCommand::Why => why::run(self).await,
             ClusterCommand::Processes => processes::run(self).await,
             ClusterCommand::Process(command) => process::run(self, command).await,
+            ClusterCommand::Fence(command) => fence::run(self, command).await,
             ClusterCommand::Rounds => rounds::run(self).await,
             ClusterCommand::Iterations => iterations::run(self).await,
             ClusterCommand::Events { after, follow } => events::run(self, after, follow).await,
