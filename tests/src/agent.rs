@@ -32,6 +32,13 @@ impl Agent {
         Agent { process, address }
     }
 
+    /// Where programs with the library join it.
+    pub async fn control(&mut self) -> PathBuf {
+        let line = self.process.says("HOLDFAST_CONTROL=").await;
+        let (_, path) = line.split_once("HOLDFAST_CONTROL=").expect("it was looked for");
+        PathBuf::from(path.trim())
+    }
+
     /// Where TCPStore clients connect.
     pub fn address(&self) -> &str {
         &self.address

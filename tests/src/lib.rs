@@ -3,8 +3,9 @@
 //! Entry points: [`Cluster`] (store nodes), [`Agent`] (the agent in front of
 //! them), [`Adders`] (a load whose every answer is checked), [`Script`]
 //! (Python with PyTorch), [`Job`] (a training job under a launcher), [`Network`]
-//! (hosts of their own), [`TcpStore`] and [`RawStream`] (wire clients of our
-//! own, so that a test does not trust the code it tests).
+//! (hosts of their own), [`TcpStore`], [`RawStream`] and [`RawLink`] (wire
+//! clients of our own, so that a test does not trust the code it tests). The
+//! program `holdfast-test-trainer` is a trainer with the library.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -22,6 +23,7 @@
 //! | [`http`] | plain HTTP requests |
 //! | [`stream`] | a raw client of the multiplexed stream |
 //! | [`tcpstore`] | a client of the TCPStore protocol |
+//! | [`link`] | a raw program at an agent's control socket |
 //! | [`python`] | PyTorch programs |
 //! | [`job`] | training jobs under a launcher |
 //!
@@ -43,6 +45,7 @@ pub mod failover;
 pub mod hosts;
 pub mod http;
 pub mod job;
+pub mod link;
 pub mod load;
 pub mod logs;
 pub mod patience;
@@ -56,6 +59,7 @@ pub use agent::Agent;
 pub use cluster::Cluster;
 pub use hosts::{Host, Names, Network};
 pub use job::Job;
+pub use link::RawLink;
 pub use load::Adders;
 pub use patience::{PATIENCE, eventually, patiently, soon};
 pub use process::{Ended, Process};

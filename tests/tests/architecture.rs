@@ -17,7 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("holdfast-cli", &["holdfast-api", "holdfast-client"]),
     ("holdfast-trainer-shim", &["holdfast-api", "holdfast-client"]),
     ("holdfast-python", &["holdfast-api", "holdfast-client", "holdfast-trainer-shim"]),
-    ("holdfast-agent", &["holdfast-api", "holdfast-client"]),
+    ("holdfast-agent", &["holdfast-api", "holdfast-client", "holdfast-trainer-shim"]),
     ("holdfast-tests", &["holdfast-api", "holdfast-client", "holdfast-trainer-shim"]),
     ("holdfast-bench", &["holdfast-api", "holdfast-client"]),
 ];

@@ -21,16 +21,38 @@ pub enum Error {
         refusal: Box<Refusal>,
     },
     /// The lease ended, or may have: all its processes are fenced.
-    #[error(
-        "process {process} (incarnation {incarnation}) is fenced: lease {lease} of this host has ended; join anew"
-    )]
+    #[error("{} fenced: lease {lease} of this host has ended; join anew", whom(*whose))]
     LeaseLost {
-        /// The process.
-        process: ProcessId,
-        /// Its life.
-        incarnation: Incarnation,
+        /// The process and its life, if one asked.
+        whose: Option<(ProcessId, Incarnation)>,
         /// The lease.
         lease: LeaseId,
+    },
+    /// The agent of this host is gone, and with it the hold on its lease.
+    #[error(
+        "{} fenced: the agent of this host, which holds their lease {lease}, has gone: {reason}; \
+         start it again if `holdfast-agent run` does not, and join anew",
+        whom(*whose)
+    )]
+    AgentLost {
+        /// The process and its life, if one asked.
+        whose: Option<(ProcessId, Incarnation)>,
+        /// The lease.
+        lease: LeaseId,
+        /// What was heard last.
+        reason: String,
+    },
+    /// There is no agent, or it does not take this program.
+    #[error(
+        "the agent at {} cannot be joined: {reason}; start this program under `holdfast-agent run`, \
+         or name the control socket of its agent in HOLDFAST_CONTROL",
+        socket.display()
+    )]
+    NoAgent {
+        /// Its control socket.
+        socket: PathBuf,
+        /// Why.
+        reason: String,
     },
     /// The round failed at its deadline. The call is void; a new call is a new
     /// try.
@@ -99,11 +121,11 @@ impl Error {
             Error::Client(error) => error.code(),
             Error::Fenced { .. } | Error::Void { .. } => Code::Fenced,
             Error::File { .. } => Code::InvalidRequest,
-            Error::LeaseLost { .. } => Code::LeaseEnded,
+            Error::LeaseLost { .. } | Error::AgentLost { .. } => Code::LeaseEnded,
             Error::RoundFailed { .. } | Error::Withdrawn { .. } | Error::Unanswered { .. } => {
                 Code::Timeout
             }
-            Error::Closed => Code::Unavailable,
+            Error::Closed | Error::NoAgent { .. } => Code::Unavailable,
             Error::Unexpected { .. } => Code::Conflict,
         }
     }
@@ -113,11 +135,15 @@ impl Error {
     pub fn is_retryable(&self) -> bool {
         match self {
             Error::Client(error) => error.is_retryable(),
-            Error::RoundFailed { .. } | Error::Withdrawn { .. } | Error::Unanswered { .. } => true,
+            Error::RoundFailed { .. }
+            | Error::Withdrawn { .. }
+            | Error::Unanswered { .. }
+            | Error::NoAgent { .. } => true,
             Error::Fenced { .. }
             | Error::LeaseLost { .. }
             | Error::Void { .. }
             | Error::File { .. }
+            | Error::AgentLost { .. }
             | Error::Closed
             | Error::Unexpected { .. } => false,
         }
@@ -129,13 +155,15 @@ impl Error {
             Error::Client(error) => error.outcome(),
             Error::LeaseLost { .. }
             | Error::File { .. }
+            | Error::AgentLost { .. }
             | Error::Closed
             | Error::Unanswered { .. } => Effectiveness::Unknown,
             Error::Unexpected { .. } => Effectiveness::Applied,
             Error::Fenced { .. }
             | Error::Void { .. }
             | Error::RoundFailed { .. }
-            | Error::Withdrawn { .. } => Effectiveness::None,
+            | Error::Withdrawn { .. }
+            | Error::NoAgent { .. } => Effectiveness::None,
         }
     }
 
@@ -145,6 +173,13 @@ impl Error {
             Refusal::ProcessFenced { .. } => Error::Fenced { refusal: Box::new(refusal) },
             other => Error::Client(holdfast_client::Error::Refused(Box::new(other.into()))),
         }
+    }
+}
+
+fn whom(whose: Option<(ProcessId, Incarnation)>) -> String {
+    match whose {
+        Some((process, incarnation)) => format!("process {process} (incarnation {incarnation}) is"),
+        None => "the processes of this program are".to_owned(),
     }
 }
 

@@ -81,7 +81,8 @@ impl Process {
         let (process, incarnation) = (self.id(), self.incarnation());
         let fenced = self.host().shared.pending.lock().fenced(process, incarnation);
         let lease = self.host().lease();
-        fenced.unwrap_or(Error::LeaseLost { process, incarnation, lease })
+        let whose = Some((process, incarnation));
+        fenced.unwrap_or(Error::LeaseLost { whose, lease })
     }
 }
 

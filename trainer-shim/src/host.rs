@@ -1,68 +1,35 @@
-//! The lease of a host, or of one program that stands for itself: renewed in
-//! time, self-fenced when that fails, its feed read and handed out.
+//! Where the processes of a program are attached: their registration, and what
+//! is told of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_api::{
-    Answer, CallId, Cause, Code, Command, Incarnation, Labels, LeaseCommand, LeaseId, LeaseOutcome,
-    Name, Nonce, Outcome, ProcessCommand, ProcessEnd, ProcessId, ProcessInfo, ProcessOutcome, Read,
-    ReadAnswer, ReadOutcome, Refusal, Role, RunCommand, Scope,
+    Answer, Cause, Code, Command, Feed, Incarnation, Labels, LeaseId, Name, Outcome,
+    ProcessCommand, ProcessEnd, ProcessId, ProcessInfo, ProcessOutcome, Read, ReadOutcome, Refusal,
+    Role, Scope,
 };
-use holdfast_client::{Client, Consistency, Deadline};
+use holdfast_client::{Client, Deadline};
 use parking_lot::Mutex;
-use rand::RngExt;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::error::Error;
-use crate::pending::Pending;
+use crate::lease::{HostOptions, Lease, VALIDITY_POLL, nonce};
+use crate::link::{Connected, Ended, Link, Listening, Said, Wanted, Welcome};
+use crate::pending::{Ending, Pending};
 use crate::process::Process;
 use crate::validity::{Validity, boot_time};
-
-/// Renewals in the time of one TTL.
-const RENEWALS_PER_TTL: u32 = 4;
-
-/// How often it is looked whether an outcome may be delivered again.
-const VALIDITY_POLL: Duration = Duration::from_millis(20);
-
-/// How often it is looked whether the cluster has leases by now.
-const FEATURE_LEVEL_POLL: Duration = Duration::from_millis(100);
 
 /// How often it is looked whether a former life has ended.
 const FORMER_LIFE_POLL: Duration = Duration::from_millis(100);
 
-/// Longest wait for the end of a lease that is given back.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// How a host holds its lease.
-#[derive(Debug, Clone)]
-pub struct HostOptions {
-    /// The host's name, for people.
-    pub host: String,
-    /// Log time without a renewal after which everything on the host counts as
-    /// dead. The cluster has a least value (1.5 s by default).
-    pub ttl: Duration,
-    /// Longest wait for the grant.
-    pub patience: Duration,
-    /// Open the run that the scope names if it is not the job's open one, which
-    /// ends that. Without it, such a run is refused.
-    pub open_run: bool,
-}
-
-impl Default for HostOptions {
-    fn default() -> Self {
-        HostOptions {
-            host: "localhost".to_owned(),
-            ttl: Duration::from_secs(5),
-            patience: Duration::from_secs(60),
-            open_run: false,
-        }
-    }
-}
+/// Most pieces of feeds that wait for the certainty that the lease holds.
+const FEEDS_MAX: usize = 4_096;
 
 /// How a process joins.
 #[derive(Debug, Clone, Default)]
@@ -81,20 +48,21 @@ pub struct Join {
     pub patience: Option<Deadline>,
 }
 
-/// A lease that is held. Cheap to clone; ends with [`Host::close`], or by
-/// expiry when the program is gone.
+/// What the processes of this program are attached to: a lease of its own, or
+/// that of its host's agent. Cheap to clone.
 #[derive(Clone)]
 pub struct Host {
     pub(crate) shared: Arc<Shared>,
 }
 
 pub(crate) struct Shared {
-    pub client: Client,
     pub scope: Scope,
     pub lease: LeaseId,
     pub pending: Mutex<Pending>,
-    pub validity: Validity,
-    /// True once the lease is over.
+    link: Link,
+    /// Of the agent's lease; that of an own one is its own.
+    validity: Option<Validity>,
+    /// True once nothing is delivered any more.
     over: watch::Sender<bool>,
     stop: CancellationToken,
     tasks: TaskTracker,
@@ -102,58 +70,56 @@ pub(crate) struct Shared {
 
 impl Host {
     /// Asks for a lease in the scope's run, which is opened if the job has
-    /// none.
+    /// none. The death of the program is noticed when it expires.
     ///
     /// # Panics
     ///
     /// Outside a tokio runtime.
     pub async fn grant(client: Client, scope: Scope, options: HostOptions) -> Result<Host, Error> {
-        let HostOptions { host, ttl, patience, open_run } = options;
-        let deadline = Deadline::after(patience);
-        if open_run {
-            let Scope { job, run } = scope.clone();
-            let command = Command::Run(RunCommand::Open { job, run });
-            client.propose(command, deadline).await?;
-        }
-        let nonce = nonce();
-        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-        let command = LeaseCommand::Grant { scope: scope.clone(), nonce, host, ttl_ms };
-        let command = Command::Lease(command);
-        let (asked_at, answer) = loop {
-            let asked_at = boot_time();
-            match client.propose(command.clone(), deadline).await {
-                Ok(answer) => break (asked_at, answer),
-                // A cluster that was just founded, or is being upgraded, is
-                // not there yet.
-                Err(error)
-                    if error.code() == Code::FeatureLevel
-                        && deadline.instant().is_none_or(|at| Instant::now() < at) =>
-                {
-                    tokio::time::sleep(FEATURE_LEVEL_POLL).await;
-                }
-                Err(error) => return Err(error.into()),
-            }
-        };
-        let Outcome::Lease(LeaseOutcome::Granted { lease, run, ttl_ms }) = answer.outcome else {
-            return Err(unexpected("a grant"));
-        };
+        let lease = Lease::grant(client, scope, options).await?;
+        let (scope, id) = (lease.scope().clone(), lease.id());
+        let host = Host::new(scope, id, Link::Own(lease.clone()), None);
+        host.spawn(host.clone().read_feed(lease));
+        Ok(host)
+    }
+
+    /// Joins the agent of this host, at its control socket: its lease is that of
+    /// this program's processes, and it tells the cluster of their death within
+    /// milliseconds. `wanted` names the job and the run that are meant, if that
+    /// matters.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub async fn attach(control: &Path, wanted: Wanted, patience: Duration) -> Result<Host, Error> {
+        let Connected { agent, welcome, listening, talking } =
+            Connected::open(control, wanted, patience).await?;
+        let Welcome { scope, lease, ttl_ms, valid_until_ms, .. } = welcome;
         let ttl = Duration::from_millis(ttl_ms);
+        let validity = Validity::told(Duration::from_millis(valid_until_ms), ttl);
+        let host = Host::new(scope, lease, Link::Agent(agent), Some(validity));
+        let listening = host.clone().listen(listening);
+        host.spawn(async move {
+            tokio::select! {
+                () = listening => {}
+                never = talking.run() => match never {},
+            }
+        });
+        Ok(host)
+    }
+
+    fn new(scope: Scope, lease: LeaseId, link: Link, validity: Option<Validity>) -> Host {
         let shared = Shared {
-            client,
-            scope: Scope { job: scope.job, run: Some(run) },
+            scope,
             lease,
             pending: Mutex::default(),
-            validity: Validity::granted(asked_at, ttl),
+            link,
+            validity,
             over: watch::Sender::new(false),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         };
-        let host = Host { shared: Arc::new(shared) };
-        let Shared { tasks, stop, .. } = host.shared.as_ref();
-        let renewing = host.clone().renew(ttl / RENEWALS_PER_TTL);
-        tasks.spawn(stop.clone().run_until_cancelled_owned(renewing));
-        tasks.spawn(stop.clone().run_until_cancelled_owned(host.clone().read_feed()));
-        Ok(host)
+        Host { shared: Arc::new(shared) }
     }
 
     /// The lease.
@@ -177,7 +143,10 @@ impl Host {
         if *self.shared.over.borrow() {
             return None;
         }
-        self.shared.validity.left(boot_time())
+        match (&self.shared.link, &self.shared.validity) {
+            (Link::Own(lease), _) => lease.valid_for(),
+            (_, validity) => validity.as_ref()?.left(boot_time()),
+        }
     }
 
     /// Returns when the lease is over.
@@ -244,15 +213,12 @@ impl Host {
     ) -> Result<bool, Error> {
         loop {
             let (scope, after) = (self.shared.scope.clone(), process.checked_sub(1));
-            let read = Read::Processes { scope, after, limit: 1 };
             let processes =
-                match self.shared.client.read(read, Consistency::Linearizable, deadline).await {
-                    Ok(ReadAnswer {
-                        outcome: ReadOutcome::Processes { processes, .. }, ..
-                    }) => processes,
+                match self.read(Read::Processes { scope, after, limit: 1 }, deadline).await {
+                    Ok(ReadOutcome::Processes { processes, .. }) => processes,
                     Ok(_) => return Err(unexpected("processes")),
                     Err(error) if error.code() == Code::Timeout => return Ok(false),
-                    Err(error) => return Err(error.into()),
+                    Err(error) => return Err(error),
                 };
             let lives = |info: &ProcessInfo| {
                 info.process == process && info.incarnation == incarnation && info.end.is_none()
@@ -280,18 +246,21 @@ impl Host {
     /// Stops renewing and reading, without a word to the cluster: what happens
     /// to a host that loses its network. For tests and for chaos.
     pub fn freeze(&self) {
+        if let Link::Own(lease) = &self.shared.link {
+            lease.freeze();
+        }
         self.shared.stop.cancel();
     }
 
-    /// Gives the lease back: whatever of this host is still registered ends.
+    /// Gives the lease back, or leaves the agent: whatever this program has
+    /// still registered ends.
     pub async fn close(self) {
-        let command = LeaseCommand::Revoke { lease: self.shared.lease };
-        let deadline = Deadline::after(CLOSE_TIMEOUT);
-        if let Err(error) = self.shared.client.propose(Command::Lease(command), deadline).await {
-            tracing::debug!(%error, "the lease was not given back; it will expire");
+        match &self.shared.link {
+            Link::Own(lease) => lease.close().await,
+            Link::Agent(agent) => agent.lose(&Error::Closed),
         }
         self.shared.stop.cancel();
-        self.finish(&|_| Error::Closed);
+        self.finish(Ending::Closed);
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
     }
@@ -301,7 +270,11 @@ impl Host {
         command: Command,
         deadline: Deadline,
     ) -> Result<Answer, Error> {
-        self.shared.client.propose(command, deadline).await.map_err(plain)
+        self.shared.link.propose(command, deadline).await.map_err(plain)
+    }
+
+    pub(crate) async fn read(&self, read: Read, deadline: Deadline) -> Result<ReadOutcome, Error> {
+        Ok(self.shared.link.read(read, deadline).await?.outcome)
     }
 
     /// A task that ends with the host's own.
@@ -310,72 +283,67 @@ impl Host {
         tasks.spawn(stop.clone().run_until_cancelled_owned(task));
     }
 
-    /// Waits until it is certain that the lease holds, or that it does not.
-    pub(crate) async fn certainly_valid(&self) -> bool {
-        loop {
-            if *self.shared.over.borrow() {
-                return false;
-            }
-            if self.valid_for().is_some() {
-                return true;
-            }
-            tokio::time::sleep(VALIDITY_POLL).await;
-        }
-    }
-
-    async fn renew(self, every: Duration) {
-        let mut ticks = tokio::time::interval(every);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            ticks.tick().await;
-            let sent_at = boot_time();
-            let command = Command::Lease(LeaseCommand::KeepAlive { lease: self.shared.lease });
-            // One that does not come back in a TTL is not worth waiting for.
-            let deadline = Deadline::after(every * RENEWALS_PER_TTL);
-            match self.shared.client.propose(command, deadline).await {
-                Ok(_) => self.shared.validity.renewed(sent_at),
-                Err(error) if has_ended(&error) => return self.lost(),
-                Err(error) => tracing::debug!(%error, "the lease could not be renewed; trying on"),
-            }
-        }
-    }
-
-    async fn read_feed(self) {
+    async fn read_feed(self, lease: Lease) {
         loop {
             let (since, have) = {
                 let pending = self.shared.pending.lock();
                 (pending.since, pending.have())
             };
-            let feed = self.shared.client.feed(self.shared.lease, since, have, Deadline::never());
-            match feed.await {
-                Ok(feed) => {
-                    if !self.certainly_valid().await {
-                        return self.lost();
-                    }
-                    self.shared.pending.lock().hand_out(feed);
-                }
-                Err(error) if has_ended(&error) => return self.lost(),
-                Err(error) => {
-                    tracing::warn!(%error, "the feed of this host's lease cannot be read");
-                    tokio::time::sleep(VALIDITY_POLL).await;
-                }
+            match lease.feed(since, &have).await {
+                Some(feed) => self.shared.pending.lock().hand_out(feed),
+                None => return self.finish(Ending::LeaseLost { lease: lease.id() }),
             }
         }
     }
 
-    fn lost(&self) {
+    /// Hears the agent out. What it tells is delivered only while it is certain
+    /// that its lease holds.
+    async fn listen(self, mut listening: Listening) {
+        let (Link::Agent(agent), Some(validity)) = (&self.shared.link, &self.shared.validity)
+        else {
+            return;
+        };
+        let mut waiting: VecDeque<Feed> = VecDeque::new();
+        let ended = loop {
+            let said = tokio::select! {
+                // A word that the lease holds goes before what waits for it.
+                biased;
+                said = listening.next(agent) => said,
+                () = self.certainly_valid(), if !waiting.is_empty() => {
+                    waiting.drain(..).for_each(|feed| self.shared.pending.lock().hand_out(feed));
+                    continue;
+                }
+            };
+            match said {
+                Ok(Said::ValidUntil(until)) => validity.extend(until),
+                Ok(Said::Feed(_)) if waiting.len() >= FEEDS_MAX => {
+                    break Ended::Gone(format!(
+                        "{FEEDS_MAX} outcomes came while its lease was not certain"
+                    ));
+                }
+                Ok(Said::Feed(feed)) => waiting.push_back(feed),
+                Err(ended) => break ended,
+            }
+        };
         let lease = self.shared.lease;
-        tracing::error!(lease, "the lease of this host has ended; all its processes are fenced");
-        self.finish(&|call: &CallId| Error::LeaseLost {
-            process: call.process,
-            incarnation: call.incarnation,
-            lease,
-        });
+        let ending = match ended {
+            Ended::LeaseLost => Ending::LeaseLost { lease },
+            Ended::Gone(reason) => Ending::AgentLost { lease, reason },
+        };
+        tracing::warn!(lease, "{}", ending.error(None));
+        agent.lose(&ending.error(None));
+        self.finish(ending);
     }
 
-    fn finish(&self, error: &dyn Fn(&CallId) -> Error) {
+    async fn certainly_valid(&self) {
+        while self.valid_for().is_none() {
+            tokio::time::sleep(VALIDITY_POLL).await;
+        }
+    }
+
+    fn finish(&self, ending: Ending) {
         self.shared.over.send_replace(true);
-        self.shared.pending.lock().end_all(error);
+        self.shared.pending.lock().end_all(ending);
     }
 }
 
@@ -391,29 +359,17 @@ fn passes(deadline: Deadline) -> bool {
     deadline.instant().is_some_and(|at| at <= Instant::now() + FORMER_LIFE_POLL)
 }
 
-fn nonce() -> Nonce {
-    let mut random = rand::rng();
-    Nonce(random.random(), random.random())
-}
-
 /// The state machine's refusals, as this crate says them.
-pub(crate) fn plain(error: holdfast_client::Error) -> Error {
-    match &error {
-        holdfast_client::Error::Refused(problem) => match &problem.refusal {
-            Some(refusal @ Refusal::ProcessFenced { .. }) => Error::from_refusal(refusal.clone()),
-            _ => Error::Client(error),
-        },
-        _ => Error::Client(error),
+fn plain(error: Error) -> Error {
+    match refusal(&error) {
+        Some(fenced @ Refusal::ProcessFenced { .. }) => Error::from_refusal(fenced.clone()),
+        _ => error,
     }
 }
 
 fn refusal(error: &Error) -> Option<&Refusal> {
     let Error::Client(holdfast_client::Error::Refused(problem)) = error else { return None };
     problem.refusal.as_ref()
-}
-
-fn has_ended(error: &holdfast_client::Error) -> bool {
-    matches!(error.code(), Code::LeaseEnded | Code::RunNotFound | Code::JobNotFound)
 }
 
 pub(crate) fn unexpected(expected: &'static str) -> Error {

@@ -22,17 +22,25 @@
 //! # }
 //! ```
 //!
-//! Entry points: [`Host`] (holds the lease of a host, or of one program),
-//! [`Process`] (one incarnation, with the verbs `live_processes`, `advance`,
-//! `vote`, `atomic` and [`Process::arrive`] under all of them).
+//! Entry points: [`Host`] (what a program's processes are attached to: a lease
+//! of its own with [`Host::grant`], or that of its host's agent with
+//! [`Host::attach`]), [`Process`] (one incarnation, with the verbs
+//! `live_processes`, `advance`, `vote`, `atomic` and [`Process::arrive`] under
+//! all of them), [`Lease`] (for whoever holds one for others, as the agent).
+//!
+//! With the agent, the death of a program is told to the others within
+//! milliseconds; a lease of its own ends when it expires.
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`host`] | the lease: renewed, self-fenced, its feed read and handed out |
+//! | [`lease`] | a lease: granted, renewed, self-fenced, its feed read |
+//! | [`link`] | what a program and the agent of its host say to each other |
+//! | [`host`] | where processes are attached, and what is told of them |
 //! | [`process`] | one incarnation and its calls |
 //! | [`verbs`] | what trainers say, made of rounds |
 //! | [`fence`] | proof that a life is alive, and files that only the living replace |
 //! | `pending` | pure: calls that wait, and what the feed says of them |
+//! | [`rosters`] | pure: memberships that need not be told again |
 //! | `validity` | pure: how long the lease certainly holds |
 //! | [`error`] | why a verb failed |
 //!
@@ -46,19 +54,27 @@
 //! * Once the lease may have expired, nothing is delivered any more:
 //!   not an outcome, not a token. It is counted from the sending of the last
 //!   renewal that was acknowledged, on the clock that goes on while the host
-//!   sleeps.
+//!   sleeps: the same one for the agent and its programs, so that an agent that
+//!   is frozen fences all of them.
 //! * Ends and outcomes reach a process in the order of the log.
 
 pub mod error;
 pub mod fence;
 pub mod host;
+pub mod lease;
+pub mod link;
 mod pending;
 pub mod process;
+pub mod rosters;
 mod validity;
 pub mod verbs;
 
 pub use error::Error;
 pub use holdfast_api::Fence;
-pub use host::{Host, HostOptions, Join};
+pub use host::{Host, Join};
+pub use lease::{HostOptions, Lease};
+pub use link::{CONTROL_VARIABLE, Wanted};
 pub use process::Process;
+pub use rosters::Rosters;
+pub use validity::boot_time;
 pub use verbs::{Advance, Atomic, Iteration, LiveProcesses, Verdict};

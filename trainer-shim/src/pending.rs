@@ -1,20 +1,17 @@
 //! Calls that wait for their outcome, and what a feed says of them. Pure: no
 //! socket, no clock, no task.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use holdfast_api::{
-    Blob, CallId, Cause, Closed, Decided, Decision, Ended, Feed, Generation, Incarnation, Members,
-    ProcessId, Refusal, Revision,
+    Blob, CallId, Cause, Closed, Decided, Decision, Ended, Feed, Generation, Incarnation, LeaseId,
+    Members, ProcessId, Refusal, Revision,
 };
 use tokio::sync::oneshot;
 
 use crate::error::Error;
-
-/// Memberships that are remembered, so that the cluster need not tell them
-/// again.
-const ROSTERS_MAX: usize = 16;
+use crate::rosters::Rosters;
 
 /// Where an outcome goes.
 pub(crate) type ReplyTo = oneshot::Sender<Result<Arc<Closed>, Error>>;
@@ -25,9 +22,9 @@ pub(crate) struct Pending {
     calls: BTreeMap<CallId, (Blob, ReplyTo)>,
     /// Ends that were told, by process: the latest.
     ended: BTreeMap<ProcessId, (Incarnation, Revision, Cause)>,
-    rosters: VecDeque<(Generation, Members)>,
+    rosters: Rosters<Members>,
     /// Nothing is handed out any more.
-    over: bool,
+    over: Option<Ending>,
     /// Everything up to here was handed out.
     pub since: Revision,
 }
@@ -35,7 +32,7 @@ pub(crate) struct Pending {
 impl Pending {
     /// A call begins to wait. One whose incarnation has ended fails at once.
     pub fn insert(&mut self, call: CallId, round: Blob, reply: ReplyTo) {
-        let over = self.over.then_some(Error::Closed);
+        let over = self.over.as_ref().map(|ending| ending.error(Some(&call)));
         if let Some(error) = self.fenced(call.process, call.incarnation).or(over) {
             // A caller that has gone away needs no answer.
             return drop(reply.send(Err(error)));
@@ -61,7 +58,7 @@ impl Pending {
 
     /// The generations whose members are known here.
     pub fn have(&self) -> Vec<Generation> {
-        self.rosters.iter().map(|(generation, _)| *generation).collect()
+        self.rosters.generations()
     }
 
     /// Hands out a feed: first the ends, so that nobody gets an outcome who is
@@ -76,15 +73,7 @@ impl Pending {
             self.end_calls(process, incarnation);
         }
         let mut closed_rounds = feed.closed;
-        // What was left out is known here, until the new ones push it out.
-        for closed in closed_rounds.iter_mut().filter(|closed| closed.members.is_none()) {
-            closed.members = self.roster(closed.same_as);
-        }
-        for closed in &closed_rounds {
-            if let Some(members) = &closed.members {
-                self.remember(closed.same_as, members.clone());
-            }
-        }
+        self.rosters.fill_in(&mut closed_rounds);
         let by_generation = closed_rounds.into_iter().map(|c| (c.generation, Arc::new(c)));
         let outcomes: BTreeMap<Generation, Arc<Closed>> = by_generation.collect();
         for decision in feed.decisions {
@@ -105,12 +94,12 @@ impl Pending {
         }
     }
 
-    /// The lease is over: everybody hears it.
-    pub fn end_all(&mut self, error: impl Fn(&CallId) -> Error) {
-        self.over = true;
+    /// Everything is over: everybody hears it, also who calls from now on.
+    pub fn end_all(&mut self, ending: Ending) {
         for (call, (_, reply)) in std::mem::take(&mut self.calls) {
-            drop(reply.send(Err(error(&call))));
+            drop(reply.send(Err(ending.error(Some(&call)))));
         }
+        self.over.get_or_insert(ending);
     }
 
     fn end_calls(&mut self, process: ProcessId, incarnation: Incarnation) {
@@ -125,17 +114,29 @@ impl Pending {
             }
         }
     }
+}
 
-    fn remember(&mut self, generation: Generation, members: Members) {
-        self.rosters.retain(|(known, _)| *known != generation);
-        self.rosters.push_back((generation, members));
-        if self.rosters.len() > ROSTERS_MAX {
-            self.rosters.pop_front();
+/// Why nothing is handed out any more.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    /// This program wanted it.
+    Closed,
+    /// The lease has ended.
+    LeaseLost { lease: LeaseId },
+    /// The agent has gone, and its lease will end.
+    AgentLost { lease: LeaseId, reason: String },
+}
+
+impl Ending {
+    /// What a call is told.
+    pub fn error(&self, call: Option<&CallId>) -> Error {
+        let whose = call.map(|call| (call.process, call.incarnation));
+        match self {
+            Ending::Closed => Error::Closed,
+            Ending::LeaseLost { lease } => Error::LeaseLost { whose, lease: *lease },
+            Ending::AgentLost { lease, reason } => {
+                Error::AgentLost { whose, lease: *lease, reason: reason.clone() }
+            }
         }
-    }
-
-    fn roster(&self, generation: Generation) -> Option<Members> {
-        let found = self.rosters.iter().find(|(known, _)| *known == generation);
-        found.map(|(_, members)| members.clone())
     }
 }

@@ -10,7 +10,7 @@ use holdfast_api::{
     Outcome, ProcessId, Read, ReadOutcome, Revision, RoundCommand, RoundFailure, RoundInfo,
     RoundOutcome, Terms,
 };
-use holdfast_client::{Consistency, Deadline};
+use holdfast_client::Deadline;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
@@ -216,8 +216,7 @@ impl Process {
 
     /// Asks the state of its run.
     pub(crate) async fn read(&self, read: Read, deadline: Deadline) -> Result<ReadOutcome, Error> {
-        let client = &self.host.shared.client;
-        Ok(client.read(read, Consistency::Linearizable, deadline).await?.outcome)
+        self.host.read(read, deadline).await
     }
 
     fn id_of(&self, call: u64) -> CallId {

@@ -3,44 +3,61 @@
 
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use tokio::sync::watch;
 
 /// Part of the TTL that is kept back: clocks drift, and what is delivered takes
 /// a moment to be used.
 const MARGIN_DIVISOR: u32 = 8;
 
 /// Time since the host was started, sleep included.
-pub(crate) fn boot_time() -> Duration {
+pub fn boot_time() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
-/// Until when the lease certainly holds.
+/// Until when, in [`boot_time`], the lease certainly holds.
 #[derive(Debug)]
 pub(crate) struct Validity {
     ttl: Duration,
-    until: Mutex<Option<Duration>>,
+    until: watch::Sender<Duration>,
 }
 
 impl Validity {
     /// A lease that was asked for at this time, and granted.
     pub fn granted(asked_at: Duration, ttl: Duration) -> Validity {
-        let validity = Validity { ttl, until: Mutex::new(None) };
+        let validity = Validity { ttl, until: watch::Sender::new(Duration::ZERO) };
         validity.renewed(asked_at);
         validity
     }
 
+    /// A lease that another one holds, and who says until when it holds.
+    pub fn told(until: Duration, ttl: Duration) -> Validity {
+        Validity { ttl, until: watch::Sender::new(until) }
+    }
+
     /// A renewal sent at this time was acknowledged.
     pub fn renewed(&self, sent_at: Duration) {
-        let until = sent_at + self.ttl - self.ttl / MARGIN_DIVISOR;
-        let mut known = self.until.lock();
-        *known = Some(known.map_or(until, |known| known.max(until)));
+        self.extend(sent_at + self.ttl - self.ttl / MARGIN_DIVISOR);
+    }
+
+    /// It holds until then, at least.
+    pub fn extend(&self, until: Duration) {
+        self.until.send_if_modified(|known| {
+            let later = until > *known;
+            *known = until.max(*known);
+            later
+        });
     }
 
     /// How long it still holds at this time; nothing once it may be over.
     pub fn left(&self, now: Duration) -> Option<Duration> {
-        let until = (*self.until.lock())?;
+        let until = *self.until.borrow();
         until.checked_sub(now).filter(|left| !left.is_zero())
+    }
+
+    /// Hears of every extension.
+    pub fn subscribe(&self) -> watch::Receiver<Duration> {
+        self.until.subscribe()
     }
 }
 

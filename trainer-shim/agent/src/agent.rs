@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::collector::collect;
+use crate::door::process;
 use crate::door::tcpstore::presence::Presence;
 use crate::door::tcpstore::serve::{self, Door};
 use crate::namespace::Namespace;
@@ -61,6 +62,9 @@ pub struct Options {
     pub attempts_kept: Duration,
     /// The TCPStore door.
     pub door: serve::Options,
+    /// TTL of the lease that is taken for processes with the library, once one
+    /// comes.
+    pub lease_ttl: Duration,
 }
 
 /// An agent whose run is open and whose ports accept connections.
@@ -80,6 +84,7 @@ pub struct Agent {
 pub struct Handle {
     identity: Arc<Identity>,
     door: serve::Handle,
+    processes: process::Door,
     client: Client,
     requests: mpsc::Sender<Request>,
 }
@@ -148,6 +153,7 @@ impl Handle {
     /// Takes no new trainers from now on and ends when the last has gone; a
     /// process that is connected may connect again, at any port.
     pub fn drain(&self) {
+        self.processes.drain();
         self.door.drain();
     }
 
@@ -195,6 +201,11 @@ impl Handle {
         let _ = closed.await;
     }
 
+    /// The door for programs with the library.
+    pub fn processes(&self) -> &process::Door {
+        &self.processes
+    }
+
     /// Who is in which namespace.
     pub(crate) fn presence(&self) -> &Presence {
         self.door.presence()
@@ -223,6 +234,9 @@ impl Agent {
         }
         let scope = Scope { job: options.job.clone(), run: Some(run.clone()) };
         let door = Door::new(client.clone(), scope.clone(), options.door);
+        let host = host_name();
+        let of_lease = process::Options { host: host.clone(), lease_ttl: options.lease_ttl };
+        let processes = process::Door::new(client.clone(), scope.clone(), of_lease);
         let attempts_kept = options.attempts_kept;
         let (sender, requests) = mpsc::channel(REQUESTS_MAX);
         let handle = Handle {
@@ -230,10 +244,11 @@ impl Agent {
                 addresses,
                 job: options.job,
                 run,
-                host: host_name(),
+                host,
                 id: format!("{:016x}", rand::random::<u64>()),
             }),
             door: door.handle(),
+            processes,
             client: client.clone(),
             requests: sender,
         };
@@ -275,6 +290,9 @@ impl Agent {
             while !ports.is_empty() {
                 ports.one_ends().await;
             }
+            // Drained to the last means these, too.
+            let gone = handle.processes.all_gone();
+            shutdown.run_until_cancelled(gone).await;
         };
         tokio::select! {
             () = serving => {}
@@ -282,6 +300,7 @@ impl Agent {
             never = log_leaders(&client) => match never {},
             never = report(&client, &handle) => match never {},
         }
+        handle.processes.close().await;
         drop(handle);
         client.close().await;
     }

@@ -8,6 +8,10 @@
 //! variables to use it, `MASTER_ADDR` and `MASTER_PORT`, and a third,
 //! `TORCHELASTIC_USE_AGENT_STORE`, to start no store of its own.
 //!
+//! A program that uses the library ([`holdfast_trainer_shim`]) is attached to
+//! the agent over its control socket: its death is told to the others in a few
+//! milliseconds.
+//!
 //! Entry points: [`agent::Agent::open`] and [`agent::Agent::run`]; the binary
 //! `holdfast-agent` is a command line around them.
 //!
@@ -22,13 +26,15 @@
 //! | [`process`] | which process is at the other end of a connection |
 //! | [`door`] | front doors, one for each foreign protocol |
 //! | [`door::tcpstore`] | PyTorch's TCPStore: codec, mapping, order, sockets |
+//! | [`door::process`] | programs with the library: one lease, deaths told at once |
 //!
 //! # Architecture invariants
 //!
 //! * The agent decides nothing about keys, runs or sessions. It translates,
 //!   keeps each connection's order, and asks the store.
 //! * No state that matters: an agent that is started anew against the same run
-//!   serves the same keys. Only its connections are lost.
+//!   serves the same keys. Only its connections are lost, and with them the
+//!   lives of the processes that were attached to it.
 //! * While the store has a leader no connection is dropped, whatever leaders
 //!   come and go. Every connection that is closed has its reason logged.
 //! * Codecs and connection order are free of I/O, clocks and tasks; trainers'

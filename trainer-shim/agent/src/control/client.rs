@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use holdfast_trainer_shim::link::is_trusted;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -68,10 +69,4 @@ impl Connection {
         // The agent says nothing unasked: whatever comes is the end.
         let _ = self.reader.fill_buf().await;
     }
-}
-
-/// Whether a process of this user may be talked to: root may do anything
-/// anyway.
-pub fn is_trusted(uid: u32) -> bool {
-    uid == nix::unistd::getuid().as_raw() || uid == 0
 }

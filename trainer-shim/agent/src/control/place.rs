@@ -2,6 +2,7 @@
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -82,6 +83,15 @@ impl Place {
     pub fn of_nobody(folder: &Path) -> Place {
         let number: u64 = rand::random();
         Place { socket: folder.join(format!("new-{number:016x}.sock")) }
+    }
+
+    /// The place of an agent that serves by itself, at this first port.
+    pub fn of_server(folder: &Path, store: &[String], job: &Name, port: SocketAddr) -> Place {
+        let mut nodes: Vec<&str> = store.iter().map(String::as_str).collect();
+        nodes.sort_unstable();
+        let port = port.to_string();
+        let words = nodes.into_iter().chain([job.as_str(), &port]);
+        Place { socket: folder.join(format!("serve-{:032x}.sock", digest(words))) }
     }
 
     /// That of a socket.

@@ -3,10 +3,9 @@
 use std::net::SocketAddr;
 
 use holdfast_api::Name;
+use holdfast_trainer_shim::Wanted;
+pub use holdfast_trainer_shim::link::LINE_BYTES_MAX;
 use serde::{Deserialize, Serialize};
-
-/// Longest line; more ends the connection.
-pub const LINE_BYTES_MAX: usize = 64 * 1024;
 
 /// What an agent is asked. Unknown fields are left unread, so that agents of
 /// neighbouring versions understand each other.
@@ -25,6 +24,9 @@ pub enum Request {
         /// Its name; the same name is the same namespace on every host.
         name: Name,
     },
+    /// Be the life of the asker's processes: frames follow instead of lines. See
+    /// [`crate::door::process`].
+    Process(Wanted),
     /// Tell how it goes.
     Status {},
     /// The command has ended. The last one's connection closes when all that
@@ -98,6 +100,7 @@ mod tests {
                 Request::Attach { tcpstore: vec!["127.0.0.1:29500".parse().unwrap()] },
             ),
             (r#"{"open":{"name":"group-7"}}"#, Request::Open { name: name() }),
+            (r#"{"process":{}}"#, Request::Process(Wanted::default())),
             (r#"{"status":{}}"#, Request::Status {}),
             (r#"{"leave":{}}"#, Request::Leave {}),
         ] {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use holdfast_trainer_shim::link::is_trusted;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
@@ -12,7 +13,6 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::client::is_trusted;
 use super::protocol::{LINE_BYTES_MAX, Request, Response, line};
 use crate::agent::{Handle, NewPort};
 
@@ -30,7 +30,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// this reason.
 pub type Agent = watch::Receiver<Option<Result<Handle, String>>>;
 
-/// Answers whoever attaches, until the last has left.
+/// Answers whoever asks, and whoever attaches until the last has left.
 #[derive(Debug)]
 pub struct Server {
     listener: UnixListener,
@@ -43,6 +43,8 @@ struct Shared {
     attendance: Mutex<Attendance>,
     /// Nobody is attached any more, or never was.
     over: CancellationToken,
+    /// The agent stays when the last has left.
+    lasts: bool,
 }
 
 /// Who is attached.
@@ -59,8 +61,18 @@ struct Attached(Arc<Shared>);
 impl Server {
     /// A server at this socket; `over` is cancelled when the last has left.
     pub fn new(listener: UnixListener, agent: Agent, over: CancellationToken) -> Server {
+        Server::with(listener, agent, over, false)
+    }
+
+    /// A server of an agent that ends for other reasons than who is attached:
+    /// it serves until `over` is cancelled.
+    pub fn lasting(listener: UnixListener, agent: Agent, over: CancellationToken) -> Server {
+        Server::with(listener, agent, over, true)
+    }
+
+    fn with(listener: UnixListener, agent: Agent, over: CancellationToken, lasts: bool) -> Server {
         let attendance = Mutex::default();
-        Server { listener, shared: Arc::new(Shared { agent, attendance, over }) }
+        Server { listener, shared: Arc::new(Shared { agent, attendance, over, lasts }) }
     }
 
     /// Serves until nobody is attached any more, or the agent has failed and
@@ -70,7 +82,7 @@ impl Server {
         let mut connections = JoinSet::new();
         let first = tokio::time::sleep(FIRST_TIME_MAX);
         tokio::pin!(first);
-        let mut waiting_for_first = true;
+        let mut waiting_for_first = !self.shared.lasts;
         let mut agent = self.shared.agent.clone();
         let failed = async {
             // The sender stays with whoever runs this.
@@ -166,7 +178,7 @@ impl Drop for Attached {
     fn drop(&mut self) {
         let mut attendance = self.0.attendance();
         attendance.attached -= 1;
-        if attendance.attached == 0 {
+        if attendance.attached == 0 && !self.0.lasts {
             attendance.over = true;
             self.0.over.cancel();
         }
@@ -210,6 +222,13 @@ async fn converse(stream: UnixStream, shared: &Arc<Shared>) -> io::Result<()> {
                 }
                 attach(shared, &tcpstore).await
             }
+            Ok(Request::Process(wanted)) => match shared.agent().await {
+                Ok(handle) => {
+                    handle.processes().serve(reader, writer, peer.pid(), &wanted).await;
+                    return Ok(());
+                }
+                Err(reason) => refused(reason),
+            },
             Ok(Request::Open { name }) => open(shared, NewPort::Named(name)).await,
             Ok(Request::Status {}) => status(shared).await,
             Err(error) => refused(format!(

@@ -1,7 +1,13 @@
-//! Front doors: what a trainer that knows nothing of Holdfast can talk to.
+//! Front doors: what trainers talk to.
 //!
-//! A door is a codec without I/O, a mapping of the foreign protocol onto
-//! store commands, and a socket loop. A door decides nothing: every decision
-//! is made by the store.
+//! A door is a codec without I/O, a mapping of the protocol onto store
+//! commands, and a socket loop. A door decides nothing: every decision is made
+//! by the store.
+//!
+//! | module | for |
+//! | --- | --- |
+//! | [`tcpstore`] | programs that know nothing of Holdfast: PyTorch's TCPStore |
+//! | [`process`] | programs with the library, whose deaths are told at once |
 
+pub mod process;
 pub mod tcpstore;

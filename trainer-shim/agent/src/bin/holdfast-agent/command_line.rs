@@ -27,6 +27,7 @@ file, that over the defaults. A file looks like this, every line optional:
     run = \"r3\"
     tcpstore = \"127.0.0.1:29500\"
     store_lost_deadline = \"5min\"
+    lease_ttl = \"5s\"
     connect_deadline = \"30s\"
     log = \"info\"
     log_format = \"json\"
@@ -62,6 +63,12 @@ enum Verb {
         /// a second one closes them.
         #[arg(long)]
         drain: bool,
+
+        /// Where to listen for programs with the library, which find it in
+        /// HOLDFAST_CONTROL [default: a socket in the folder of this user's
+        /// agents; its path is printed].
+        #[arg(long, value_name = "PATH")]
+        control: Option<PathBuf>,
     },
     /// Serve one command: attach to the agent of its run on this host, or start
     /// that agent as a process of its own; start the command with MASTER_ADDR, MASTER_PORT,
@@ -128,6 +135,8 @@ pub enum Mode {
     Serve {
         /// Whether the first SIGTERM drains.
         drain: bool,
+        /// The control socket, if it was named.
+        control: Option<PathBuf>,
     },
     /// The agent's process under `run`.
     Host {
@@ -208,6 +217,12 @@ pub struct Flags {
     #[arg(long, env = "HOLDFAST_ATTEMPTS_KEPT", value_name = "DURATION")]
     pub attempts_kept: Option<String>,
 
+    /// How long processes that joined with the library count as alive without a
+    /// word from this agent; the death of one of them is told at once [default:
+    /// 5s].
+    #[arg(long, env = "HOLDFAST_LEASE_TTL", value_name = "DURATION")]
+    pub lease_ttl: Option<String>,
+
     /// A TOML file with any of these settings.
     #[arg(long, env = "HOLDFAST_AGENT_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -226,7 +241,7 @@ impl CommandLine {
     /// What to do, and its flags.
     pub fn task(self) -> Task {
         let (flags, mode) = match self.verb {
-            Verb::Serve { flags, drain } => (flags, Mode::Serve { drain }),
+            Verb::Serve { flags, drain, control } => (flags, Mode::Serve { drain, control }),
             Verb::Run { flags, run, command } => (flags, Mode::Run { run, command }),
             // How the command runs is no matter of the agent's.
             Verb::Host { flags, run: _, join } => (flags, Mode::Host { join }),

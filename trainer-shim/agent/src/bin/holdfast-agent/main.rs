@@ -73,7 +73,7 @@ fn start(command_line: CommandLine) -> anyhow::Result<u8> {
     let runtime = runtime(if matches!(mode, Mode::Run { .. }) { 1 } else { threads })?;
     match mode {
         Mode::Host { join } => runtime.block_on(host::host(settings, join)),
-        Mode::Serve { drain } => runtime.block_on(serve::serve(settings, drain)),
+        Mode::Serve { drain, control } => runtime.block_on(serve::serve(settings, drain, control)),
         Mode::Run { run, command } => {
             let program = match program::find(&command[0]) {
                 Ok(program) => program,

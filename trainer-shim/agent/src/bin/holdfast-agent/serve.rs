@@ -1,11 +1,19 @@
 //! `holdfast-agent serve`
 
-use anyhow::Context;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
 use holdfast_agent::agent::{self, Agent};
+use holdfast_agent::control::lock::Lock;
+use holdfast_agent::control::place::{self, Place};
+use holdfast_agent::control::server::Server;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
+use tokio::net::UnixListener;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use crate::settings::Settings;
 use crate::signals::Signals;
@@ -13,12 +21,18 @@ use crate::signals::Signals;
 /// Serves until SIGTERM or SIGINT; a second one ends it without waiting.
 /// SIGUSR1, or the first SIGTERM if `drain`, lets the trainers that are there
 /// come to their end before.
-pub async fn serve(settings: Settings, drain: bool) -> anyhow::Result<u8> {
+pub async fn serve(
+    settings: Settings,
+    drain: bool,
+    control: Option<PathBuf>,
+) -> anyhow::Result<u8> {
     let mut signals = Signals::catch(&[Signal::SIGTERM, Signal::SIGINT, Signal::SIGUSR1])
         .context("cannot catch signals")?;
     raise_open_files();
     let options =
         agent::Options { tcpstore: settings.listen_or_usual(), ..settings.agent_options() };
+    // As the ports, before the run is opened.
+    let control = Control::listen(control, &settings).await?;
     let agent = tokio::select! {
         agent = Agent::open(options) => agent?,
         caught = signals.next() => {
@@ -36,6 +50,7 @@ pub async fn serve(settings: Settings, drain: bool) -> anyhow::Result<u8> {
         settings.store.join(","),
     );
     let shutdown = CancellationToken::new();
+    let mut offering = std::pin::pin!(offer(control, handle.clone()));
     let mut running = std::pin::pin!(agent.run(shutdown.clone()));
     let mut draining = false;
     loop {
@@ -46,6 +61,7 @@ pub async fn serve(settings: Settings, drain: bool) -> anyhow::Result<u8> {
                 }
                 return Ok(0);
             }
+            never = &mut offering => match never {},
             caught = signals.next() => {
                 let connections = handle.connections();
                 let drains = caught.signal == Signal::SIGUSR1
@@ -69,6 +85,81 @@ pub async fn serve(settings: Settings, drain: bool) -> anyhow::Result<u8> {
         () = running => Ok(0),
         caught = signals.next() => Ok(crate::launch::code_of_signal(caught.signal)),
     }
+}
+
+/// Where programs with the library find this agent.
+struct Control {
+    listener: Option<UnixListener>,
+    place: Place,
+    /// Nobody else takes the socket while it is held.
+    _alive: Lock,
+}
+
+impl Control {
+    /// Listens where it was said, or in the usual folder. Without one that can
+    /// be used there is none.
+    async fn listen(
+        named: Option<PathBuf>,
+        settings: &Settings,
+    ) -> anyhow::Result<Option<Control>> {
+        if let Some(path) = named {
+            let path = std::path::absolute(&path)
+                .with_context(|| format!("--control {}", path.display()))?;
+            return Control::at(Place::at(path)).await.map(Some);
+        }
+        let usual = async {
+            let folder = place::folder()?;
+            let port = settings.listen_or_usual()[0];
+            let place = Place::of_server(&folder, &settings.store, &settings.job, port);
+            match Control::at(place).await {
+                // Another one on this host has the same port, in a network of its own.
+                Err(_) => Control::at(Place::of_nobody(&folder)).await,
+                control => control,
+            }
+        };
+        match usual.await {
+            Ok(control) => Ok(Some(control)),
+            Err(error) => {
+                warn!("programs with the library cannot join this agent: {error:#}");
+                Ok(None)
+            }
+        }
+    }
+
+    async fn at(place: Place) -> anyhow::Result<Control> {
+        let path = place.life_lock();
+        let alive = Lock::take(&path, Duration::ZERO).await;
+        let alive = alive.with_context(|| format!("cannot lock {}", path.display()))?;
+        let Some(alive) = alive else {
+            bail!("another agent serves at {}; name another path", place.socket().display());
+        };
+        alive.sign().with_context(|| format!("cannot write {}", path.display()))?;
+        let listener = place.listen()?;
+        listener.set_nonblocking(true)?;
+        Ok(Control { listener: Some(UnixListener::from_std(listener)?), place, _alive: alive })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        // One that stays is replaced by the next agent there.
+        let _ = std::fs::remove_file(self.place.socket());
+    }
+}
+
+/// Serves the control socket for as long as it is awaited.
+async fn offer(mut control: Option<Control>, handle: agent::Handle) -> std::convert::Infallible {
+    if let Some(control) = &mut control
+        && let Some(listener) = control.listener.take()
+    {
+        println!(
+            "holdfast-agent: programs join at HOLDFAST_CONTROL={}",
+            control.place.socket().display()
+        );
+        let (_tell, agent) = watch::channel(Some(Ok(handle)));
+        let _left = Server::lasting(listener, agent, CancellationToken::new()).run().await;
+    }
+    std::future::pending().await
 }
 
 /// Every connection is an open file, and the usual limit is 1024.

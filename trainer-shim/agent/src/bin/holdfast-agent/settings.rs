@@ -21,6 +21,7 @@ const TCPSTORE_PORT: u16 = 29500;
 const STORE_LOST_DEADLINE: Duration = Duration::from_secs(300);
 const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
 const ATTEMPTS_KEPT: Duration = Duration::from_secs(600);
+const LEASE_TTL: Duration = Duration::from_secs(5);
 
 /// Everything the agent was told.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,6 +42,8 @@ pub struct Settings {
     pub connect_deadline: Duration,
     /// How long the keys of an attempt that is over stay readable.
     pub attempts_kept: Duration,
+    /// The TTL of this host's lease.
+    pub lease_ttl: Duration,
     /// The log filter.
     pub log: String,
     /// The log format.
@@ -70,6 +73,7 @@ struct File {
     store_lost_deadline: Option<String>,
     connect_deadline: Option<String>,
     attempts_kept: Option<String>,
+    lease_ttl: Option<String>,
     log: Option<String>,
     log_format: Option<String>,
     limits: Limits,
@@ -106,6 +110,8 @@ impl Settings {
         let connect_deadline = parsed("connect-deadline", deadline, duration)?;
         let attempts_kept = pick(flags.attempts_kept, file.attempts_kept);
         let attempts_kept = parsed("attempts-kept", attempts_kept, duration)?;
+        let lease_ttl = pick(flags.lease_ttl, file.lease_ttl);
+        let lease_ttl = parsed("lease-ttl", lease_ttl, duration)?;
         let log_format = pick(flags.log_format, file.log_format);
         let log_format = parsed("log-format", log_format, LogFormat::from_str)?;
         Ok(Settings {
@@ -117,6 +123,7 @@ impl Settings {
             store_lost_deadline: store_lost_deadline.unwrap_or(STORE_LOST_DEADLINE),
             connect_deadline: connect_deadline.unwrap_or(CONNECT_DEADLINE),
             attempts_kept: attempts_kept.unwrap_or(ATTEMPTS_KEPT),
+            lease_ttl: lease_ttl.unwrap_or(LEASE_TTL),
             log: pick(flags.log, file.log).unwrap_or_else(|| "info".to_owned()),
             log_format: log_format.unwrap_or(LogFormat::Pretty),
             limits: file.limits,
@@ -142,6 +149,7 @@ impl Settings {
             tcpstore: self.tcpstore.clone(),
             connect_deadline: self.connect_deadline,
             attempts_kept: self.attempts_kept,
+            lease_ttl: self.lease_ttl,
             door: serve::Options {
                 store_lost_deadline: self.store_lost_deadline,
                 limits: self.limits.clone(),
@@ -274,6 +282,7 @@ mod tests {
             store_lost_deadline: Duration::from_secs(300),
             connect_deadline: Duration::from_secs(60),
             attempts_kept: Duration::from_secs(600),
+            lease_ttl: Duration::from_secs(5),
             log: "info".to_owned(),
             log_format: LogFormat::Pretty,
             limits: Limits { connections_max: 3, ..Limits::default() },

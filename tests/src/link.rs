@@ -1,0 +1,146 @@
+//! A raw program at an agent's control socket.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use holdfast_api::{Answer, Command, Problem, Read as Question};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// How long the agent may take to answer.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// A connection that was welcomed.
+#[derive(Debug)]
+pub struct RawLink {
+    reader: BufReader<UnixStream>,
+    writer: UnixStream,
+    /// What the agent said of it.
+    pub welcome: Value,
+}
+
+/// What a program can send.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Sent {
+    Propose { seq: u64, command: Command },
+    Read { seq: u64, read: Question },
+}
+
+/// What the agent says that a test looks at.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Heard {
+    /// The answer to a command.
+    Answer {
+        /// The call.
+        seq: u64,
+        /// The answer.
+        answer: Answer,
+    },
+    /// A refusal.
+    Problem {
+        /// The call.
+        seq: u64,
+        /// Why.
+        problem: Problem,
+    },
+    /// The answer to a question.
+    ReadAnswer {
+        /// The call.
+        seq: u64,
+    },
+    /// The lease was renewed.
+    ValidUntil {},
+    /// Something was decided.
+    Feed {},
+    /// Nothing follows.
+    Over(Over),
+}
+
+/// Why nothing follows.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Over {
+    /// The lease has ended.
+    LeaseLost,
+    /// The agent ends.
+    Stopped,
+    /// The connection's rules were broken.
+    Refused {
+        /// How.
+        reason: String,
+    },
+}
+
+impl RawLink {
+    /// Connects, and is welcomed.
+    pub fn open(control: &Path) -> io::Result<RawLink> {
+        let stream = UnixStream::connect(control)?;
+        stream.set_read_timeout(Some(ANSWER_TIME_MAX))?;
+        let mut link = RawLink {
+            reader: BufReader::new(stream.try_clone()?),
+            writer: stream,
+            welcome: Value::Null,
+        };
+        link.writer.write_all(b"{\"process\":{}}\n")?;
+        let mut line = String::new();
+        link.reader.read_line(&mut line)?;
+        link.welcome = serde_json::from_str(&line)?;
+        Ok(link)
+    }
+
+    /// The lease of the welcome.
+    pub fn lease(&self) -> u64 {
+        self.welcome["welcome"]["lease"].as_u64().expect("a welcome names a lease")
+    }
+
+    /// Another handle of the same socket.
+    pub fn stream(&self) -> io::Result<UnixStream> {
+        self.writer.try_clone()
+    }
+
+    /// Sends bytes as they are.
+    pub fn send_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.writer.write_all(bytes)
+    }
+
+    /// Sends a frame around these bytes.
+    pub fn send_frame(&mut self, body: &[u8]) -> io::Result<()> {
+        let length = u32::try_from(body.len()).expect("tests send short frames");
+        self.send_bytes(&[&length.to_le_bytes(), body].concat())
+    }
+
+    /// Proposes, and hears what came of this call.
+    pub fn propose(&mut self, seq: u64, command: Command) -> io::Result<Heard> {
+        self.send(&Sent::Propose { seq, command })?;
+        self.hear()
+    }
+
+    /// Asks, and hears what came of this call.
+    pub fn ask(&mut self, seq: u64, read: Question) -> io::Result<Heard> {
+        self.send(&Sent::Read { seq, read })?;
+        self.hear()
+    }
+
+    /// The next thing that is neither a renewal nor a decision.
+    pub fn hear(&mut self) -> io::Result<Heard> {
+        loop {
+            let mut length = [0; 4];
+            self.reader.read_exact(&mut length)?;
+            let mut body = vec![0; u32::from_le_bytes(length) as usize];
+            self.reader.read_exact(&mut body)?;
+            match rmp_serde::from_slice(&body).map_err(io::Error::other)? {
+                Heard::ValidUntil {} | Heard::Feed {} => {}
+                heard => return Ok(heard),
+            }
+        }
+    }
+
+    fn send(&mut self, sent: &Sent) -> io::Result<()> {
+        let body = rmp_serde::to_vec_named(sent).map_err(io::Error::other)?;
+        self.send_frame(&body)
+    }
+}

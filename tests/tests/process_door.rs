@@ -1,0 +1,340 @@
+//! Programs with the library under one agent: their deaths are told at once,
+//! and an agent that is frozen, killed or talked nonsense to does no harm.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use holdfast_api::{
+    Arrival, Cause, Command, LeaseCommand, Nonce, Outcome, ProcessCommand, ProcessEnd, ProcessId,
+    ProcessOutcome, Read, Role, RoundCommand, Scope,
+};
+use holdfast_client::{Client, Deadline};
+use holdfast_tests::cluster::job;
+use holdfast_tests::command::{Command as Launched, process_at};
+use holdfast_tests::link::{Heard, Over};
+use holdfast_tests::{Agent, Cluster, RawLink, Script, binaries, eventually, patiently, soon};
+use holdfast_trainer_shim::{Host, HostOptions, Join, Process};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+/// A TTL that nobody waits for.
+const LONG: Duration = Duration::from_secs(20);
+/// What is far below it, on any machine.
+const FAR_BELOW: Duration = Duration::from_secs(5);
+
+fn start(cluster: &mut Cluster, control: &Path, process: u32, arguments: &[&str]) -> Script {
+    let mut command = binaries::command("holdfast-test-trainer");
+    command.arg(process.to_string()).args(arguments).env("HOLDFAST_CONTROL", control);
+    Script::start_command(cluster, &format!("trainer-{process}"), command)
+}
+
+/// A program that has joined.
+async fn trainer(cluster: &mut Cluster, control: &Path, process: u32) -> Script {
+    let mut script = start(cluster, control, process, &[]);
+    script.says("joined ").await;
+    script
+}
+
+async fn trainers(cluster: &mut Cluster, control: &Path, of: std::ops::Range<u32>) -> Vec<Script> {
+    let mut all: Vec<Script> = of.map(|n| start(cluster, control, n, &[])).collect();
+    for script in &mut all {
+        script.says("joined ").await;
+    }
+    all
+}
+
+/// All of them wait in a round that somebody else has not come to.
+async fn wait_in(cluster: &Cluster, round: &str, waiting: &mut [Script]) {
+    for script in waiting.iter_mut() {
+        script.order(&format!("roll {round}")).await;
+    }
+    let client = cluster.client();
+    eventually("all to wait", async || {
+        let rounds = client.read(Read::Rounds { scope: job("train") }, Default::default(), soon());
+        let found = rounds.await.expect("open rounds").outcome;
+        let text = format!("{found:?}");
+        let holdfast_api::ReadOutcome::Rounds(rounds) = found else { panic!("{text}") };
+        let found = rounds.into_iter().find(|open| open.round == round.into())?;
+        (found.arrived.len() == waiting.len()).then_some(())
+    })
+    .await;
+}
+
+/// How a process ended, as the command line tells it; null while it lives.
+async fn end_of(cluster: &Cluster, process: u32) -> Value {
+    let list = ["-o", "json", "--job", "train", "processes"];
+    let all: Value = serde_json::from_str(&cluster.cli_ok(&list).await).expect("JSON");
+    let found = all["processes"].as_array().expect("a list").iter();
+    let mut found = found.filter(|one| one["process"] == process);
+    found.next().expect("it was there")["end"]["cause"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn survivors_hear_of_a_killed_process_at_once() {
+    let mut cluster = Cluster::start(3).await;
+    let mut agent = Agent::start_with(&mut cluster, "train", &["--lease-ttl", "20s"]).await;
+    let control = agent.control().await;
+    let mut survivors = trainers(&mut cluster, &control, 0..3).await;
+    for (round, with_child) in [("one", false), ("two", true)] {
+        let mut killed = match with_child {
+            false => trainer(&mut cluster, &control, 3).await,
+            true => start(&mut cluster, &control, 4, &["--child"]),
+        };
+        let child = match with_child {
+            false => None,
+            true => {
+                let line = killed.says("joined ").await;
+                let (_, child) = line.split_once(' ').expect("an incarnation and a child");
+                Some(Pid::from_raw(child.parse().expect("a process id")))
+            }
+        };
+        wait_in(&cluster, round, &mut survivors).await;
+        let began = Instant::now();
+        killed.kill();
+        for script in &mut survivors {
+            assert_eq!(script.says(&format!("rolled {round} ")).await, "0,1,2");
+        }
+        let took = began.elapsed();
+        println!("MEASURED killed process, child holds its socket: {with_child}: {took:?}");
+        assert!(took < FAR_BELOW, "{took:?} is as long as the lease, {LONG:?}");
+        if let Some(child) = child {
+            kill(child, Signal::SIGKILL).expect("the child holds the socket all the time");
+        }
+    }
+    assert_eq!(end_of(&cluster, 3).await, "gone");
+    assert_eq!(end_of(&cluster, 4).await, "gone");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_and_the_leader_are_killed_at_once() {
+    let mut cluster = Cluster::start(3).await;
+    let mut agent = Agent::start_with(&mut cluster, "train", &["--lease-ttl", "20s"]).await;
+    let control = agent.control().await;
+    let mut all = trainers(&mut cluster, &control, 0..4).await;
+    let mut killed = all.pop().expect("four");
+    wait_in(&cluster, "r", &mut all).await;
+    let leader = cluster.leader().await;
+    let began = Instant::now();
+    cluster.kill(leader);
+    killed.kill();
+    for script in &mut all {
+        assert_eq!(script.says("rolled r ").await, "0,1,2");
+    }
+    println!("MEASURED killed process and leader: {:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_leaves_has_left_and_an_agent_that_ends_says_so() {
+    let mut cluster = Cluster::start(1).await;
+    let mut agent = Agent::start_with(&mut cluster, "train", &["--lease-ttl", "20s"]).await;
+    let control = agent.control().await;
+    let mut all = trainers(&mut cluster, &control, 0..2).await;
+    let mut leaver = all.remove(0);
+    wait_in(&cluster, "r", &mut all).await;
+    leaver.order("leave").await;
+    leaver.says("left").await;
+    leaver.succeeds().await;
+    assert_eq!(all[0].says("rolled r ").await, "1");
+    assert_eq!(end_of(&cluster, 0).await, "left");
+    let stays = trainer(&mut cluster, &control, 7).await;
+    wait_in(&cluster, "s", &mut all).await;
+    assert!(agent.process.stop().await.success());
+    let failed = all[0].says("failed s lease_ended ").await;
+    assert!(failed.contains("it was stopped"), "{failed}");
+    eventually("the lease to be given back", async || {
+        (end_of(&cluster, 1).await == "lease_revoked").then_some(())
+    })
+    .await;
+    assert_eq!(end_of(&cluster, 0).await, "left");
+    assert!(!control.exists(), "{} is left behind", control.display());
+    drop(stays);
+}
+
+/// A process of the test itself, with a lease of its own.
+async fn own(client: Client, process: u32) -> Process {
+    let options = HostOptions { host: "test".to_owned(), ttl: LONG, ..HostOptions::default() };
+    let host = Host::grant(client, job("train"), options).await.expect("a lease");
+    let join = Join { process: Some(process), ..Join::default() };
+    host.join(join).await.expect("a registration")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_agent_fences_its_processes() {
+    let mut cluster = Cluster::start(1).await;
+    let mut agent = Agent::start_with(&mut cluster, "train", &["--lease-ttl", "4s"]).await;
+    let control = agent.control().await;
+    let mut all = trainers(&mut cluster, &control, 0..3).await;
+    let other = own(cluster.client(), 9).await;
+    for script in &mut all {
+        script.order("fence").await;
+        script.says("fence 1").await;
+    }
+    wait_in(&cluster, "r", &mut all).await;
+    agent.process.signal(Signal::SIGSTOP);
+    let began = Instant::now();
+    // The round closes with all of them, and the agent cannot tell them.
+    let live = patiently("a roll", other.live_processes("r", soon())).await.expect("a roll");
+    let members: Vec<ProcessId> = live.members.iter().map(|(process, _)| process).collect();
+    assert_eq!(members, [0, 1, 2, 9]);
+    for script in &mut all {
+        eventually("no token any more", async || {
+            script.order("fence").await;
+            (script.says("fence ").await == "none").then_some(())
+        })
+        .await;
+    }
+    println!("MEASURED no token after {:?} of a lease of 4 s", began.elapsed());
+    eventually("the lease to expire", async || {
+        (end_of(&cluster, 0).await == "lease_expired").then_some(())
+    })
+    .await;
+    cluster.expect_error("the lease of this host has ended");
+    agent.process.signal(Signal::SIGCONT);
+    for script in &mut all {
+        let before = script.says_all("failed r lease_ended ").await;
+        assert!(!before.iter().any(|line| line.starts_with("rolled")), "{before:?}");
+    }
+    // The agent goes on, with another lease.
+    let mut again = trainer(&mut cluster, &control, 0).await;
+    again.order("roll again").await;
+    other.live_processes("again", soon()).await.expect("a roll");
+    again.says("rolled again 0,9").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_is_killed_is_heard_of_and_its_successor_takes_the_processes() {
+    let mut cluster = Cluster::start(1).await;
+    let flags = ["--job", "train", "--lease-ttl", "2s"];
+    let command = Launched::start(&mut cluster, "killed", &flags).await;
+    let mut all = trainers(&mut cluster, &command.control, 0..2).await;
+    let other = own(cluster.client(), 9).await;
+    wait_in(&cluster, "r", &mut all).await;
+    let agent = process_at(&command.control).await;
+    kill(Pid::from_raw(agent), Signal::SIGKILL).expect("it is ours");
+    for script in &mut all {
+        let failed = script.says("failed r lease_ended ").await;
+        for words in ["the agent of this host", "start it again", "join anew"] {
+            assert!(failed.contains(words), "{words:?} is missing: {failed}");
+        }
+    }
+    eventually("another agent", async || {
+        (process_at(&command.control).await != agent).then_some(())
+    })
+    .await;
+    let mut again = trainers(&mut cluster, &command.control, 0..2).await;
+    for script in &mut again {
+        script.order("roll s").await;
+    }
+    other.live_processes("s", Deadline::never()).await.expect("a roll");
+    for script in &mut again {
+        assert_eq!(script.says("rolled s ").await, "0,1,9");
+    }
+    command.end(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_an_agent_the_error_says_what_to_do() {
+    let mut cluster = Cluster::start(1).await;
+    let nowhere = cluster.folder().join("nowhere.sock");
+    let mut alone = start(&mut cluster, &nowhere, 0, &[]);
+    let refused = alone.says("refused unavailable ").await;
+    for words in ["nowhere.sock", "holdfast-agent run", "HOLDFAST_CONTROL"] {
+        assert!(refused.contains(words), "{words:?} is missing: {refused}");
+    }
+}
+
+fn register(lease: u64, process: ProcessId, nonce: u64) -> Command {
+    Command::Process(ProcessCommand::Register {
+        lease,
+        process: Some(process),
+        nonce: Nonce(nonce, 7),
+        replaces: 0,
+        takeover: false,
+        role: Role::Active,
+        labels: Default::default(),
+    })
+}
+
+fn arrive(lease: u64, process: ProcessId, incarnation: u64) -> Command {
+    let arrival = Arrival { process, incarnation, call: 1, ack: 0, payload: "".into() };
+    let (round, terms) = ("hostile".into(), Default::default());
+    Command::Round(RoundCommand::Arrive { lease, round, terms, arrivals: vec![arrival] })
+}
+
+fn end(lease: u64, process: ProcessId, incarnation: u64) -> Command {
+    let ends = vec![ProcessEnd { process, incarnation, cause: Cause::Left }];
+    Command::Process(ProcessCommand::End { lease, ends })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nonsense_and_lies_are_refused_and_touch_nobody_else() {
+    let mut cluster = Cluster::start(1).await;
+    let mut agent = Agent::start_with(&mut cluster, "train", &["--lease-ttl", "20s"]).await;
+    let control = agent.control().await;
+    let mut honest = start(&mut cluster, &control, 0, &[]);
+    let incarnation: u64 = honest.says("joined ").await.parse().expect("a number");
+
+    let hostile = control.clone();
+    let talk = tokio::task::spawn_blocking(move || {
+        let mut link = RawLink::open(&hostile).expect("an agent");
+        let lease = link.lease();
+        let registered = |heard| match heard {
+            Heard::Answer { answer, .. } => match answer.outcome {
+                Outcome::Process(ProcessOutcome::Registered { incarnation, .. }) => incarnation,
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        };
+        let own = registered(link.propose(1, register(lease, 5, 1)).expect("an answer"));
+        for (command, words) in [
+            (arrive(lease, 0, incarnation), "was not registered on this connection"),
+            (arrive(lease, 5, own + 1), "was not registered on this connection"),
+            (arrive(lease + 1, 5, own), "is not that of this host's agent"),
+            (end(lease, 0, incarnation), "was not registered on this connection"),
+            (end(lease + 1, 5, own), "is not that of this host's agent"),
+            (register(lease + 1, 6, 2), "is not that of this host's agent"),
+            (Command::Lease(LeaseCommand::Revoke { lease }), "and nothing else"),
+        ] {
+            match link.propose(2, command.clone()).expect("an answer") {
+                Heard::Problem { seq: 2, problem } => {
+                    assert!(problem.message.contains(words), "{command:?}: {problem}");
+                }
+                other => panic!("{command:?}: {other:?}"),
+            }
+        }
+        // A registration of somebody else is not told to this one.
+        let mut second = RawLink::open(&hostile).expect("an agent");
+        match second.propose(1, register(lease, 5, 1)).expect("an answer") {
+            Heard::Problem { problem, .. } => {
+                assert!(problem.message.contains("on another connection"), "{problem}");
+            }
+            other => panic!("{other:?}"),
+        }
+        for read in [Read::Jobs, Read::Rounds { scope: Scope::default() }] {
+            let heard = link.ask(3, read).expect("an answer");
+            assert!(matches!(heard, Heard::Problem { seq: 3, .. }), "{heard:?}");
+        }
+        let heard = link.ask(4, Read::Rounds { scope: job("train") }).expect("an answer");
+        assert!(matches!(heard, Heard::ReadAnswer { seq: 4 }), "{heard:?}");
+        let send = |bytes: &[u8]| {
+            let mut link = RawLink::open(&hostile).expect("an agent");
+            link.send_bytes(bytes).expect("the agent reads");
+            match link.hear().expect("a last word") {
+                Heard::Over(Over::Refused { reason }) => reason,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(send(&[3, 0, 0, 0, 0xc1, 0xc1, 0xc1]).contains("cannot be understood"));
+        assert!(send(&[0, 0, 0, 0]).contains("cannot be understood"));
+        assert!(send(&u32::MAX.to_le_bytes()).contains("is longer than"));
+        // Half a frame, and gone: its process, too.
+        link.send_bytes(&[200, 0, 0, 0, 1, 2]).expect("the agent reads");
+    });
+    talk.await.expect("all was refused");
+    eventually("the liar to be gone", async || (end_of(&cluster, 5).await == "gone").then_some(()))
+        .await;
+    honest.order("roll r").await;
+    assert_eq!(honest.says("rolled r ").await, "0");
+    assert_eq!(end_of(&cluster, 0).await, Value::Null);
+}

@@ -1,0 +1,396 @@
+//! The socket loop of one program.
+
+use std::io;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt as _, StreamExt as _};
+use holdfast_api::{
+    Answer, Cause, Code, Command, Outcome, Problem, ProcessOutcome, Read, ReadAnswer,
+};
+use holdfast_client::{Consistency, Deadline};
+use holdfast_trainer_shim::boot_time;
+use holdfast_trainer_shim::link::{
+    FROM_PROGRAM_BYTES_MAX, Frames, FromAgent, FromProgram, IN_FLIGHT_MAX, Over, Response, Welcome,
+    decode, frames,
+};
+use tokio::io::{AsyncWriteExt, BufReader};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::desk::SeatId;
+use super::outbox::{Outbox, Queue};
+use super::peer::Peer;
+use super::relay::{self, Errand, Life};
+use super::tenure::Tenure;
+
+/// Most bytes of calls of one program that are not answered yet.
+const IN_FLIGHT_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// How long what a program had sent may take to arrive once it has ended while
+/// another one holds its socket: it is on this host.
+const REMAINS_TIME_MAX: Duration = Duration::from_millis(5);
+/// How long a program may take to read the last word.
+const LAST_WORD_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// A program whose connection is served.
+struct Connection {
+    tenure: Tenure,
+    seat: SeatId,
+    outbox: Outbox,
+    /// Calls after which somebody's life is another one: they are seen to their
+    /// end, whatever becomes of the connection.
+    errands: FuturesUnordered<BoxFuture<'static, Done>>,
+    calls: FuturesUnordered<BoxFuture<'static, Done>>,
+    in_flight_bytes: usize,
+}
+
+/// A call that has come back.
+struct Done {
+    seq: u64,
+    bytes: usize,
+    came: Came,
+}
+
+enum Came {
+    Answer(Errand, Result<Answer, holdfast_client::Error>),
+    Read(Result<ReadAnswer, holdfast_client::Error>),
+}
+
+/// Why a connection ends.
+#[derive(Debug)]
+enum Ending {
+    /// The program closed it, or is gone.
+    Closed(&'static str),
+    /// The socket broke.
+    Broken(io::Error),
+    /// The program does what it may not.
+    Refused(String),
+    /// The program reads too slowly.
+    Cut,
+    LeaseLost,
+    Stopped,
+}
+
+/// Says why a program is not served.
+pub async fn refuse(writer: &mut OwnedWriteHalf, reason: String) {
+    if let Err(error) = write_line(writer, &Response::Refused { reason }).await {
+        debug!(%error, "a program did not hear why it was refused");
+    }
+}
+
+/// Serves a program until its end, or that of the lease, or `stop`.
+pub async fn run(
+    tenure: Tenure,
+    reader: BufReader<OwnedReadHalf>,
+    mut writer: OwnedWriteHalf,
+    peer: Peer,
+    stop: &CancellationToken,
+) {
+    let until = tenure.lease.valid_until();
+    let welcome = Welcome {
+        scope: tenure.lease.scope().clone(),
+        lease: tenure.lease.id(),
+        ttl_ms: milliseconds(tenure.lease.ttl()),
+        valid_until_ms: milliseconds(*until.borrow()),
+        now_ms: milliseconds(boot_time()),
+    };
+    if let Err(error) = write_line(&mut writer, &Response::Welcome(welcome)).await {
+        return debug!(%error, "a program went away before it was welcomed");
+    }
+    let cut = CancellationToken::new();
+    let (outbox, queue) = Outbox::new(cut.clone());
+    let seat = tenure.sit(outbox.clone());
+    let mut connection = Connection {
+        tenure: tenure.clone(),
+        seat,
+        outbox,
+        errands: FuturesUnordered::new(),
+        calls: FuturesUnordered::new(),
+        in_flight_bytes: 0,
+    };
+    let mut writing = std::pin::pin!(write(writer, queue, until));
+    let mut frames = frames(reader, FROM_PROGRAM_BYTES_MAX);
+    let ending = tokio::select! {
+        ending = connection.serve(&mut frames, &peer) => ending,
+        broken = &mut writing => Ending::Broken(broken.err().unwrap_or_else(|| io::ErrorKind::BrokenPipe.into())),
+        () = cut.cancelled() => Ending::Cut,
+        () = tenure.lease.ended() => Ending::LeaseLost,
+        () = stop.cancelled() => Ending::Stopped,
+    };
+    let over = match &ending {
+        Ending::LeaseLost => Some(Over::LeaseLost),
+        Ending::Stopped => Some(Over::Stopped),
+        Ending::Refused(reason) => Some(Over::Refused { reason: reason.clone() }),
+        Ending::Closed(_) | Ending::Broken(_) | Ending::Cut => None,
+    };
+    connection.finish_errands(matches!(ending, Ending::Stopped)).await;
+    let lives = tenure.leave(seat);
+    note(&ending, &lives, &peer);
+    // Of a lease that has ended, or is given back, all ends.
+    if !matches!(ending, Ending::LeaseLost | Ending::Stopped) {
+        tenure.died(lives.into_iter().map(|life| (life, Cause::Gone)));
+    }
+    if let Some(over) = over {
+        connection.outbox.push(&FromAgent::Over(over));
+        drop(connection);
+        let _ = tokio::time::timeout(LAST_WORD_TIME_MAX, writing).await;
+    }
+}
+
+fn note(ending: &Ending, lives: &[Life], peer: &Peer) {
+    let pid = peer.pid().map_or_else(|| "?".to_owned(), |pid| pid.to_string());
+    let named: Vec<String> = lives
+        .iter()
+        .take(8)
+        .map(|(process, incarnation)| format!("{process} ({incarnation})"))
+        .collect();
+    let named = named.join(", ");
+    match ending {
+        Ending::Closed(how) if lives.is_empty() => debug!(pid, "a program has left: {how}"),
+        Ending::Closed(how) => info!(pid, "processes {named} are gone: {how}"),
+        Ending::Broken(error) if lives.is_empty() => debug!(pid, %error, "a program has left"),
+        Ending::Broken(error) => info!(pid, %error, "processes {named} are gone: the socket broke"),
+        Ending::Refused(reason) => warn!(pid, "processes [{named}] are cut off: {reason}"),
+        Ending::Cut => warn!(pid, "processes [{named}] are cut off"),
+        Ending::LeaseLost => debug!(pid, "the lease of processes [{named}] has ended"),
+        Ending::Stopped => debug!(pid, "processes [{named}] end with the agent"),
+    }
+}
+
+impl Connection {
+    async fn serve(
+        &mut self,
+        frames: &mut Frames<BufReader<OwnedReadHalf>>,
+        peer: &Peer,
+    ) -> Ending {
+        loop {
+            tokio::select! {
+                frame = frames.next() => match self.take_frame(frame) {
+                    Ok(()) => {}
+                    Err(ending) => return ending,
+                },
+                Some(done) = self.errands.next() => self.came_back(done),
+                Some(done) = self.calls.next() => self.came_back(done),
+                () = peer.ended() => break,
+            }
+        }
+        // What it had sent is in the socket. Another one may hold that, so that
+        // nothing says where it ends.
+        let remains = async {
+            loop {
+                if let Err(ending) = self.take_frame(frames.next().await) {
+                    return ending;
+                }
+            }
+        };
+        let ended = tokio::time::timeout(REMAINS_TIME_MAX, remains).await;
+        match ended {
+            Ok(Ending::Refused(reason)) => Ending::Refused(reason),
+            _ => Ending::Closed("it has ended"),
+        }
+    }
+
+    fn take_frame(&mut self, frame: Option<io::Result<bytes::BytesMut>>) -> Result<(), Ending> {
+        let frame = match frame {
+            None => return Err(Ending::Closed("it closed its connection, or has ended")),
+            Some(Ok(frame)) => frame,
+            Some(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                let text = format!(
+                    "a frame is longer than {FROM_PROGRAM_BYTES_MAX} bytes; frames are a \
+                     little-endian u32 length and that many bytes"
+                );
+                return Err(Ending::Refused(text));
+            }
+            Some(Err(error)) => return Err(Ending::Broken(error)),
+        };
+        let bytes = frame.len();
+        match decode::<FromProgram>(&frame) {
+            Ok(FromProgram::Propose { seq, command, within_ms }) => {
+                if self.has_room(seq, bytes) {
+                    self.propose(seq, bytes, command, within_ms);
+                }
+            }
+            Ok(FromProgram::Read { seq, read, within_ms }) => {
+                if self.has_room(seq, bytes) {
+                    self.read(seq, bytes, read, within_ms);
+                }
+            }
+            Err(error) => {
+                let text = format!("{error}; its version and the agent's may not fit");
+                return Err(Ending::Refused(text));
+            }
+        }
+        Ok(())
+    }
+
+    fn has_room(&self, seq: u64, bytes: usize) -> bool {
+        let fits = self.errands.len() + self.calls.len() < IN_FLIGHT_MAX
+            && self.in_flight_bytes + bytes <= IN_FLIGHT_BYTES_MAX;
+        if !fits {
+            let text = format!(
+                "{IN_FLIGHT_MAX} calls of {IN_FLIGHT_BYTES_MAX} bytes may be open on one \
+                 connection; wait for an answer, and retry"
+            );
+            self.refuse(seq, Problem::retryable(Code::Overloaded, text));
+        }
+        fits
+    }
+
+    fn refuse(&self, seq: u64, problem: Problem) {
+        self.outbox.push(&FromAgent::Problem { seq, problem });
+    }
+
+    fn propose(&mut self, seq: u64, bytes: usize, command: Command, within_ms: Option<u64>) {
+        let seat = self.seat;
+        let lease = self.tenure.lease.id();
+        let checked = self.tenure.desk(|desk| {
+            let errand = relay::command(&command, lease, |life| desk.owns(seat, life))?;
+            if errand == Errand::Register {
+                desk.make_room(seat)?;
+            }
+            Ok(errand)
+        });
+        let errand = match checked {
+            Ok(errand) => errand,
+            Err(problem) => return self.refuse(seq, problem),
+        };
+        self.in_flight_bytes += bytes;
+        let client = self.tenure.lease.client().clone();
+        let lasting = errand != Errand::Other;
+        // Whoever begins or ends a life has to hear how it went: its answer is
+        // awaited longer than the program itself may care for.
+        let deadline = if lasting { Deadline::never() } else { deadline(within_ms) };
+        let call = async move {
+            let answer = client.propose(command, deadline).await;
+            Done { seq, bytes, came: Came::Answer(errand, answer) }
+        };
+        if lasting { self.errands.push(call.boxed()) } else { self.calls.push(call.boxed()) }
+    }
+
+    fn read(&mut self, seq: u64, bytes: usize, read: Read, within_ms: Option<u64>) {
+        if let Err(problem) = relay::read(&read, self.tenure.lease.scope()) {
+            return self.refuse(seq, problem);
+        }
+        self.in_flight_bytes += bytes;
+        let client = self.tenure.lease.client().clone();
+        let call = async move {
+            let answer = client.read(read, Consistency::Linearizable, deadline(within_ms)).await;
+            Done { seq, bytes, came: Came::Read(answer) }
+        };
+        self.calls.push(call.boxed());
+    }
+
+    fn came_back(&mut self, Done { seq, bytes, came }: Done) {
+        self.in_flight_bytes -= bytes;
+        let seat = self.seat;
+        match came {
+            Came::Read(Ok(answer)) => self.outbox.push(&FromAgent::ReadAnswer { seq, answer }),
+            Came::Answer(Errand::Register, Ok(answer)) => {
+                self.tenure.tell(seat, |desk| {
+                    let registered = match registered(&answer) {
+                        Some(life) => desk.registered(seat, life),
+                        None => Ok(None),
+                    };
+                    match registered {
+                        // It may have ended before the program knows of it.
+                        Ok(ended) => [FromAgent::Answer { seq, answer }]
+                            .into_iter()
+                            .chain(ended.map(FromAgent::Feed))
+                            .collect(),
+                        Err(problem) => vec![FromAgent::Problem { seq, problem }],
+                    }
+                });
+            }
+            Came::Answer(errand, Ok(answer)) => {
+                if let Errand::End(lives) = errand {
+                    self.tenure.desk(|desk| desk.over(seat, &lives));
+                }
+                self.outbox.push(&FromAgent::Answer { seq, answer });
+            }
+            Came::Read(Err(error)) | Came::Answer(_, Err(error)) => {
+                self.refuse(seq, problem(error));
+            }
+        }
+    }
+
+    /// Sees to the end what begins or ends a life. What the agent's own end
+    /// leaves undone ends with the lease.
+    async fn finish_errands(&mut self, stopped: bool) {
+        self.calls.clear();
+        let lease = self.tenure.lease.clone();
+        loop {
+            tokio::select! {
+                done = self.errands.next() => match done {
+                    Some(done) => self.came_back(done),
+                    None => return,
+                },
+                () = lease.ended() => return,
+                () = tokio::time::sleep(LAST_WORD_TIME_MAX), if stopped => return,
+            }
+        }
+    }
+}
+
+fn registered(answer: &Answer) -> Option<Life> {
+    match &answer.outcome {
+        Outcome::Process(ProcessOutcome::Registered { process, incarnation, .. }) => {
+            Some((*process, *incarnation))
+        }
+        _ => None,
+    }
+}
+
+/// A failure as it travels.
+fn problem(error: holdfast_client::Error) -> Problem {
+    match error {
+        holdfast_client::Error::Refused(problem) => *problem,
+        other => Problem {
+            retryable: other.is_retryable(),
+            outcome: other.outcome(),
+            ..Problem::refused(other.code(), other.to_string())
+        },
+    }
+}
+
+/// Hands on what waits, and tells of renewals.
+async fn write(
+    mut writer: OwnedWriteHalf,
+    mut queue: Queue,
+    mut until: watch::Receiver<Duration>,
+) -> io::Result<()> {
+    loop {
+        let frame = tokio::select! {
+            biased;
+            Ok(()) = until.changed() => {
+                let until_ms = milliseconds(*until.borrow_and_update());
+                let frame = FromAgent::ValidUntil { until_ms };
+                holdfast_trainer_shim::link::encode(&frame, usize::MAX).map_err(io::Error::other)?
+            }
+            frame = queue.next() => match frame {
+                Some(frame) => frame,
+                None => return Ok(()),
+            },
+        };
+        writer.write_all(&frame).await?;
+    }
+}
+
+async fn write_line(writer: &mut OwnedWriteHalf, response: &Response) -> io::Result<()> {
+    let mut line = serde_json::to_vec(response)?;
+    line.push(b'\n');
+    writer.write_all(&line).await
+}
+
+fn deadline(within_ms: Option<u64>) -> Deadline {
+    match within_ms {
+        Some(ms) => Deadline::after(Duration::from_millis(ms)),
+        None => Deadline::never(),
+    }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,38 @@
+//! The door for programs that use the library
+//! ([`holdfast_trainer_shim::Host::attach`]): one lease for all processes of
+//! the host, and their deaths told at once.
+//!
+//! A program's connection is the life of the processes that it registers
+//! there. When it closes, or the program ends although somebody else (a forked
+//! child) holds its end of the socket, the cluster is told that they are gone:
+//! survivors hear of it after one commit, not after the lease's TTL.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`serve`] | the door itself: the lease, taken when the first program comes |
+//! | `tenure` | the time of one lease: its feed read, deaths told |
+//! | `connection` | the socket loop of one program |
+//! | [`desk`] | pure: whose processes are whose, and who is told what |
+//! | [`relay`] | pure: what a program may say, and in whose name |
+//! | `outbox` | what waits for a program that reads slowly |
+//! | `peer` | the end of the program at the other end |
+//!
+//! # What holds
+//!
+//! * A connection speaks for the processes that were registered on it, and for
+//!   nobody else.
+//! * What a program had sent before its end is handled before its end is told:
+//!   whoever left has left. Several ends that wait together are one command.
+//! * Outcomes and ends reach a program in the order of the log, on one stream.
+//! * A program that does not read, asks for too much, or sends what cannot be
+//!   understood is cut off, with the reason in the log; nobody else notices.
+
+mod connection;
+pub mod desk;
+mod outbox;
+mod peer;
+pub mod relay;
+pub mod serve;
+mod tenure;
+
+pub use serve::{Door, Options};

@@ -1,0 +1,90 @@
+//! What waits for a program that reads slowly.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use holdfast_trainer_shim::link::{FROM_AGENT_BYTES_MAX, FromAgent, encode};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+/// Most bytes that wait for one program, about.
+const QUEUED_BYTES_MAX: usize = FROM_AGENT_BYTES_MAX + 16 * 1024 * 1024;
+
+/// Frames for one program. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Outbox {
+    frames: mpsc::UnboundedSender<Vec<u8>>,
+    queued: Arc<AtomicUsize>,
+    cut: CancellationToken,
+}
+
+/// The other end.
+#[derive(Debug)]
+pub struct Queue {
+    frames: mpsc::UnboundedReceiver<Vec<u8>>,
+    queued: Arc<AtomicUsize>,
+}
+
+impl Outbox {
+    /// An empty one; `cut` is cancelled if more waits than may.
+    pub fn new(cut: CancellationToken) -> (Outbox, Queue) {
+        let (sender, frames) = mpsc::unbounded_channel();
+        let queued = Arc::new(AtomicUsize::new(0));
+        (Outbox { frames: sender, queued: queued.clone(), cut }, Queue { frames, queued })
+    }
+
+    /// Puts a frame behind the others.
+    pub fn push(&self, frame: &FromAgent) {
+        match encode(frame, FROM_AGENT_BYTES_MAX) {
+            Ok(frame) => {
+                let before = self.queued.fetch_add(frame.len(), Ordering::Relaxed);
+                if before + frame.len() > QUEUED_BYTES_MAX {
+                    warn!("a program has not read {before} bytes that wait for it: it is cut off");
+                    self.cut.cancel();
+                } else {
+                    // One whose socket is broken reads nothing.
+                    let _ = self.frames.send(frame);
+                }
+            }
+            Err(error) => {
+                warn!(%error, "a program cannot be told: it is cut off");
+                self.cut.cancel();
+            }
+        }
+    }
+}
+
+impl Queue {
+    /// The next frame; none once nobody puts any more. May be dropped and
+    /// called again.
+    pub async fn next(&mut self) -> Option<Vec<u8>> {
+        let frame = self.frames.recv().await?;
+        self.queued.fetch_sub(frame.len(), Ordering::Relaxed);
+        Some(frame)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_api::{Code, Problem};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn whoever_does_not_read_is_cut_off() {
+        let cut = CancellationToken::new();
+        let (outbox, mut queue) = Outbox::new(cut.clone());
+        let problem = Problem::refused(Code::Internal, "x".repeat(16 * 1024 * 1024));
+        let frame = FromAgent::Problem { seq: 1, problem };
+        for _ in 0..4 {
+            outbox.push(&frame);
+        }
+        assert!(!cut.is_cancelled());
+        queue.next().await.expect("there are four");
+        outbox.push(&frame);
+        assert!(!cut.is_cancelled(), "what was read does not count");
+        outbox.push(&frame);
+        assert!(cut.is_cancelled());
+    }
+}

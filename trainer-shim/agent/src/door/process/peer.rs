@@ -1,0 +1,97 @@
+//! The end of the program at the other end of a connection.
+
+use std::os::fd::OwnedFd;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::time::Timespec;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tracing::debug;
+
+/// A program, as the kernel knows it.
+#[derive(Debug)]
+pub struct Peer {
+    pid: Option<i32>,
+    pidfd: Option<AsyncFd<OwnedFd>>,
+}
+
+impl Peer {
+    /// The program that the kernel names for a socket; none if it is in another
+    /// process namespace. Its end is heard from its socket in any case.
+    pub fn of(pid: Option<i32>) -> Peer {
+        let pid = pid.filter(|pid| *pid > 0);
+        Peer { pid, pidfd: pid.and_then(watched) }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> Option<i32> {
+        self.pid
+    }
+
+    /// Returns when it has ended, even if another one, as a forked child, holds
+    /// its socket; never if it cannot be watched.
+    pub async fn ended(&self) {
+        let Some(pidfd) = &self.pidfd else { return std::future::pending().await };
+        loop {
+            let Ok(mut ready) = pidfd.readable().await else {
+                return std::future::pending().await;
+            };
+            if has_ended(pidfd.get_ref()) {
+                return;
+            }
+            ready.clear_ready();
+        }
+    }
+}
+
+fn watched(pid: i32) -> Option<AsyncFd<OwnedFd>> {
+    let pid = Pid::from_raw(pid)?;
+    let watch = || -> std::io::Result<AsyncFd<OwnedFd>> {
+        let pidfd = pidfd_open(pid, PidfdFlags::NONBLOCK)?;
+        #[expect(
+            deprecated,
+            reason = "unsound for types that change their descriptor: OwnedFd keeps its own"
+        )]
+        AsyncFd::with_interest(pidfd, Interest::READABLE)
+    };
+    match watch() {
+        Ok(watched) => Some(watched),
+        Err(error) => {
+            debug!(%error, ?pid, "a program can be watched by its socket alone");
+            None
+        }
+    }
+}
+
+fn has_ended(pidfd: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+    matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_end_of_a_program_is_seen_before_anybody_waits_for_it() {
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let peer = Peer::of(i32::try_from(child.id()).ok());
+        assert!(peer.pidfd.is_some());
+        let early = tokio::time::timeout(Duration::from_millis(50), peer.ended()).await;
+        assert!(early.is_err(), "it goes on");
+        child.kill().unwrap();
+        tokio::time::timeout(Duration::from_secs(60), peer.ended()).await.expect("it has ended");
+        child.wait().unwrap();
+    }
+
+    #[tokio::test]
+    async fn whoever_cannot_be_known_is_never_said_to_have_ended() {
+        for pid in [None, Some(0), Some(-1), Some(i32::MAX)] {
+            let peer = Peer::of(pid);
+            assert!(tokio::time::timeout(Duration::from_millis(10), peer.ended()).await.is_err());
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! What a program may say over its connection, and in whose name. Pure.
+
+use holdfast_api::{
+    Arrival, CallId, Code, Command, Incarnation, LeaseId, Problem, ProcessCommand, ProcessEnd,
+    ProcessId, Read, RoundCommand, Scope,
+};
+
+/// One life of a process.
+pub type Life = (ProcessId, Incarnation);
+
+/// A command that may be handed on, by what becomes of it here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Errand {
+    /// A life begins, and will belong to the connection.
+    Register,
+    /// These lives end, as the program wishes.
+    End(Vec<Life>),
+    /// It changes nothing about who belongs to whom.
+    Other,
+}
+
+/// Whether a command may be handed on. `owns` says whether a life belongs to
+/// the connection.
+pub fn command(
+    command: &Command,
+    lease: LeaseId,
+    owns: impl Fn(Life) -> bool,
+) -> Result<Errand, Problem> {
+    let own_lease = |named: LeaseId| match named == lease {
+        true => Ok(()),
+        false => Err(foreign_lease(named, lease)),
+    };
+    let own = |life: Life| if owns(life) { Ok(()) } else { Err(foreign(life)) };
+    let own_calls =
+        |calls: &[CallId]| calls.iter().try_for_each(|call| own((call.process, call.incarnation)));
+    match command {
+        Command::Process(ProcessCommand::Register { lease, .. }) => {
+            own_lease(*lease)?;
+            Ok(Errand::Register)
+        }
+        Command::Process(ProcessCommand::End { lease, ends }) => {
+            own_lease(*lease)?;
+            let life = |end: &ProcessEnd| (end.process, end.incarnation);
+            let lives: Vec<Life> = ends.iter().map(life).collect();
+            lives.iter().try_for_each(|life| own(*life))?;
+            Ok(Errand::End(lives))
+        }
+        Command::Round(RoundCommand::Arrive { lease, arrivals, .. }) => {
+            own_lease(*lease)?;
+            let mut lives = arrivals
+                .iter()
+                .map(|Arrival { process, incarnation, .. }| (*process, *incarnation));
+            lives.try_for_each(own)?;
+            Ok(Errand::Other)
+        }
+        Command::Round(
+            RoundCommand::Withdraw { lease, calls } | RoundCommand::Acknowledge { lease, calls },
+        ) => {
+            own_lease(*lease)?;
+            own_calls(calls)?;
+            Ok(Errand::Other)
+        }
+        _ => Err(Problem::refused(
+            Code::InvalidRequest,
+            "the agent hands on registrations, ends, arrivals and withdrawals of this \
+             connection's processes, and nothing else; use a client of the store for the rest",
+        )),
+    }
+}
+
+/// Whether a question may be handed on: those about processes, rounds and
+/// events of the agent's job.
+pub fn read(read: &Read, own: &Scope) -> Result<(), Problem> {
+    let job = match read {
+        Read::Processes { scope, .. }
+        | Read::Rounds { scope }
+        | Read::Closed { scope, .. }
+        | Read::Iteration { scope, .. }
+        | Read::Plan { scope, .. } => &scope.job,
+        Read::Events { job, .. } => job,
+        _ => {
+            return Err(Problem::refused(
+                Code::InvalidRequest,
+                "the agent hands on questions about processes, rounds, iterations and events, and \
+                 nothing else; use a client of the store for the rest",
+            ));
+        }
+    };
+    if *job == own.job {
+        return Ok(());
+    }
+    let text = format!("this agent serves job {}, not job {job}; ask the store itself", own.job);
+    Err(Problem::refused(Code::Conflict, text))
+}
+
+fn foreign_lease(named: LeaseId, own: LeaseId) -> Problem {
+    let text = format!(
+        "lease {named} is not that of this host's agent, which is {own}; name the lease of its welcome"
+    );
+    Problem::refused(Code::Conflict, text)
+}
+
+fn foreign((process, incarnation): Life) -> Problem {
+    let text = format!(
+        "process {process} (incarnation {incarnation}) was not registered on this connection; \
+         a program speaks for its own processes alone"
+    );
+    Problem::refused(Code::Conflict, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_api::{Cause, KvOp, LeaseCommand, Nonce, Role, RunCommand, Terms};
+
+    use super::*;
+
+    const LEASE: LeaseId = 7;
+    const OWN: Life = (3, 30);
+
+    fn check(wanted: &Command) -> Result<Errand, Problem> {
+        command(wanted, LEASE, |life| life == OWN)
+    }
+
+    fn register(lease: LeaseId) -> Command {
+        Command::Process(ProcessCommand::Register {
+            lease,
+            process: None,
+            nonce: Nonce(1, 2),
+            replaces: 0,
+            takeover: false,
+            role: Role::Active,
+            labels: Default::default(),
+        })
+    }
+
+    fn end(lease: LeaseId, lives: &[Life]) -> Command {
+        let end = |&(process, incarnation)| ProcessEnd { process, incarnation, cause: Cause::Left };
+        let ends = lives.iter().map(end).collect();
+        Command::Process(ProcessCommand::End { lease, ends })
+    }
+
+    fn arrive(lease: LeaseId, lives: &[Life]) -> Command {
+        let arrival = |&(process, incarnation)| Arrival {
+            process,
+            incarnation,
+            call: 1,
+            ack: 0,
+            payload: "".into(),
+        };
+        let arrivals = lives.iter().map(arrival).collect();
+        let terms = Box::new(Terms::default());
+        Command::Round(RoundCommand::Arrive { lease, round: "r".into(), terms, arrivals })
+    }
+
+    fn calls((process, incarnation): Life) -> Vec<CallId> {
+        vec![CallId { process, incarnation, call: 1 }]
+    }
+
+    #[test]
+    fn a_connection_speaks_for_its_own_processes() {
+        assert_eq!(check(&register(LEASE)), Ok(Errand::Register));
+        assert_eq!(check(&end(LEASE, &[OWN])), Ok(Errand::End(vec![OWN])));
+        assert_eq!(check(&arrive(LEASE, &[OWN])), Ok(Errand::Other));
+        let withdraw = RoundCommand::Withdraw { lease: LEASE, calls: calls(OWN) };
+        assert_eq!(check(&Command::Round(withdraw)), Ok(Errand::Other));
+    }
+
+    #[test]
+    fn what_is_somebody_elses_is_refused_by_name() {
+        let scope = Scope::default();
+        for (bad, words) in [
+            (register(8), "lease 8 is not that of this host's agent, which is 7"),
+            (end(8, &[OWN]), "lease 8"),
+            (arrive(8, &[OWN]), "lease 8"),
+            (end(LEASE, &[OWN, (4, 40)]), "process 4 (incarnation 40) was not registered on this"),
+            (arrive(LEASE, &[OWN, (3, 31)]), "process 3 (incarnation 31)"),
+            (
+                Command::Round(RoundCommand::Withdraw { lease: LEASE, calls: calls((9, 1)) }),
+                "process 9",
+            ),
+            (Command::Lease(LeaseCommand::Revoke { lease: LEASE }), "and nothing else"),
+            (
+                Command::Run(RunCommand::Open { job: scope.job.clone(), run: None }),
+                "and nothing else",
+            ),
+            (
+                Command::Kv { scope, op: KvOp::Delete { key: "k".into() } },
+                "use a client of the store",
+            ),
+        ] {
+            let refused = check(&bad).unwrap_err();
+            assert!(refused.message.contains(words), "{bad:?}: {refused}");
+        }
+    }
+
+    #[test]
+    fn questions_are_those_about_the_job() {
+        let own = Scope { job: "train".parse().unwrap(), run: Some("r1".parse().unwrap()) };
+        let other = Scope::default();
+        assert_eq!(read(&Read::Rounds { scope: own.clone() }, &own), Ok(()));
+        assert_eq!(read(&Read::Events { job: own.job.clone(), after: 0, limit: 0 }, &own), Ok(()));
+        let refused = read(&Read::Rounds { scope: other.clone() }, &own).unwrap_err();
+        assert!(refused.message.contains("serves job train, not job default"), "{refused}");
+        for bad in [
+            Read::Jobs,
+            Read::Get { scope: own.clone(), key: "k".into() },
+            Read::Feed { lease: LEASE, since: 0, have: Vec::new() },
+        ] {
+            assert!(read(&bad, &own).unwrap_err().message.contains("and nothing else"), "{bad:?}");
+        }
+    }
+}

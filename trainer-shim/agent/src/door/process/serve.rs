@@ -1,0 +1,173 @@
+//! The door itself: the lease of this host, taken when the first program comes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use holdfast_api::Scope;
+use holdfast_client::Client;
+use holdfast_trainer_shim::link::Wanted;
+use holdfast_trainer_shim::{Error, HostOptions, Lease};
+use tokio::io::BufReader;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::info;
+
+use super::connection;
+use super::peer::Peer;
+use super::tenure::Tenure;
+
+/// Programs at one time; one more is refused.
+const PROGRAMS_MAX: usize = 1_024;
+/// How long the connections may take to end when the agent does.
+const CLOSE_TIME_MAX: Duration = Duration::from_secs(2);
+/// Longest wait for a lease.
+const GRANT_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// How the door holds its lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// The name of this host.
+    pub host: String,
+    /// The TTL of its lease.
+    pub lease_ttl: Duration,
+}
+
+/// The door. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Door {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    client: Client,
+    scope: Scope,
+    options: Options,
+    tenure: tokio::sync::Mutex<Option<Tenure>>,
+    programs: Arc<Semaphore>,
+    /// No program is taken any more.
+    draining: AtomicBool,
+    /// Connections end, and no lease is taken any more.
+    stop: CancellationToken,
+    connections: TaskTracker,
+    tasks: TaskTracker,
+}
+
+impl Door {
+    /// A door of this run. It costs nothing until somebody comes.
+    pub fn new(client: Client, scope: Scope, options: Options) -> Door {
+        let shared = Shared {
+            client,
+            scope,
+            options,
+            tenure: tokio::sync::Mutex::default(),
+            programs: Arc::new(Semaphore::new(PROGRAMS_MAX)),
+            draining: AtomicBool::new(false),
+            stop: CancellationToken::new(),
+            connections: TaskTracker::new(),
+            tasks: TaskTracker::new(),
+        };
+        Door { shared: Arc::new(shared) }
+    }
+
+    /// Serves a program that asked for it with a line, until its end. `pid` is
+    /// its process id, as the kernel tells it.
+    pub async fn serve(
+        &self,
+        reader: BufReader<OwnedReadHalf>,
+        mut writer: OwnedWriteHalf,
+        pid: Option<i32>,
+        wanted: &Wanted,
+    ) {
+        let Shared { stop, connections, .. } = self.shared.as_ref();
+        let _present = connections.token();
+        // Watched before anything can be registered: the number of a program
+        // that has ended may be given to another one.
+        let peer = Peer::of(pid);
+        match self.admit(wanted).await {
+            Ok((tenure, _place)) => {
+                connection::run(tenure, reader, writer, peer, stop).await;
+            }
+            Err(reason) => {
+                info!("a program was refused: {reason}");
+                connection::refuse(&mut writer, reason).await;
+            }
+        }
+    }
+
+    async fn admit(
+        &self,
+        wanted: &Wanted,
+    ) -> Result<(Tenure, tokio::sync::OwnedSemaphorePermit), String> {
+        let Shared { scope, programs, draining, .. } = self.shared.as_ref();
+        if draining.load(Ordering::Relaxed) {
+            return Err("it drains, and takes no program any more".to_owned());
+        }
+        let other_job = wanted.job.as_ref().is_some_and(|job| *job != scope.job);
+        if other_job || wanted.run.is_some() && wanted.run != scope.run {
+            let meant = Scope {
+                job: wanted.job.clone().unwrap_or_else(|| scope.job.clone()),
+                run: wanted.run.clone(),
+            };
+            return Err(format!(
+                "it serves {scope}, and the program wants {meant}; name the store, so that the \
+                 program takes a lease of its own, or start it under an agent of that run"
+            ));
+        }
+        let place = programs.clone().try_acquire_owned().map_err(|_| {
+            format!("it serves {PROGRAMS_MAX} programs already, which is as many as it may")
+        })?;
+        let tenure = self.tenure().await.map_err(|error| error.to_string())?;
+        Ok((tenure, place))
+    }
+
+    /// The present lease, or a new one.
+    async fn tenure(&self) -> Result<Tenure, Error> {
+        let Shared { client, scope, options, stop, tasks, .. } = self.shared.as_ref();
+        let mut present = self.shared.tenure.lock().await;
+        if let Some(tenure) = present.as_ref().filter(|tenure| !tenure.lease.is_over()) {
+            return Ok(tenure.clone());
+        }
+        let Options { host, lease_ttl } = options.clone();
+        let wanted =
+            HostOptions { host, ttl: lease_ttl, patience: GRANT_TIME_MAX, open_run: false };
+        let granting = Lease::grant(client.clone(), scope.clone(), wanted);
+        let lease = tokio::select! {
+            lease = granting => lease?,
+            () = stop.cancelled() => return Err(Error::Closed),
+        };
+        info!("took lease {} for this host, {:?} long", lease.id(), lease.ttl());
+        let tenure = Tenure::begin(lease, stop, tasks);
+        *present = Some(tenure.clone());
+        Ok(tenure)
+    }
+
+    /// Takes no program from now on.
+    pub fn drain(&self) {
+        self.shared.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns when no program is connected.
+    pub async fn all_gone(&self) {
+        let all = u32::try_from(PROGRAMS_MAX).unwrap_or(u32::MAX);
+        let _all = self.shared.programs.acquire_many(all).await;
+    }
+
+    /// Ends all connections and gives the lease back: whatever is still
+    /// registered ends with it.
+    pub async fn close(&self) {
+        let Shared { tenure, stop, connections, tasks, .. } = self.shared.as_ref();
+        stop.cancel();
+        connections.close();
+        tasks.close();
+        // What a program said before is handled first: who left has left.
+        let _ = tokio::time::timeout(CLOSE_TIME_MAX, connections.wait()).await;
+        if let Some(tenure) = tenure.lock().await.take() {
+            tenure.lease.close().await;
+        }
+        tasks.wait().await;
+    }
+}

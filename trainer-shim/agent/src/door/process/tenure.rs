@@ -1,0 +1,119 @@
+//! The time of one lease: its feed is read and handed out, and deaths are told.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use holdfast_api::{Cause, Command, ProcessCommand, ProcessEnd};
+use holdfast_client::Deadline;
+use holdfast_trainer_shim::Lease;
+use holdfast_trainer_shim::link::FromAgent;
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
+
+use super::desk::{Desk, SeatId};
+use super::outbox::Outbox;
+use super::relay::Life;
+
+/// Deaths that are told in one command, at most.
+const DEATHS_PER_COMMAND_MAX: usize = 4_096;
+
+/// One lease, and who hangs on it. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Tenure {
+    pub lease: Lease,
+    hall: Arc<Mutex<Hall>>,
+    /// Unbounded in type only: a connection dies once, with its lives.
+    deaths: mpsc::UnboundedSender<(Life, Cause)>,
+}
+
+/// The connections, and where their frames go.
+#[derive(Debug, Default)]
+struct Hall {
+    desk: Desk,
+    outboxes: BTreeMap<SeatId, Outbox>,
+}
+
+impl Tenure {
+    /// Begins; ends with the lease, or at `stop`.
+    pub fn begin(lease: Lease, stop: &CancellationToken, tasks: &TaskTracker) -> Tenure {
+        let (deaths, dead) = mpsc::unbounded_channel();
+        let tenure = Tenure { lease: lease.clone(), hall: Arc::default(), deaths };
+        let hall = tenure.hall.clone();
+        tasks.spawn(stop.clone().run_until_cancelled_owned(read_feed(lease.clone(), hall)));
+        tasks.spawn(stop.clone().run_until_cancelled_owned(tell_deaths(lease, dead)));
+        tenure
+    }
+
+    /// A connection comes.
+    pub fn sit(&self, outbox: Outbox) -> SeatId {
+        let mut hall = self.hall.lock();
+        let seat = hall.desk.sit();
+        hall.outboxes.insert(seat, outbox);
+        seat
+    }
+
+    /// A connection has gone: its lives that go on are gone, too.
+    pub fn leave(&self, seat: SeatId) -> Vec<Life> {
+        let mut hall = self.hall.lock();
+        hall.outboxes.remove(&seat);
+        hall.desk.leave(seat)
+    }
+
+    /// Works on who is whose.
+    pub fn desk<T>(&self, work: impl FnOnce(&mut Desk) -> T) -> T {
+        work(&mut self.hall.lock().desk)
+    }
+
+    /// Tells a connection something, with what must come right behind it.
+    /// Nothing of the feed comes in between.
+    pub fn tell(&self, seat: SeatId, frames: impl FnOnce(&mut Desk) -> Vec<FromAgent>) {
+        let Hall { desk, outboxes } = &mut *self.hall.lock();
+        let frames = frames(desk);
+        if let Some(outbox) = outboxes.get(&seat) {
+            frames.iter().for_each(|frame| outbox.push(frame));
+        }
+    }
+
+    /// Lives have ended, and the cluster has to know.
+    pub fn died(&self, lives: impl IntoIterator<Item = (Life, Cause)>) {
+        for death in lives {
+            // Whoever told them has ended with the lease, and they with it.
+            let _ = self.deaths.send(death);
+        }
+    }
+}
+
+async fn read_feed(lease: Lease, hall: Arc<Mutex<Hall>>) {
+    loop {
+        let (since, have) = hall.lock().desk.read_so_far();
+        let Some(feed) = lease.feed(since, &have).await else { return };
+        let Hall { desk, outboxes } = &mut *hall.lock();
+        for (seat, piece) in desk.hand_out(feed) {
+            if let Some(outbox) = outboxes.get(&seat) {
+                outbox.push(&FromAgent::Feed(piece));
+            }
+        }
+    }
+}
+
+/// Those that die while a command is under way are told together in the next.
+async fn tell_deaths(lease: Lease, mut dead: mpsc::UnboundedReceiver<(Life, Cause)>) {
+    let mut waiting = Vec::new();
+    while dead.recv_many(&mut waiting, DEATHS_PER_COMMAND_MAX).await > 0 {
+        let end = |((process, incarnation), cause)| ProcessEnd { process, incarnation, cause };
+        let ends: Vec<ProcessEnd> = waiting.drain(..).map(end).collect();
+        let count = ends.len();
+        let command = Command::Process(ProcessCommand::End { lease: lease.id(), ends });
+        let telling = lease.client().propose(command, Deadline::never());
+        tokio::select! {
+            told = telling => match told {
+                Ok(_) => info!("told the cluster that {count} processes are gone"),
+                Err(error) => warn!(%error, "the cluster was not told that {count} processes are gone"),
+            },
+            () = lease.ended() => return,
+        }
+    }
+}

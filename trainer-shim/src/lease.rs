@@ -1,0 +1,274 @@
+//! A lease and its holder: granted, renewed in time, self-fenced when that
+//! fails, its feed read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_api::{
+    Code, Command, Feed, Generation, LeaseCommand, LeaseId, LeaseOutcome, Nonce, Outcome, Revision,
+    RunCommand, Scope,
+};
+use holdfast_client::{Client, Deadline};
+use rand::RngExt;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::error::Error;
+use crate::host::unexpected;
+use crate::validity::{Validity, boot_time};
+
+/// Renewals in the time of one TTL.
+const RENEWALS_PER_TTL: u32 = 4;
+
+/// How often it is looked whether an outcome may be delivered again.
+pub(crate) const VALIDITY_POLL: Duration = Duration::from_millis(20);
+
+/// How often it is looked whether the cluster has leases by now.
+const FEATURE_LEVEL_POLL: Duration = Duration::from_millis(100);
+
+/// Longest wait for the end of a lease that is given back.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How a host holds its lease.
+#[derive(Debug, Clone)]
+pub struct HostOptions {
+    /// The host's name, for people.
+    pub host: String,
+    /// Log time without a renewal after which everything on the host counts as
+    /// dead. The cluster has a least value (1.5 s by default).
+    pub ttl: Duration,
+    /// Longest wait for the grant.
+    pub patience: Duration,
+    /// Open the run that the scope names if it is not the job's open one, which
+    /// ends that. Without it, such a run is refused.
+    pub open_run: bool,
+}
+
+impl Default for HostOptions {
+    fn default() -> Self {
+        HostOptions {
+            host: "localhost".to_owned(),
+            ttl: Duration::from_secs(5),
+            patience: Duration::from_secs(60),
+            open_run: false,
+        }
+    }
+}
+
+/// A lease that is held and renewed. Cheap to clone; ends with
+/// [`Lease::close`], or by expiry when the program is gone.
+#[derive(Debug, Clone)]
+pub struct Lease {
+    held: Arc<Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    client: Client,
+    scope: Scope,
+    id: LeaseId,
+    ttl: Duration,
+    validity: Validity,
+    /// True once the lease is over.
+    over: watch::Sender<bool>,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Lease {
+    /// Asks for a lease in the scope's run, which is opened if the job has
+    /// none, and keeps it.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub async fn grant(client: Client, scope: Scope, options: HostOptions) -> Result<Lease, Error> {
+        let HostOptions { host, ttl, patience, open_run } = options;
+        let deadline = Deadline::after(patience);
+        if open_run {
+            let Scope { job, run } = scope.clone();
+            let command = Command::Run(RunCommand::Open { job, run });
+            client.propose(command, deadline).await?;
+        }
+        let nonce = nonce();
+        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        let command = LeaseCommand::Grant { scope: scope.clone(), nonce, host, ttl_ms };
+        let command = Command::Lease(command);
+        let (asked_at, answer) = loop {
+            let asked_at = boot_time();
+            match client.propose(command.clone(), deadline).await {
+                Ok(answer) => break (asked_at, answer),
+                // A cluster that was just founded, or is being upgraded, is
+                // not there yet.
+                Err(error)
+                    if error.code() == Code::FeatureLevel
+                        && deadline.instant().is_none_or(|at| Instant::now() < at) =>
+                {
+                    tokio::time::sleep(FEATURE_LEVEL_POLL).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        };
+        let Outcome::Lease(LeaseOutcome::Granted { lease, run, ttl_ms }) = answer.outcome else {
+            return Err(unexpected("a grant"));
+        };
+        let ttl = Duration::from_millis(ttl_ms);
+        let held = Held {
+            client,
+            scope: Scope { job: scope.job, run: Some(run) },
+            id: lease,
+            ttl,
+            validity: Validity::granted(asked_at, ttl),
+            over: watch::Sender::new(false),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        };
+        let lease = Lease { held: Arc::new(held) };
+        let renewing = lease.clone().renew(ttl / RENEWALS_PER_TTL);
+        let Held { tasks, stop, .. } = lease.held.as_ref();
+        tasks.spawn(stop.clone().run_until_cancelled_owned(renewing));
+        Ok(lease)
+    }
+
+    /// Its number.
+    pub fn id(&self) -> LeaseId {
+        self.held.id
+    }
+
+    /// The job and the run.
+    pub fn scope(&self) -> &Scope {
+        &self.held.scope
+    }
+
+    /// The client that it is held through.
+    pub fn client(&self) -> &Client {
+        &self.held.client
+    }
+
+    /// The TTL that was granted.
+    pub fn ttl(&self) -> Duration {
+        self.held.ttl
+    }
+
+    /// How long it certainly holds; nothing once it may be over, and everything
+    /// that is attached to it with it.
+    pub fn valid_for(&self) -> Option<Duration> {
+        if *self.held.over.borrow() {
+            return None;
+        }
+        self.held.validity.left(boot_time())
+    }
+
+    /// Until when, in [`boot_time`](crate::boot_time), it certainly holds: told
+    /// anew with each acknowledged renewal.
+    pub fn valid_until(&self) -> watch::Receiver<Duration> {
+        self.held.validity.subscribe()
+    }
+
+    /// Whether it is over for certain.
+    pub fn is_over(&self) -> bool {
+        *self.held.over.borrow()
+    }
+
+    /// Returns when it is over.
+    pub async fn ended(&self) {
+        let mut over = self.held.over.subscribe();
+        // The sender lives as long as this handle.
+        let _ = over.wait_for(|over| *over).await;
+    }
+
+    /// What it has to tell its holder behind a revision; waits until there is
+    /// something, and until it is certain that the lease still holds. None once
+    /// it is over.
+    pub async fn feed(&self, since: Revision, have: &[Generation]) -> Option<Feed> {
+        let Held { client, id, .. } = self.held.as_ref();
+        loop {
+            let asking = client.feed(*id, since, have.to_vec(), Deadline::never());
+            let answer = tokio::select! {
+                answer = asking => answer,
+                () = self.ended() => return None,
+            };
+            match answer {
+                Ok(feed) if self.certainly_valid().await => return Some(feed),
+                Ok(_) => self.lost(),
+                Err(error) if has_ended(&error) => self.lost(),
+                Err(error) => {
+                    tracing::warn!(%error, "the feed of this host's lease cannot be read");
+                    tokio::time::sleep(VALIDITY_POLL).await;
+                }
+            }
+        }
+    }
+
+    /// Stops renewing, without a word to the cluster: what happens to a host
+    /// that loses its network.
+    pub(crate) fn freeze(&self) {
+        self.held.stop.cancel();
+    }
+
+    /// Gives it back: whatever is still attached to it ends.
+    pub async fn close(&self) {
+        let Held { client, id, stop, tasks, over, .. } = self.held.as_ref();
+        if !self.is_over() {
+            let command = Command::Lease(LeaseCommand::Revoke { lease: *id });
+            let deadline = Deadline::after(CLOSE_TIMEOUT);
+            if let Err(error) = client.propose(command, deadline).await {
+                tracing::debug!(%error, "the lease was not given back; it will expire");
+            }
+        }
+        stop.cancel();
+        over.send_replace(true);
+        tasks.close();
+        tasks.wait().await;
+    }
+
+    /// Waits until it is certain that the lease holds, or that it does not.
+    async fn certainly_valid(&self) -> bool {
+        loop {
+            if self.is_over() {
+                return false;
+            }
+            if self.valid_for().is_some() {
+                return true;
+            }
+            tokio::time::sleep(VALIDITY_POLL).await;
+        }
+    }
+
+    async fn renew(self, every: Duration) {
+        let Held { client, id, validity, .. } = self.held.as_ref();
+        let mut ticks = tokio::time::interval(every);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let sent_at = boot_time();
+            let command = Command::Lease(LeaseCommand::KeepAlive { lease: *id });
+            // One that does not come back in a TTL is not worth waiting for.
+            let deadline = Deadline::after(every * RENEWALS_PER_TTL);
+            match client.propose(command, deadline).await {
+                Ok(_) => validity.renewed(sent_at),
+                Err(error) if has_ended(&error) => return self.lost(),
+                Err(error) => tracing::debug!(%error, "the lease could not be renewed; trying on"),
+            }
+        }
+    }
+
+    fn lost(&self) {
+        if !self.held.over.send_replace(true) {
+            let lease = self.held.id;
+            tracing::warn!(lease, "the lease of this host has ended; all its processes are fenced");
+        }
+    }
+}
+
+/// A number that nobody else chooses.
+pub(crate) fn nonce() -> Nonce {
+    let mut random = rand::rng();
+    Nonce(random.random(), random.random())
+}
+
+fn has_ended(error: &holdfast_client::Error) -> bool {
+    matches!(error.code(), Code::LeaseEnded | Code::RunNotFound | Code::JobNotFound)
+}

@@ -1,0 +1,297 @@
+//! The program's side of its connection to the agent.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_api::{Answer, Code, Command, Effectiveness, Feed, Problem, Read, ReadAnswer};
+use holdfast_client::Deadline;
+use parking_lot::Mutex;
+use serde::Serialize;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::frame::{self, FrameError, Frames};
+use super::is_trusted;
+use super::wire::{
+    FROM_AGENT_BYTES_MAX, FROM_PROGRAM_BYTES_MAX, FromAgent, FromProgram, IN_FLIGHT_MAX,
+    LINE_BYTES_MAX, Over, Request, Response, Wanted, Welcome,
+};
+use crate::error::Error;
+use crate::validity::boot_time;
+
+/// What is asked of the agent, and what waits for its answer.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    /// Never full: each open call puts one frame into it.
+    outbox: mpsc::Sender<Vec<u8>>,
+    room: Arc<Semaphore>,
+    calls: Mutex<Calls>,
+}
+
+#[derive(Debug, Default)]
+struct Calls {
+    last: u64,
+    open: BTreeMap<u64, Open>,
+    /// Why nothing is answered any more.
+    lost: Option<Error>,
+}
+
+/// A call that the agent has not answered yet, whether or not somebody still
+/// waits for it.
+#[derive(Debug)]
+struct Open {
+    reply: oneshot::Sender<Result<Reply, Error>>,
+    _room: OwnedSemaphorePermit,
+}
+
+#[derive(Debug)]
+enum Reply {
+    Answer(Answer),
+    Read(ReadAnswer),
+}
+
+/// A connection that the agent has welcomed.
+pub(crate) struct Connected {
+    pub agent: Agent,
+    pub welcome: Welcome,
+    pub listening: Listening,
+    pub talking: Talking,
+}
+
+/// What the agent says.
+pub(crate) struct Listening {
+    frames: Frames<BufReader<OwnedReadHalf>>,
+}
+
+/// What it is told.
+pub(crate) struct Talking {
+    writer: OwnedWriteHalf,
+    outbox: mpsc::Receiver<Vec<u8>>,
+}
+
+/// Something that the agent said and that is not the answer to a call.
+#[derive(Debug)]
+pub(crate) enum Said {
+    Feed(Feed),
+    ValidUntil(Duration),
+}
+
+impl Connected {
+    /// Connects to the agent that listens there, and is welcomed.
+    pub async fn open(
+        socket: &Path,
+        wanted: Wanted,
+        patience: Duration,
+    ) -> Result<Connected, Error> {
+        let failed = |reason: String| Error::NoAgent { socket: socket.to_owned(), reason };
+        let opening = tokio::time::timeout(patience, greet(socket, wanted)).await;
+        let (stream, welcome) = match opening {
+            Ok(Ok(greeted)) => greeted,
+            Ok(Err(error)) => return Err(failed(error.to_string())),
+            Err(_) => return Err(failed(format!("it did not answer in {patience:?}"))),
+        };
+        let (reader, writer) = stream;
+        let (sender, outbox) = mpsc::channel(IN_FLIGHT_MAX);
+        let agent = Agent {
+            outbox: sender,
+            room: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
+            calls: Mutex::default(),
+        };
+        let listening = Listening { frames: frame::frames(reader, FROM_AGENT_BYTES_MAX) };
+        Ok(Connected { agent, welcome, listening, talking: Talking { writer, outbox } })
+    }
+}
+
+type Halves = (BufReader<OwnedReadHalf>, OwnedWriteHalf);
+
+async fn greet(socket: &Path, wanted: Wanted) -> io::Result<(Halves, Welcome)> {
+    let other = io::Error::other::<String>;
+    let stream = UnixStream::connect(socket).await?;
+    let peer = stream.peer_cred()?;
+    if !is_trusted(peer.uid()) {
+        return Err(other(format!("user {} listens there", peer.uid())));
+    }
+    let (reader, mut writer) = stream.into_split();
+    let mut reader = BufReader::new(reader);
+    let mut line = serde_json::to_vec(&Request::Process(wanted))?;
+    line.push(b'\n');
+    let asked_at = boot_time();
+    writer.write_all(&line).await?;
+    let mut text = Vec::new();
+    let limit = u64::try_from(LINE_BYTES_MAX).unwrap_or(u64::MAX);
+    (&mut reader).take(limit).read_until(b'\n', &mut text).await?;
+    if !text.ends_with(b"\n") {
+        return Err(other("it closed the connection without an answer".to_owned()));
+    }
+    let response = serde_json::from_slice(&text)
+        .map_err(|error| other(format!("its version and this program's do not fit: {error}")))?;
+    let welcome = match response {
+        Response::Welcome(welcome) => welcome,
+        Response::Refused { reason } => return Err(other(reason)),
+    };
+    // A millisecond for what both sides round off.
+    let now = Duration::from_millis(welcome.now_ms.saturating_add(1));
+    if now < asked_at || Duration::from_millis(welcome.now_ms) > boot_time() {
+        let text = "its clock since the start of the host is another one than this program's \
+                    (they are in different time namespaces)";
+        return Err(other(text.to_owned()));
+    }
+    Ok(((reader, writer), welcome))
+}
+
+impl Agent {
+    pub async fn propose(&self, command: Command, deadline: Deadline) -> Result<Answer, Error> {
+        let frame = |seq, within_ms| FromProgram::Propose { seq, command, within_ms };
+        match self.ask(frame, deadline).await? {
+            Reply::Answer(answer) => Ok(answer),
+            Reply::Read(_) => Err(crate::host::unexpected("an answer to a command")),
+        }
+    }
+
+    pub async fn read(&self, read: Read, deadline: Deadline) -> Result<ReadAnswer, Error> {
+        let frame = |seq, within_ms| FromProgram::Read { seq, read, within_ms };
+        match self.ask(frame, deadline).await? {
+            Reply::Read(answer) => Ok(answer),
+            Reply::Answer(_) => Err(crate::host::unexpected("an answer to a question")),
+        }
+    }
+
+    async fn ask(
+        &self,
+        frame: impl FnOnce(u64, Option<u64>) -> FromProgram,
+        deadline: Deadline,
+    ) -> Result<Reply, Error> {
+        let room = until(deadline, self.room.clone().acquire_owned()).await;
+        let room = room.ok_or_else(|| timeout(Effectiveness::None))?;
+        let room = room.expect("this semaphore is never closed");
+        let (reply, answered) = oneshot::channel();
+        {
+            let mut calls = self.calls.lock();
+            if let Some(error) = &calls.lost {
+                return Err(error.clone());
+            }
+            calls.last += 1;
+            let seq = calls.last;
+            let frame = encode(&frame(seq, within_ms(deadline)))?;
+            calls.open.insert(seq, Open { reply, _room: room });
+            // In the order of their numbers: under the lock. There is room for
+            // as many as may be open, and whoever empties it tells when it ends.
+            let _ = self.outbox.try_send(frame);
+        }
+        let answer = until(deadline, answered).await;
+        // A reply is dropped by nobody.
+        answer.ok_or_else(|| timeout(Effectiveness::Unknown))?.unwrap_or(Err(Error::Closed))
+    }
+
+    fn answer(&self, seq: u64, answer: Result<Reply, Error>) {
+        if let Some(open) = self.calls.lock().open.remove(&seq) {
+            // Whoever asked may not want to know any more.
+            let _ = open.reply.send(answer);
+        }
+    }
+
+    /// Nothing is answered any more.
+    pub fn lose(&self, error: &Error) {
+        let open = {
+            let mut calls = self.calls.lock();
+            calls.lost = Some(error.clone());
+            std::mem::take(&mut calls.open)
+        };
+        for (_, open) in open {
+            let _ = open.reply.send(Err(error.clone()));
+        }
+    }
+}
+
+impl Listening {
+    /// The next thing that is not the answer to a call, or why nothing follows.
+    /// May be dropped and called again.
+    pub async fn next(&mut self, agent: &Agent) -> Result<Said, Ended> {
+        use futures::StreamExt as _;
+        loop {
+            let frame = match self.frames.next().await {
+                Some(Ok(frame)) => frame,
+                Some(Err(error)) => return Err(Ended::Gone(frame::in_words(&error))),
+                None => return Err(Ended::Gone("it ended without a word".to_owned())),
+            };
+            match frame::decode(&frame) {
+                Ok(FromAgent::Answer { seq, answer }) => {
+                    agent.answer(seq, Ok(Reply::Answer(answer)));
+                }
+                Ok(FromAgent::ReadAnswer { seq, answer }) => {
+                    agent.answer(seq, Ok(Reply::Read(answer)));
+                }
+                Ok(FromAgent::Problem { seq, problem }) => {
+                    let refused = holdfast_client::Error::Refused(Box::new(problem));
+                    agent.answer(seq, Err(refused.into()));
+                }
+                Ok(FromAgent::Feed(feed)) => return Ok(Said::Feed(feed)),
+                Ok(FromAgent::ValidUntil { until_ms }) => {
+                    return Ok(Said::ValidUntil(Duration::from_millis(until_ms)));
+                }
+                Ok(FromAgent::Over(Over::LeaseLost)) => return Err(Ended::LeaseLost),
+                Ok(FromAgent::Over(Over::Stopped)) => {
+                    return Err(Ended::Gone("it was stopped".to_owned()));
+                }
+                Ok(FromAgent::Over(Over::Refused { reason })) => return Err(Ended::Gone(reason)),
+                Err(error) => return Err(Ended::Gone(error.to_string())),
+            }
+        }
+    }
+}
+
+/// Why an agent says nothing any more.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    LeaseLost,
+    Gone(String),
+}
+
+impl Talking {
+    /// Writes until the socket breaks. Never returns: why it broke is heard from
+    /// the other half.
+    pub async fn run(mut self) -> std::convert::Infallible {
+        while let Some(frame) = self.outbox.recv().await {
+            if let Err(error) = self.writer.write_all(&frame).await {
+                // What it said before it ended tells more.
+                tracing::debug!(%error, "the agent takes nothing any more");
+                break;
+            }
+        }
+        std::future::pending().await
+    }
+}
+
+fn encode(frame: &impl Serialize) -> Result<Vec<u8>, Error> {
+    frame::encode(frame, FROM_PROGRAM_BYTES_MAX).map_err(|error| {
+        let code = match error {
+            FrameError::TooLong { .. } => Code::LimitExceeded,
+            _ => Code::InvalidRequest,
+        };
+        let problem = Problem::refused(code, error.to_string());
+        holdfast_client::Error::Refused(Box::new(problem)).into()
+    })
+}
+
+fn within_ms(deadline: Deadline) -> Option<u64> {
+    let left = deadline.instant()?.saturating_duration_since(Instant::now());
+    Some(u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1))
+}
+
+fn timeout(outcome: Effectiveness) -> Error {
+    let reason = "the agent of this host has not answered yet".to_owned();
+    Error::Client(holdfast_client::Error::Timeout { outcome, reason })
+}
+
+async fn until<T>(deadline: Deadline, future: impl Future<Output = T>) -> Option<T> {
+    match deadline.instant() {
+        Some(at) => tokio::time::timeout_at(at, future).await.ok(),
+        None => Some(future.await),
+    }
+}

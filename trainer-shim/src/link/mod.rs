@@ -1,0 +1,66 @@
+//! What a program's place in a run hangs on: a lease of its own, or the agent
+//! of its host, which holds one lease for all and sees the death of a process
+//! at once.
+//!
+//! A program connects to the agent's control socket and asks with one line of
+//! JSON ([`Request`]); the agent answers with one ([`Response`]). From there on
+//! both send frames: a little-endian `u32` length, then that many bytes of
+//! MessagePack with named fields, [`FromProgram`] one way and [`FromAgent`] the
+//! other. The connection is the life of the program's processes: when it
+//! closes, or the program ends, the agent tells the cluster that they are gone.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `wire` | requests, responses and frames as values, and their bounds |
+//! | `frame` | frames as bytes |
+//! | `agent` | the program's side of the connection |
+
+mod agent;
+mod frame;
+mod wire;
+
+use holdfast_api::{Answer, Command, Read, ReadAnswer};
+use holdfast_client::{Consistency, Deadline};
+
+use crate::error::Error;
+use crate::lease::Lease;
+
+pub(crate) use agent::{Agent, Connected, Ended, Listening, Said};
+pub use frame::{FrameError, Frames, decode, encode, frames};
+pub use wire::{
+    CONTROL_VARIABLE, FROM_AGENT_BYTES_MAX, FROM_PROGRAM_BYTES_MAX, FromAgent, FromProgram,
+    IN_FLIGHT_MAX, LINE_BYTES_MAX, Over, Request, Response, Wanted, Welcome,
+};
+
+/// Where commands go, and where feeds come from.
+#[derive(Debug)]
+pub(crate) enum Link {
+    /// A lease of this program.
+    Own(Lease),
+    /// The agent of this host.
+    Agent(Agent),
+}
+
+impl Link {
+    pub async fn propose(&self, command: Command, deadline: Deadline) -> Result<Answer, Error> {
+        match self {
+            Link::Own(lease) => Ok(lease.client().propose(command, deadline).await?),
+            Link::Agent(agent) => agent.propose(command, deadline).await,
+        }
+    }
+
+    pub async fn read(&self, read: Read, deadline: Deadline) -> Result<ReadAnswer, Error> {
+        match self {
+            Link::Own(lease) => {
+                Ok(lease.client().read(read, Consistency::Linearizable, deadline).await?)
+            }
+            Link::Agent(agent) => agent.read(read, deadline).await,
+        }
+    }
+}
+
+/// Whether what a process of this user says may be believed: root may do
+/// anything anyway.
+pub fn is_trusted(uid: u32) -> bool {
+    uid == rustix::process::getuid().as_raw() || uid == 0
+}

@@ -1,0 +1,166 @@
+//! What a program and the agent of its host say to each other.
+
+use holdfast_api::{Answer, Command, Feed, LeaseId, Name, Problem, Read, ReadAnswer, Scope};
+use serde::{Deserialize, Serialize};
+
+/// The variable that names the agent's control socket.
+pub const CONTROL_VARIABLE: &str = "HOLDFAST_CONTROL";
+
+/// Longest line, either way.
+pub const LINE_BYTES_MAX: usize = 64 * 1024;
+/// Longest frame of a program; a longer one ends the connection.
+pub const FROM_PROGRAM_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Longest frame of an agent: it hands on what a node may send it.
+pub const FROM_AGENT_BYTES_MAX: usize = holdfast_api::stream::FRAME_BYTES_MAX as usize;
+/// Most calls of one connection that are not answered yet; one more is refused.
+pub const IN_FLIGHT_MAX: usize = 256;
+
+/// The line of a program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// This connection is to be the life of its processes.
+    Process(Wanted),
+}
+
+/// Which agent a program takes itself to talk to.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Wanted {
+    /// The job; none = that of the agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job: Option<Name>,
+    /// The run; none = that of the agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run: Option<Name>,
+}
+
+/// The agent's line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Response {
+    /// Frames follow.
+    Welcome(Welcome),
+    /// It was not done; the connection closes.
+    Refused {
+        /// Why, and what to do.
+        reason: String,
+    },
+}
+
+/// What a program's processes are attached to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The job and the run.
+    pub scope: Scope,
+    /// The lease of the agent's host.
+    pub lease: LeaseId,
+    /// Its TTL in milliseconds.
+    pub ttl_ms: u64,
+    /// Until when it certainly holds, in milliseconds of the time since this
+    /// host was started.
+    pub valid_until_ms: u64,
+    /// The present moment by the same clock: a program whose clock is another
+    /// one must not trust it.
+    pub now_ms: u64,
+}
+
+/// A frame of a program.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FromProgram {
+    /// Hand on a command of a process of this connection.
+    Propose {
+        /// Chosen by the program, unique among its open calls.
+        seq: u64,
+        /// The command.
+        command: Command,
+        /// How long it may take, in milliseconds; none = as long as it takes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        within_ms: Option<u64>,
+    },
+    /// Hand on a question.
+    Read {
+        /// See `Propose`.
+        seq: u64,
+        /// The question.
+        read: Read,
+        /// See `Propose`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        within_ms: Option<u64>,
+    },
+}
+
+/// A frame of the agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FromAgent {
+    /// What a command came to.
+    Answer {
+        /// The call.
+        seq: u64,
+        /// The cluster's answer.
+        answer: Answer,
+    },
+    /// What was read.
+    ReadAnswer {
+        /// The call.
+        seq: u64,
+        /// The cluster's answer.
+        answer: ReadAnswer,
+    },
+    /// A call failed.
+    Problem {
+        /// The call.
+        seq: u64,
+        /// Why: the cluster's refusal, or the agent's.
+        problem: Problem,
+    },
+    /// What was decided for processes of this connection, in the order of the
+    /// log.
+    Feed(Feed),
+    /// The lease was renewed.
+    ValidUntil {
+        /// See [`Welcome::valid_until_ms`].
+        until_ms: u64,
+    },
+    /// Nothing follows.
+    Over(Over),
+}
+
+/// Why an agent ends a connection.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Over {
+    /// The lease has ended, and all that was attached to it.
+    LeaseLost,
+    /// The agent ends.
+    Stopped,
+    /// The program broke the rules of the connection.
+    Refused {
+        /// How, and what to do.
+        reason: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_read_as_they_are_documented() {
+        let job = || Some("train".parse().unwrap());
+        for (text, wanted) in [
+            (r#"{"process":{}}"#, Wanted::default()),
+            (r#"{"process":{"job":"train","later":1}}"#, Wanted { job: job(), run: None }),
+        ] {
+            let request: Request = serde_json::from_str(text).unwrap();
+            assert_eq!(request, Request::Process(wanted));
+        }
+        let scope = Scope { job: "train".parse().unwrap(), run: Some("r1".parse().unwrap()) };
+        let welcome =
+            Welcome { scope, lease: 7, ttl_ms: 5_000, valid_until_ms: 12_000, now_ms: 8_000 };
+        let text = r#"{"welcome":{"scope":{"job":"train","run":"r1"},"lease":7,"ttl_ms":5000,"valid_until_ms":12000,"now_ms":8000}}"#;
+        assert_eq!(serde_json::to_string(&Response::Welcome(welcome)).unwrap(), text);
+    }
+}

@@ -1,0 +1,130 @@
+//! Memberships that were told lately, so that they need not be told again.
+//! Whoever reads a feed and whoever writes it count alike.
+
+use std::collections::VecDeque;
+
+use holdfast_api::{Closed, Generation, Members};
+
+/// Memberships that are remembered.
+const ROSTERS_MAX: usize = 16;
+
+/// The memberships that a reader of a feed has, the latest last: for the reader
+/// itself with the members, for a writer who keeps account of it without.
+#[derive(Debug, Clone)]
+pub struct Rosters<M> {
+    known: VecDeque<(Generation, M)>,
+}
+
+impl<M> Default for Rosters<M> {
+    fn default() -> Self {
+        Rosters { known: VecDeque::new() }
+    }
+}
+
+impl<M> Rosters<M> {
+    /// The generations whose members are known.
+    pub fn generations(&self) -> Vec<Generation> {
+        self.known.iter().map(|(generation, _)| *generation).collect()
+    }
+
+    fn find(&self, generation: Generation) -> Option<&M> {
+        let found = self.known.iter().find(|(known, _)| *known == generation);
+        found.map(|(_, members)| members)
+    }
+
+    fn remember(&mut self, generation: Generation, members: M) {
+        self.known.retain(|(known, _)| *known != generation);
+        self.known.push_back((generation, members));
+        if self.known.len() > ROSTERS_MAX {
+            self.known.pop_front();
+        }
+    }
+}
+
+impl Rosters<Members> {
+    /// Puts the members where they were left out, and remembers all of them.
+    pub fn fill_in(&mut self, closed_rounds: &mut [Closed]) {
+        // What was left out is known, until the new ones push it out.
+        for closed in closed_rounds.iter_mut().filter(|closed| closed.members.is_none()) {
+            closed.members = self.find(closed.same_as).cloned();
+        }
+        for closed in closed_rounds {
+            if let Some(members) = &closed.members {
+                self.remember(closed.same_as, members.clone());
+            }
+        }
+    }
+}
+
+impl Rosters<()> {
+    /// Leaves out the members that the reader has, and notes what it has then.
+    /// The very opposite of what the reader does in [`Rosters::fill_in`].
+    pub fn leave_out(&mut self, closed_rounds: &mut [Closed]) {
+        let mut told = Vec::new();
+        for closed in closed_rounds.iter_mut() {
+            let had = self.find(closed.same_as).is_some();
+            if had {
+                closed.members = None;
+            }
+            if had || closed.members.is_some() {
+                told.push(closed.same_as);
+            }
+        }
+        for generation in told {
+            self.remember(generation, ());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_api::Concluded;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn closed(generation: Generation, same_as: Generation) -> Closed {
+        Closed {
+            run: "r".parse().unwrap(),
+            round: "x".into(),
+            generation,
+            witness: generation,
+            closed_at_ms: 0,
+            same_as,
+            count: 1,
+            members: Some([(0, same_as)].into_iter().collect()),
+            absent: Vec::new(),
+            evicted: Members::default(),
+            promoted: Members::default(),
+            conclusion: Concluded::Roll,
+            payloads: None,
+        }
+    }
+
+    proptest! {
+        /// Whatever is told in whichever pieces, the reader ends up with all.
+        #[test]
+        fn a_reader_fills_in_what_a_writer_leaves_out(
+            pieces in prop::collection::vec(prop::collection::vec(1_u64..40, 0..6), 0..40),
+        ) {
+            let (mut writer, mut reader) = (Rosters::<()>::default(), Rosters::default());
+            let (mut generation, mut left_out) = (100, 0);
+            for piece in pieces {
+                let full: Vec<Closed> = piece
+                    .into_iter()
+                    .map(|same_as| {
+                        generation += 1;
+                        closed(generation, same_as)
+                    })
+                    .collect();
+                let mut sent = full.clone();
+                writer.leave_out(&mut sent);
+                left_out += sent.iter().filter(|closed| closed.members.is_none()).count();
+                reader.fill_in(&mut sent);
+                prop_assert_eq!(sent, full);
+                prop_assert_eq!(writer.generations(), reader.generations());
+            }
+            prop_assert!(left_out > 0 || generation < 141);
+        }
+    }
+}
