@@ -16,9 +16,6 @@ from . import _holdfast
 from ._errors import BlockFailed, Fenced, Refused
 from ._types import Event, Fence, Iteration, Live, Member, Verdict, members, remarks
 
-JOB_DEFAULT = "default"
-"""The job of a program that names none, as in all of Holdfast."""
-
 TTL_DEFAULT = 5.0
 PATIENCE_DEFAULT = 60.0
 
@@ -77,8 +74,12 @@ class Job:
     ) -> Job:
         """Joins a job with a new life of this process.
 
+        Under ``holdfast-agent run``, which says so in ``HOLDFAST_CONTROL``, the process is attached to
+        the agent of its host unless ``store`` is given: if it dies, the others hear of it within
+        milliseconds. Otherwise it takes a lease of its own, and they hear of it after ``ttl``.
+
         Where these are not given: ``store`` (``host:port`` of nodes, separated by commas) is
-        ``HOLDFAST_STORE``; ``job`` is ``HOLDFAST_JOB``, else ``default``; ``run`` is ``HOLDFAST_RUN``,
+        ``HOLDFAST_STORE``; ``job`` is ``HOLDFAST_JOB``, else the agent's, else ``default``; ``run`` is ``HOLDFAST_RUN``,
         else the job's open run, which is opened if there is none; ``token_file`` is
         ``HOLDFAST_TOKEN_FILE``; ``process`` is ``RANK``, else the next number that is free, which ``"any"``
         asks for in any case; ``world`` is ``WORLD_SIZE``.
@@ -93,22 +94,28 @@ class Job:
         ``role``: ``"active"``, or ``"standby"``, a spare that waits in :meth:`advance` until it is
         needed. ``labels``: what this process says of itself, for the rank assignment and for people.
 
-        ``ttl``: seconds without a sign of life after which this process counts as dead. Until then
-        a killed process of this number is still alive: joining waits for its end, at most ``timeout``
-        seconds, unless ``takeover`` says that it is to be replaced at once. ``open_run``: ``run`` is
+        ``ttl``: seconds without a sign of life after which this process counts as dead, for a lease of
+        its own; that of an agent is the agent's (``--lease-ttl``), as are ``host`` and the token. Until
+        then a killed process of this number is still alive: joining waits for its end, at most
+        ``timeout`` seconds, unless ``takeover`` says that it is to be replaced at once. ``open_run``: ``run`` is
         opened if it is not the job's open one, which ends that.
         """
         if role not in ("active", "standby"):
             raise Refused(f"role {role!r} is neither 'active' nor 'standby'", "invalid_request", False, "none")
+        control = None if store or open_run else os.environ.get("HOLDFAST_CONTROL") or None
         store = store or os.environ.get("HOLDFAST_STORE")
-        if not store:
-            text = "no store: give store=, or set HOLDFAST_STORE to host:port of its nodes, separated by commas"
+        if not store and not control:
+            text = (
+                "no store: give store=, or set HOLDFAST_STORE to host:port of its nodes, separated by commas, "
+                "or start this under `holdfast-agent run`"
+            )
             raise Refused(text, "invalid_request", False, "none")
         token = token_file or os.environ.get("HOLDFAST_TOKEN_FILE") or None
         wanted = {
-            "store": store,
+            "control": control,
+            "store": store or "",
             "token_file": None if token is None else os.fspath(token),
-            "job": job or os.environ.get("HOLDFAST_JOB") or JOB_DEFAULT,
+            "job": job or os.environ.get("HOLDFAST_JOB") or None,
             "run": run or os.environ.get("HOLDFAST_RUN") or None,
             "host": host or socket.gethostname(),
             "ttl": float(ttl),

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use holdfast_api::name::default_name;
 use holdfast_api::{AssignmentStep, Blob, Cause, Name, Role, Scope, VoteRule};
 use holdfast_client::{Client, Deadline, Options, parse_endpoints};
-use holdfast_trainer_shim::{Advance, Error, Fence, Host, HostOptions, Join, Process};
+use holdfast_trainer_shim::{Advance, Error, Fence, Host, HostOptions, Join, Process, Wanted};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tokio::runtime::Handle;
@@ -18,7 +19,7 @@ use crate::values::{AtomicValue, IterationValue, LiveValue, VerdictValue};
 /// Longest wait for the word that a process leaves.
 const LEAVE_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// One incarnation, with a lease of its own.
+/// One incarnation, attached to the agent of its host or to a lease of its own.
 #[pyclass(frozen, name = "Process", module = "_holdfast")]
 pub struct NativeProcess {
     /// None once it was left.
@@ -30,17 +31,20 @@ pub struct NativeProcess {
 #[derive(Clone)]
 struct Held {
     process: Process,
-    client: Client,
+    /// Of a lease of its own.
+    client: Option<Client>,
 }
 
 /// What [`NativeProcess::join`] is told, all of it checked by Python's own
 /// signature on the other side.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-struct Wanted {
+struct Joining {
+    /// The agent's control socket; none for a lease of its own.
+    control: Option<PathBuf>,
     store: String,
     token_file: Option<PathBuf>,
-    job: String,
+    job: Option<String>,
     run: Option<String>,
     host: String,
     ttl: f64,
@@ -67,14 +71,13 @@ struct Terms {
 
 #[pymethods]
 impl NativeProcess {
-    /// Takes a lease and registers a new incarnation.
+    /// Joins the agent, or takes a lease, and registers a new incarnation.
     #[staticmethod]
     fn join(py: Python<'_>, wanted: &Bound<'_, PyDict>) -> PyResult<NativeProcess> {
-        let wanted: Wanted = wanted.extract()?;
+        let wanted: Joining = wanted.extract()?;
         let handle = runtime::handle(py)?;
-        let endpoints = parse_endpoints(&wanted.store).map_err(|e| error::invalid(py, &e))?;
         let name = |text: &str| text.parse::<Name>().map_err(|e| error::invalid(py, &e));
-        let job = name(&wanted.job)?;
+        let job = wanted.job.as_deref().map(name).transpose()?;
         let run = wanted.run.as_deref().map(name).transpose()?;
         let patience = seconds(py, wanted.patience)?;
         let host = HostOptions {
@@ -91,9 +94,19 @@ impl NativeProcess {
             takeover: wanted.takeover,
             patience: None,
         };
-        let options = Options { token_file: wanted.token_file, ..Options::new(endpoints) };
-        let scope = Scope { job, run };
-        let joined = runtime::wait(py, &handle, joined(options, scope, host, join))?;
+        let joined = match wanted.control {
+            Some(control) => {
+                let meant = Wanted { job, run };
+                runtime::wait(py, &handle, attached(control, meant, patience, join))?
+            }
+            None => {
+                let endpoints =
+                    parse_endpoints(&wanted.store).map_err(|e| error::invalid(py, &e))?;
+                let options = Options { token_file: wanted.token_file, ..Options::new(endpoints) };
+                let scope = Scope { job: job.unwrap_or_else(default_name), run };
+                runtime::wait(py, &handle, granted(options, scope, host, join))?
+            }
+        };
         let held = joined.map_err(|error| error::of_shim(py, &error))?;
         let held = parking_lot::Mutex::new(Some(held));
         Ok(NativeProcess { held, owner: std::process::id(), handle })
@@ -296,8 +309,8 @@ impl NativeProcess {
     /// Leaves for good, and gives the lease back. Twice is as good as once.
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
         self.same_process(py)?;
-        let Some(Held { process, client }) = self.held.lock().take() else { return Ok(()) };
-        runtime::wait(py, &self.handle, leave(process, client))
+        let Some(held) = self.held.lock().take() else { return Ok(()) };
+        runtime::wait(py, &self.handle, leave(held))
     }
 }
 
@@ -328,8 +341,7 @@ impl Drop for NativeProcess {
     fn drop(&mut self) {
         let Some(held) = self.held.get_mut().take() else { return };
         if self.owner == std::process::id() {
-            let leaving = leave(held.process, held.client);
-            self.handle.spawn(leaving);
+            self.handle.spawn(leave(held));
         } else {
             // The parent's: its locks may be held by threads that are not here.
             std::mem::forget(held);
@@ -337,7 +349,8 @@ impl Drop for NativeProcess {
     }
 }
 
-async fn joined(
+/// With a lease of its own.
+async fn granted(
     options: Options,
     scope: Scope,
     host: HostOptions,
@@ -346,23 +359,45 @@ async fn joined(
     let client = Client::new(options);
     let patience = Deadline::after(host.patience);
     let host = Host::grant(client.clone(), scope, host).await?;
-    // A failed join leaves no lease behind.
-    let joining = host.join(Join { patience: Some(patience), ..join }).await;
-    match joining {
-        Ok(process) => Ok(Held { process, client }),
+    match joined(host, join, patience).await {
+        Ok(process) => Ok(Held { process, client: Some(client) }),
         Err(error) => {
-            host.close().await;
             client.close().await;
             Err(error)
         }
     }
 }
 
-async fn leave(process: Process, client: Client) {
+/// With that of the agent on this host.
+async fn attached(
+    control: PathBuf,
+    meant: Wanted,
+    patience: Duration,
+    join: Join,
+) -> Result<Held, Error> {
+    let until = Deadline::after(patience);
+    let host = Host::attach(&control, meant, patience).await?;
+    Ok(Held { process: joined(host, join, until).await?, client: None })
+}
+
+/// A failed join leaves nothing behind.
+async fn joined(host: Host, join: Join, patience: Deadline) -> Result<Process, Error> {
+    match host.join(Join { patience: Some(patience), ..join }).await {
+        Ok(process) => Ok(process),
+        Err(error) => {
+            host.close().await;
+            Err(error)
+        }
+    }
+}
+
+async fn leave(Held { process, client }: Held) {
     // Without this word its end is told as that of its lease, which is as final.
     let _ = tokio::time::timeout(LEAVE_TIME_MAX, process.end(Cause::Left)).await;
     process.host().clone().close().await;
-    client.close().await;
+    if let Some(client) = client {
+        client.close().await;
+    }
 }
 
 fn seconds(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
