@@ -12,16 +12,22 @@ BINARIES := $(or $(CARGO_TARGET_DIR),target)/$(if $(filter dev,$(PROFILE)),debug
 ENVIRONMENT := source target/environment
 PYTHON_FILES = $(shell git ls-files '*.py') tests/prepare
 
-.PHONY: help quickstart test check fix bench build
+.PHONY: help quickstart demo-elastic test check fix bench build
 
 help: ## Print this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 quickstart: ## See it: 3 nodes, an agent, 4 PyTorch ranks, and the leader killed (NO_TORCH=1: no PyTorch)
 	@tests/prepare build torch
 	@$(ENVIRONMENT); cargo build --profile $(PROFILE) --bins
 	@$(ENVIRONMENT); python3 tests/quickstart/quickstart.py --binaries $(BINARIES) \
 		--python "$${HOLDFAST_PYTHON:-python3}"
+
+demo-elastic: ## See it: rank 0's host and the leader killed at once, under torchrun and with holdfast.Job
+	@tests/prepare build torch
+	@$(ENVIRONMENT); cargo build --profile $(PROFILE) --bins
+	@tests/prepare python
+	@$(ENVIRONMENT); python3 tests/elastic/demo.py --binaries $(BINARIES)
 
 test: ## All tests; installs what is missing, saying what and why
 	@tests/prepare build torch older-torch hosts
@@ -36,6 +42,7 @@ test: ## All tests; installs what is missing, saying what and why
 	@python3 -m unittest discover --start-directory tests/quickstart
 	@$(ENVIRONMENT); python3 tests/quickstart/quickstart.py --binaries $(BINARIES) \
 		--python "$${HOLDFAST_PYTHON:-python3}"
+	@$(ENVIRONMENT); python3 tests/elastic/demo.py --quick --binaries $(BINARIES)
 	@python3 tests/docker/compose_test.py
 
 check: ## Formatting, clippy, docs, licences and sources of all crates; only reads

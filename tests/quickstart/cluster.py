@@ -37,8 +37,8 @@ class Cluster:
         """The node was killed on purpose."""
         self.children.forget(self.nodes.pop(node))
 
-    def holdfast(self, *arguments: str, store: str | None = None) -> subprocess.CompletedProcess:
-        command = [str(self.binaries / "holdfast"), "--store", store or self.store, "--job", self.job]
+    def holdfast(self, *arguments: str, store: str | None = None, job: str | None = None) -> subprocess.CompletedProcess:
+        command = [str(self.binaries / "holdfast"), "--store", store or self.store, "--job", job or self.job]
         return subprocess.run([*command, *arguments], capture_output=True, text=True,
                               timeout=COMMAND_SECONDS)
 

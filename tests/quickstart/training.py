@@ -8,84 +8,36 @@ from collections.abc import Iterator
 
 from children import Child, Failure, free_ports
 from cluster import POLL_SECONDS, Cluster
+from leader import LostLeader
 from writer import Writer, Write
 
 RANKS = 4
 AGENT_SECONDS = 30.0
 TRAINING_SECONDS = 180.0
-RECOVERY_SECONDS = 60.0
 PROGRESS_SECONDS = 2.0
-# How long the killed node stays away after the others have a new leader.
-AWAY_SECONDS = 0.5
 # The leader is looked up this many steps before it is killed.
 LOOK_UP_STEPS = 5
 
 
-class Disturbance:
-    """Kills the leader, starts it again, and notes what happened when (monotonic clock)."""
+class Disturbance(LostLeader):
+    """Kills the leader at a step, with a write in flight, and starts it again."""
 
     def __init__(self, cluster: Cluster, at_step: int, say):
-        self.cluster, self.at_step, self.say = cluster, at_step, say
-        self.node = self.new_leader = self.new_term = 0
-        self.killed = self.elected = self.restarted = self.caught_up = 0.0
+        super().__init__(cluster, say)
+        self.at_step = at_step
 
     def script(self, training: "Training") -> Iterator[None]:
         """Yields whenever it waits; the training's loop drives it."""
         while training.step < self.at_step - LOOK_UP_STEPS:
             yield
-        status = self.cluster.status()
-        if not status or not status["leader"]:
-            raise Failure("the cluster has no leader in the middle of an undisturbed training")
-        self.node, term = status["leader"], status["term"]
+        self.look_up()
         while training.step < self.at_step:
             yield
-        training.writer.act_in_flight(self._kill)
+        training.writer.act_in_flight(self.kill)
         while not self.killed:
             yield
-        self.cluster.bury(self.node)
-        self.say(f"killed node {self.node}, the leader of term {term}, with a write in flight")
-        yield from self._election(term)
-        away = time.monotonic() + AWAY_SECONDS
-        while time.monotonic() < away:
-            yield
-        yield from self._return()
-
-    def _kill(self) -> None:
-        self.killed = time.monotonic()
-        self.cluster.nodes[self.node].kill()
-
-    def _election(self, term: int) -> Iterator[None]:
-        for status in self._statuses("there is no new leader"):
-            yield
-            if status["leader"] not in (None, self.node) and status["term"] > term:
-                self.elected = time.monotonic()
-                self.new_leader, self.new_term = status["leader"], status["term"]
-                self.say(f"node {self.new_leader} leads in term {self.new_term}")
-                return
-
-    def _return(self) -> Iterator[None]:
-        self.cluster.start(self.node)
-        self.restarted = time.monotonic()
-        self.say(f"started node {self.node} again")
-        for status in self._statuses(f"node {self.node} has not caught up"):
-            yield
-            nodes = {node["id"]: node for node in status["nodes"]}
-            mine, leaders = nodes[self.node]["applied"], nodes.get(status["leader"], {}).get("applied")
-            # Writes go on, so the leader is always a few entries ahead of what it has been asked.
-            if mine and leaders and mine >= leaders - RANKS:
-                self.caught_up = time.monotonic()
-                self.say(f"node {self.node} is back and has caught up")
-                return
-
-    def _statuses(self, what: str) -> Iterator[dict]:
-        """Status documents until the caller has seen enough."""
-        deadline = time.monotonic() + RECOVERY_SECONDS
-        while time.monotonic() < deadline:
-            status = self.cluster.status()
-            if status:
-                yield status
-        raise Failure(f"{what} after {RECOVERY_SECONDS:.0f} s; `holdfast status` says:\n"
-                      f"{self.cluster.holdfast('status').stdout}")
+        self.say(f"killed node {self.node}, the leader of term {self.term}, with a write in flight")
+        yield from self.recovery()
 
 
 class Training:

@@ -11,7 +11,7 @@ Decided by a replicated store and by nobody else: there is no rank whose death e
                 before = restart_from_checkpoint(now.rank, now.world_size)
             train_some_steps()
 
-Works without PyTorch. ``holdfast.nvrx`` and ``holdfast.torchrun`` need it, and are imported by name.
+Works without PyTorch. ``holdfast.torch``, ``holdfast.nvrx`` and ``holdfast.torchrun`` need it, and are imported by name.
 """
 
 from ._errors import BlockFailed, Fenced, ForkedError, HoldfastError, Refused, RoundTimeout, Unavailable

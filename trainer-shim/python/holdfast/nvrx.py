@@ -17,33 +17,18 @@ Written for nvidia-resiliency-ext 0.4.1.
 from __future__ import annotations
 
 import datetime
-import os
 from typing import Any, Optional
 
 import torch.distributed
 from nvidia_resiliency_ext.inprocess.store import PrefixStore, StoreMixin
 
-from ._errors import Refused
-
-TIMEOUT_DEFAULT = datetime.timedelta(seconds=300)
+from .torch import TIMEOUT_DEFAULT, address
+from .torch import group_store as _group_store
 
 # Torch 2.12 and later have a Store.barrier of their own, which hides the one that NVRx's rank
 # assignments mean.
 if PrefixStore.barrier is not StoreMixin.barrier:
     PrefixStore.barrier = StoreMixin.barrier
-
-
-def address() -> tuple[str, int]:
-    """Where the agent of this host serves TCPStore clients, as ``holdfast-agent run`` says it:
-    ``HOLDFAST_TCPSTORE``, else ``MASTER_ADDR`` and ``MASTER_PORT``."""
-    told = os.environ.get("HOLDFAST_TCPSTORE", "").partition(",")[0]
-    host, _, port = told.rpartition(":")
-    if not told:
-        host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
-    if not host or not port.isdecimal():
-        text = "no TCPStore address: start the ranks under `holdfast-agent run`, or set HOLDFAST_TCPSTORE=HOST:PORT"
-        raise Refused(text, "invalid_request", False, "none")
-    return host, int(port)
 
 
 class Store(StoreMixin, torch.distributed.TCPStore):
@@ -79,6 +64,4 @@ class Store(StoreMixin, torch.distributed.TCPStore):
 def group_store(iteration: int, timeout: datetime.timedelta = TIMEOUT_DEFAULT) -> torch.distributed.Store:
     """A store for the process groups of one iteration of the wrapped function, apart from those of
     all others: ranks of the one before would be found in it."""
-    host, port = address()
-    store = torch.distributed.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)
-    return torch.distributed.PrefixStore(f"holdfast.nvrx.{iteration}", store)
+    return _group_store(f"nvrx.{iteration}", timeout)

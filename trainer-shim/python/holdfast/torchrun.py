@@ -10,17 +10,22 @@ die, the first one included: those that are left meet again.
 from __future__ import annotations
 
 import datetime
+import hashlib
+import json
 import logging
 import os
 import re
 import socket
+import threading
 import time
+import uuid
 from typing import Any, Optional
 
 from torch.distributed import PrefixStore, Store, TCPStore
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousClosedError,
     RendezvousConnectionError,
+    RendezvousGracefulExitError,
     RendezvousHandler,
     RendezvousInfo,
     RendezvousParameters,
@@ -29,9 +34,9 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from ._agent import Agent, AgentError
-from ._errors import HoldfastError, RoundTimeout
+from ._errors import Fenced, HoldfastError, RoundTimeout
 from ._job import Job
-from ._types import Live
+from ._types import Live, Member
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +49,20 @@ SUFFIX = ".nodes"
 """Nodes are a job of their own beside that of their workers: a round of the workers' own does not
 wait for torchrun."""
 
+NAME_MAX = 128 - len(SUFFIX)
+"""Bytes of a job's name, of which the nodes' needs some."""
+
+UNNAMED = ("", "none")
+"""What torchrun says where no ``--rdzv-id`` is given."""
+
 CLOSED = "closed"
 """The key that says that a rendezvous is over."""
+
+PRESENT = "present"
+"""The key that says which rendezvous is the present one: its generation and its members."""
+
+POLL = 0.5
+"""Seconds between two looks at what may have changed."""
 
 CONFIG = {"timeout": 900.0, "join_timeout": 600.0, "last_call_timeout": 5.0, "ttl": 5.0}
 """What ``--rdzv-conf`` may set, in seconds, and the defaults. ``timeout``: how long the store may be
@@ -65,30 +82,37 @@ def create_handler(params: RendezvousParameters) -> RendezvousHandler:
 
 class Handler(RendezvousHandler):
     """One node of a torchrun job: a process of the job ``NAME.nodes``, its number given by the
-    cluster.
+    cluster, with a new life for each rendezvous.
 
     A rendezvous is a round that closes with the largest number of nodes, or some time after the
-    smallest. Its generation names a namespace of its own for the store of torchrun and of its
-    workers, served by the agent on this host: nothing of a former attempt is ever read.
+    smallest. It begins when nobody is left in the one before: its members have ended, or have come
+    again, as new lives. So there are never two at a time, whoever comes, goes, or is slow. Its
+    generation names a namespace of its own for the store of torchrun and of its workers, served by
+    the agent on this host: nothing of a former attempt is ever read.
     """
 
     def __init__(self, params: RendezvousParameters) -> None:
-        self._run_id = params.run_id
         self._min, self._max = params.min_nodes, params.max_nodes
-        self._config = {name: float(params.get(name, default)) for name, default in CONFIG.items()}
+        self._config = {name: _seconds(name, params.get(name, default)) for name, default in CONFIG.items()}
         store = params.endpoint or os.environ.get("HOLDFAST_STORE", "")
         if not store:
             raise ValueError("no store: give --rdzv-endpoint=HOST:PORT,… of its nodes, or set HOLDFAST_STORE")
         self._host = params.local_addr or socket.gethostname()
-        name = _name(params.run_id)
+        self._run_id = _id(params.run_id, self._max)
+        name = _name(self._run_id)
+        job = os.environ.get("HOLDFAST_JOB") or name
+        if job.endswith(SUFFIX):
+            raise ValueError(f"the job {job!r}: names that end in {SUFFIX} are for the nodes of other launches")
         try:
-            self._agent = Agent.find(store, os.environ.get("HOLDFAST_JOB") or name, os.environ.get("HOLDFAST_RUN") or name)
+            self._agent = Agent.find(store, job, os.environ.get("HOLDFAST_RUN") or name)
         except AgentError as error:
             raise RendezvousConnectionError(str(error)) from error
         self._store_list = store
         self._job: Optional[Job] = None
         self._live: Optional[Live] = None
         self._common: Optional[Store] = None
+        self._patience_ends = 0.0
+        self._looked, self._waiting = 0.0, 0
 
     def get_backend(self) -> str:
         """See base class."""
@@ -106,14 +130,7 @@ class Handler(RendezvousHandler):
     def next_rendezvous(self) -> RendezvousInfo:
         """See base class."""
         try:
-            if self.is_closed():
-                raise RendezvousClosedError(
-                    f"the rendezvous {self._run_id} has ended; give the next launch another --rdzv-id"
-                )
-            job = self._joined()
-            live = job.quorum(
-                NODES, self._min, self._max, self._config["last_call_timeout"], self._config["join_timeout"]
-            )
+            job, live = self._meet()
             rank = live.processes.index(job.process)
             # Whatever torchrun starts from here on knows that its keys are apart already: restarts are
             # counted by each node for itself, and a node that came later counts fewer.
@@ -125,28 +142,30 @@ class Handler(RendezvousHandler):
             raise RendezvousTimeoutError(str(error)) from error
         except (HoldfastError, AgentError) as error:
             raise RendezvousConnectionError(str(error)) from error
-        self._live = live
+        self._live, self._looked = live, 0.0
         log.info("rendezvous %s: generation %s, node %s of %s", self._run_id, live.generation, rank, len(live))
         return RendezvousInfo(store, rank, len(live), RendezvousStoreInfo(self._agent.host, port))
 
     def num_nodes_waiting(self) -> int:
-        """Nodes that wait for the next rendezvous and could be in it: those of the present one that
-        came again, and others as far as there is room."""
+        """Nodes that have come, or have come again, since the present rendezvous, as far as there is
+        room for them. Above 0, too, if this node has been taken for dead meanwhile."""
         job, live = self._job, self._live
         if job is None or live is None:
             return 0
-        try:
-            waiting = [member for member in job.waiting(NODES) if member[0] != job.process]
-            if not waiting:
-                return 0
-            back = sum(member in live.members for member in waiting)
-            alive = job.alive()
-            left = sum(member in alive for member in live.members)
-            return back + min(len(waiting) - back, max(self._max - left, 0))
-        except HoldfastError as error:
-            # Asked again in a moment.
-            log.warning("rendezvous %s: cannot see who waits: %s", self._run_id, error)
-            return 0
+        # torchrun asks ten times a second.
+        if time.monotonic() - self._looked >= POLL:
+            try:
+                alive = job.alive()
+                left = sum(member in alive for member in live.members)
+                room = max(self._max - left, 0)
+                me = Member(job.process, job.incarnation)
+                self._waiting = min(len(alive) - left, room) if me in alive else 1
+            except HoldfastError as error:
+                # Asked again in a moment.
+                log.warning("rendezvous %s: cannot see who waits: %s", self._run_id, error)
+                self._waiting = 0
+            self._looked = time.monotonic()
+        return self._waiting
 
     def is_closed(self) -> bool:
         """See base class."""
@@ -172,22 +191,104 @@ class Handler(RendezvousHandler):
             self._common = None
             self._agent.leave()
 
-    def _joined(self) -> Job:
-        """This node's life; a new one if the one before has ended."""
-        if self._job is None or self._job.valid_for is None:
-            if self._job is not None:
-                self._job.leave()
-            self._job = Job.join(
-                self._agent.job + SUFFIX,
-                self._agent.run,
-                "any",
-                open_run=True,
-                store=self._store_list,
-                host=self._host,
-                ttl=self._config["ttl"],
-                timeout=self._config["join_timeout"],
-            )
+    def _meet(self) -> tuple[Job, Live]:
+        """The next rendezvous with this node in it."""
+        self._be_patient()
+        while True:
+            job = self._come()
+            try:
+                self._take_turn(job)
+                live = self._gather(job)
+                if self._take_turn(job, live):
+                    return job, live
+            except Fenced as error:
+                # Taken for dead while it waited.
+                log.info("rendezvous %s: comes again: %s", self._run_id, error)
+
+    def _come(self) -> Job:
+        """A new life of this node: it is in no rendezvous."""
+        before, self._live = self._job, None
+        if before is not None:
+            before.leave()
+        # Only at first may this launch put an end to the run of another one.
+        self._job = Job.join(
+            self._agent.job + SUFFIX,
+            self._agent.run,
+            "any" if before is None else before.process,
+            open_run=before is None,
+            store=self._store_list,
+            host=self._host,
+            ttl=self._config["ttl"],
+            timeout=self._config["join_timeout"],
+        )
         return self._job
+
+    def _take_turn(self, job: Job, live: Optional[Live] = None) -> bool:
+        """Waits until nobody is left in the present rendezvous. With one that has met, makes it the
+        present one then; false if a later one is that already."""
+        full = False
+        while True:
+            if self.is_closed():
+                if full:
+                    raise RendezvousGracefulExitError(f"the rendezvous {self._run_id} has ended without this spare node")
+                raise self._over()
+            present = self._with_common(lambda store: store.get(PRESENT).decode() if store.check([PRESENT]) else "")
+            generation, members = json.loads(present) if present else (0, [])
+            if live and generation >= live.generation:
+                return generation == live.generation
+            alive = job.alive()
+            left = sum(Member(*member) in alive for member in members)
+            if not left:
+                if live is None:
+                    return True
+                written = json.dumps([live.generation, live.members])
+                self._with_common(lambda store: store.compare_set(PRESENT, present, written))
+                continue
+            full = left >= self._max
+            if full:
+                # A spare waits as long as it takes.
+                self._be_patient()
+            elif time.monotonic() > self._patience_ends:
+                raise RendezvousTimeoutError(
+                    f"the rendezvous {self._run_id} goes on without this node: {left} of its {len(members)} nodes "
+                    f"have not come to a new one in {self._config['join_timeout']:g} s"
+                )
+            time.sleep(POLL)
+
+    def _gather(self, job: Job) -> Live:
+        """Meets the others. If the rendezvous is closed meanwhile, this life ends, and the wait with
+        it."""
+        met, closed = threading.Event(), threading.Event()
+
+        def watch() -> None:
+            while not met.wait(POLL):
+                try:
+                    if self.is_closed():
+                        closed.set()
+                        return job.leave()
+                except RendezvousConnectionError as error:
+                    log.warning("rendezvous %s: %s", self._run_id, error)
+
+        watcher = threading.Thread(target=watch, name="holdfast-rendezvous", daemon=True)
+        watcher.start()
+        try:
+            patience = max(self._patience_ends - time.monotonic(), 0.0)
+            return job.quorum(NODES, self._min, self._max, self._config["last_call_timeout"], patience)
+        except HoldfastError:
+            if closed.is_set():
+                raise self._over() from None
+            raise
+        finally:
+            met.set()
+            watcher.join()
+
+    def _over(self) -> RendezvousClosedError:
+        return RendezvousClosedError(
+            f"the rendezvous {self._run_id} has ended; give the next launch another --rdzv-id"
+        )
+
+    def _be_patient(self) -> None:
+        self._patience_ends = time.monotonic() + self._config["join_timeout"]
 
     def _connect(self, port: int) -> TCPStore:
         timeout = datetime.timedelta(seconds=self._config["timeout"])
@@ -209,6 +310,33 @@ class Handler(RendezvousHandler):
         return None
 
 
+def _seconds(name: str, text: Any) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0.0 <= seconds < float("inf"):
+        raise ValueError(f"--rdzv-conf {name}={text}: not a number of seconds")
+    return seconds
+
+
+def _id(run_id: str, nodes_max: int) -> str:
+    """The id of this launch, which others on the same cluster must not have by chance."""
+    if run_id not in UNNAMED or "HOLDFAST_CONTROL" in os.environ or "HOLDFAST_RUN" in os.environ:
+        return run_id
+    if nodes_max > 1:
+        raise ValueError(
+            "no --rdzv-id: give one, the same on all nodes of this launch and on no others; "
+            "without it, all launches of the cluster would meet"
+        )
+    return f"single-{uuid.uuid4().hex[:12]}"
+
+
 def _name(run_id: str) -> str:
-    """A run id as a name of a job: other signs become dashes."""
-    return re.sub(r"[^A-Za-z0-9._-]", "-", run_id) or "default"
+    """A run id as a name of a job. Where that needs other signs, or fewer, a digest keeps it apart from
+    what looks the same."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", run_id).lstrip(".-")
+    if name == run_id and 0 < len(name) <= NAME_MAX:
+        return name
+    digest = hashlib.sha256(run_id.encode()).hexdigest()[:12]
+    return f"{name[: NAME_MAX - len(digest) - 1] or 'run'}-{digest}"

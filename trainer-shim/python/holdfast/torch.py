@@ -1,0 +1,46 @@
+"""PyTorch's process groups, where ranks come and go::
+
+    now = job.advance()
+    torch.distributed.init_process_group("gloo", store=holdfast.torch.group_store(now.iteration),
+                                         rank=now.rank, world_size=now.world_size)
+
+Start the ranks under ``holdfast-agent run``: their store is then the agent on their own host, and no
+rank hosts anything.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from typing import Union
+
+import torch.distributed
+
+from ._errors import Refused
+
+TIMEOUT_DEFAULT = datetime.timedelta(seconds=300)
+
+
+def address() -> tuple[str, int]:
+    """Where the agent of this host serves TCPStore clients, as ``holdfast-agent run`` says it:
+    ``HOLDFAST_TCPSTORE``, else ``MASTER_ADDR`` and ``MASTER_PORT``."""
+    told = os.environ.get("HOLDFAST_TCPSTORE", "").partition(",")[0]
+    host, _, port = told.rpartition(":")
+    if not told:
+        host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
+    if not host or not port.isdecimal():
+        text = "no TCPStore address: start the ranks under `holdfast-agent run`, or set HOLDFAST_TCPSTORE=HOST:PORT"
+        raise Refused(text, "invalid_request", False, "none")
+    return host, int(port)
+
+
+def group_store(name: Union[int, str], timeout: datetime.timedelta = TIMEOUT_DEFAULT) -> torch.distributed.Store:
+    """A store for process groups that are made once, apart from those of all other names: in a store
+    that was used before, ranks would find the addresses of ranks that are gone.
+
+    ``name``: what the ranks of the group have in common, and no other group has, as the number of an
+    iteration.
+    """
+    host, port = address()
+    store = torch.distributed.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)
+    return torch.distributed.PrefixStore(f"holdfast.group.{name}", store)
