@@ -1,16 +1,26 @@
 """A rank under torchrun: gloo all-reduces over counted steps, the count kept in a file, until there is a
 file named `stop` beside it; a line for each start and at the end.
 
-    torchrun_rank.py FOLDER
+    torchrun_rank.py FOLDER [SECONDS]       SECONDS: how long it takes to end when it is told to
 """
 import os
 import pathlib
+import signal
 import sys
 import time
 
 import torch
 import torch.distributed as dist
 
+slowness = float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
+
+
+def end(*_):
+    time.sleep(slowness)
+    os._exit(1)
+
+
+signal.signal(signal.SIGTERM, end)
 checkpoint, stop = pathlib.Path(sys.argv[1], "step"), pathlib.Path(sys.argv[1], "stop")
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()

@@ -224,6 +224,13 @@ impl Script {
         kill(Pid::from_raw(pid), signal).expect("it is ours");
     }
 
+    /// Waits for its end, whatever its exit code; answers all that it said.
+    pub async fn ends(mut self) -> Vec<String> {
+        let hearing = self.heard.wait_for(|heard| heard.ended);
+        let heard = patiently("the program to end", hearing).await;
+        heard.expect("the end is told before the teller goes").lines.clone()
+    }
+
     /// Waits for its end, which must be with exit code 0.
     pub async fn succeeds(mut self) {
         let status = patiently("the program to end", self.child.wait()).await;

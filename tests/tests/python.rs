@@ -6,9 +6,10 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use holdfast_tests::{Cluster, Script, binaries, python};
+use holdfast_tests::{Cluster, Script, binaries, eventually, python};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 
 /// The Python that `tests/prepare python` installed the wheel into; none, said
 /// aloud, where it could not be built.
@@ -208,7 +209,7 @@ async fn nvrx_goes_on_without_rank_0_and_the_leader() {
 }
 
 /// A torchrun of its own host: its agent cannot meet those of the others.
-fn torchrun(cluster: &mut Cluster, python: &Path, node: &str, id: &str) -> Script {
+fn torchrun(cluster: &mut Cluster, python: &Path, node: &str, nodes: &str, slowness: &str) -> Script {
     let home = cluster.folder().join(format!("host-{node}"));
     let checkpoints = cluster.folder().join("checkpoints");
     for folder in [&home, &checkpoints] {
@@ -217,10 +218,10 @@ fn torchrun(cluster: &mut Cluster, python: &Path, node: &str, id: &str) -> Scrip
     std::fs::set_permissions(&home, Permissions::from_mode(0o700)).expect("it is ours");
     let mut command = binaries::without_settings(python);
     command.args(["-u", "-m", "torch.distributed.run", "--rdzv-backend=holdfast"]);
-    command.arg(format!("--rdzv-endpoint={}", cluster.list())).arg(format!("--rdzv-id={id}"));
-    command.args(["--rdzv-conf", "last_call_timeout=3,ttl=2", "--nnodes=1:2"]);
+    command.arg(format!("--rdzv-endpoint={}", cluster.list())).arg(format!("--nnodes={nodes}"));
+    command.args(["--rdzv-id=elastic", "--rdzv-conf", "last_call_timeout=3,ttl=2"]);
     command.args(["--nproc-per-node=1", "--max-restarts=3"]);
-    command.arg(python::script("torchrun_rank.py")).arg(checkpoints);
+    command.arg(python::script("torchrun_rank.py")).arg(checkpoints).arg(slowness);
     command.env("HOLDFAST_AGENT", binaries::path("holdfast-agent"));
     command.env("HOLDFAST_RUNTIME_DIR", home.join("agents")).env("TORCH_CPP_LOG_LEVEL", "ERROR");
     Script::start_command(cluster, &format!("torchrun-{node}"), command)
@@ -240,7 +241,7 @@ async fn torchruns_meet_again_when_the_first_node_and_the_leader_are_killed() {
     }
     let mut cluster = Cluster::start(3).await;
     let mut nodes: Vec<Script> =
-        ["a", "b"].map(|node| torchrun(&mut cluster, &python, node, "elastic")).into();
+        ["a", "b"].map(|node| torchrun(&mut cluster, &python, node, "1:2", "0")).into();
     let mut ranks = Vec::new();
     for node in &mut nodes {
         ranks.push(started(node).await);
@@ -259,15 +260,100 @@ async fn torchruns_meet_again_when_the_first_node_and_the_leader_are_killed() {
     assert_eq!(alone[..2], [0, 1], "rank 0 of 1");
     assert!(alone[2] >= 9, "it goes on from the checkpoint: {alone:?}");
 
-    let mut back = torchrun(&mut cluster, &python, "c", "elastic");
+    let mut back = torchrun(&mut cluster, &python, "c", "1:2", "0");
     let joined = started(&mut back).await;
     let met = started(&mut survivor).await;
     assert_eq!((joined[1], met[1]), (2, 2), "both are in a world of two: {joined:?}, {met:?}");
     assert_eq!(joined[2], met[2], "from one and the same step");
     assert!(joined[2] > alone[2], "nothing is done again from the start: {joined:?}");
+    finish(&cluster, [survivor, back]).await;
+}
+
+/// Ends the job, and sees everybody come to the end.
+async fn finish(cluster: &Cluster, nodes: impl IntoIterator<Item = Script>) {
     std::fs::write(cluster.folder().join("checkpoints/stop"), "").expect("it can be written");
-    for mut node in [survivor, back] {
+    for mut node in nodes {
         node.says("finished ").await;
         node.succeeds().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_comes_later_never_trains_beside_those_that_are_slow_to_stop() {
+    let Some(python) = wheel_python() else { return };
+    if !has(&python, "torch") {
+        return;
+    }
+    let mut cluster = Cluster::start(3).await;
+    // Longer than the last call: the newcomer would have met nobody but itself.
+    let mut first = torchrun(&mut cluster, &python, "a", "1:2", "6");
+    assert_eq!(started(&mut first).await[..2], [0, 1], "one node is enough");
+    let mut second = torchrun(&mut cluster, &python, "b", "1:2", "6");
+    let later = started(&mut second).await;
+    let again = started(&mut first).await;
+    assert_eq!((later[1], again[1]), (2, 2), "the newcomer has waited: {later:?}, {again:?}");
+    finish(&cluster, [first, second]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spare_node_waits_takes_the_place_of_a_lost_one_and_ends_with_the_job() {
+    let Some(python) = wheel_python() else { return };
+    if !has(&python, "torch") {
+        return;
+    }
+    let mut cluster = Cluster::start(3).await;
+    let mut nodes: Vec<Script> =
+        ["a", "b"].map(|node| torchrun(&mut cluster, &python, node, "2:2", "0")).into();
+    let mut ranks = Vec::new();
+    for node in &mut nodes {
+        ranks.push(started(node).await);
+    }
+    let spares: Vec<Script> =
+        ["c", "d"].map(|node| torchrun(&mut cluster, &python, node, "2:2", "0")).into();
+    let first = usize::from(ranks[0][0] != 0);
+    eventually("both spares to wait", async || {
+        let arguments = ["--job", "elastic.nodes", "-o", "json", "processes"];
+        let found: Value = serde_json::from_str(&cluster.cli_ok(&arguments).await).ok()?;
+        (found["processes"].as_array()?.len() == 4).then_some(())
+    })
+    .await;
+    let leader = cluster.leader().await;
+    cluster.kill(leader);
+    let mut killed = nodes.remove(first);
+    killed.kill();
+    let rank = i32::try_from(ranks[first][3]).expect("a process id");
+    kill(Pid::from_raw(rank), Signal::SIGKILL).expect("the rank runs");
+    let mut survivor = nodes.remove(0);
+    assert_eq!(started(&mut survivor).await[1], 2, "a spare has come in its place");
+    finish(&cluster, [survivor]).await;
+    let mut took_part = 0;
+    for spare in spares {
+        let lines = spare.ends().await;
+        took_part += usize::from(lines.iter().any(|line| line.starts_with("finished ")));
+    }
+    assert_eq!(took_part, 1, "one of two spares, and the other ends with the job");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_launch_on_several_nodes_has_to_say_which_one_it_is() {
+    let Some(python) = wheel_python() else { return };
+    if !has(&python, "torch") {
+        return;
+    }
+    let refused = |arguments: &[&str]| {
+        let mut command = binaries::without_settings(&python);
+        command.args(["-m", "torch.distributed.run", "--rdzv-backend=holdfast"]);
+        let output = command.args(arguments).arg("train.py").output().expect("torchrun runs");
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let endpoint = "--rdzv-endpoint=127.0.0.1:1";
+    let error = refused(&["--nnodes=2", endpoint]);
+    assert!(error.contains("no --rdzv-id: give one, the same on all nodes"), "{error}");
+    let error = refused(&["--nnodes=2", endpoint, "--rdzv-id=train.nodes"]);
+    assert!(error.contains("names that end in .nodes"), "{error}");
+    let error = refused(&["--nnodes=2", endpoint, "--rdzv-id=x", "--rdzv-conf=ttl=soon"]);
+    assert!(error.contains("ttl=soon: not a number of seconds"), "{error}");
+    let error = refused(&["--nnodes=2", "--rdzv-id=x"]);
+    assert!(error.contains("give --rdzv-endpoint=HOST:PORT"), "{error}");
 }
