@@ -168,44 +168,90 @@ async fn survivors_of_rank_0_and_the_leader_go_on_and_take_it_back() {
     }
 }
 
-/// Ranks under NVRx's in-process Wrapper, each under `holdfast-agent run`.
-async fn nvrx(fault: &str, survivors: &[&str]) {
+/// What becomes of ranks: each as it was launched, with its place and the size
+/// of the world when the wrapped function runs again.
+type Places<'a> = &'a [(&'a str, &'a str)];
+
+/// Ranks under NVRx's in-process Wrapper, each under `holdfast-agent run`, with
+/// two faults one after the other. In the moment of the second one the store's
+/// leader is killed.
+async fn nvrx(world: usize, options: &[&str], faults: [(&str, &str, Places<'_>); 2]) {
     let Some(python) = wheel_python() else { return };
     if !has(&python, "nvidia_resiliency_ext") {
         return;
     }
     let mut cluster = Cluster::start(3).await;
-    let mut ranks = BTreeMap::new();
     let job = format!("nvrx-{}", cluster.port());
-    for rank in ["0", "1", "2"] {
+    let mut ranks = BTreeMap::new();
+    for rank in (0..world).map(|rank| rank.to_string()) {
         let mut command = binaries::command("holdfast-agent");
         command.args(["run", "--store", &cluster.list(), "--job", &job, "--run", "r", "--"]);
-        command.arg(&python).arg("-u").arg(python::script("nvrx_job.py")).args(["2000", fault]);
-        command.env("RANK", rank).env("WORLD_SIZE", "3").env("TORCH_CPP_LOG_LEVEL", "ERROR");
+        command.arg(&python).arg("-u").arg(python::script("nvrx_job.py")).arg("1000");
+        command.args(faults.map(|(rank, kind, _)| format!("{rank}:{kind}"))).args(options);
+        command.env("RANK", &rank).env("WORLD_SIZE", world.to_string());
+        command.env("TORCH_CPP_LOG_LEVEL", "ERROR");
         let script = Script::start_command(&mut cluster, &format!("nvrx-{rank}"), command);
         ranks.insert(rank, script);
     }
-    let (faulty, _) = fault.split_once(':').expect("a rank and a step");
-    ranks.get_mut(faulty).expect("a rank").says("fault").await;
-    let leader = cluster.leader().await;
-    cluster.kill(leader);
-    let world = survivors.len();
-    for (place, rank) in survivors.iter().enumerate() {
-        let mut script = ranks.remove(rank).expect("a rank");
-        script.says(&format!("started 1 {place} {world}")).await;
-        script.says("finished 2000").await;
+    let mut survivors = Vec::new();
+    for (number, (faulty, _, places)) in (1..).zip(faults) {
+        ranks.get_mut(faulty).expect("a rank").says("fault").await;
+        if number == faults.len() {
+            let leader = cluster.leader().await;
+            cluster.kill(leader);
+        }
+        survivors = places.iter().map(|(rank, _)| (*rank).to_owned()).collect();
+        for (rank, place) in places {
+            let script = ranks.get_mut(*rank).expect("a rank");
+            script.says(&format!("started {number} {place}")).await;
+        }
+    }
+    for rank in survivors {
+        let mut script = ranks.remove(&rank).expect("a rank");
+        script.says("finished 1000").await;
         script.succeeds().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nvrx_restarts_in_process_while_the_leader_is_killed() {
-    nvrx("1:500:raise", &["0", "1", "2"]).await;
+async fn nvrx_restarts_after_exceptions() {
+    let all: Places<'_> = &[("0", "0 3"), ("1", "1 3"), ("2", "2 3")];
+    nvrx(3, &[], [("1", "raise", all), ("0", "raise", all)]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nvrx_goes_on_without_rank_0_and_the_leader() {
-    nvrx("0:500:kill", &["1", "2"]).await;
+async fn nvrx_goes_on_without_ranks_that_were_killed() {
+    let without_1: Places<'_> = &[("0", "0 3"), ("2", "1 3"), ("3", "2 3")];
+    nvrx(4, &[], [("1", "kill", without_1), ("3", "kill", &[("0", "0 2"), ("2", "1 2")])]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nvrx_goes_on_without_rank_0_and_without_the_next_rank_0() {
+    let without_0: Places<'_> = &[("1", "0 3"), ("2", "1 3"), ("3", "2 3")];
+    nvrx(4, &[], [("0", "kill", without_0), ("1", "kill", &[("2", "0 2"), ("3", "1 2")])]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nvrx_promotes_spares() {
+    let first: Places<'_> = &[("0", "0 2"), ("2", "1 2")];
+    let second: Places<'_> = &[("2", "0 2"), ("3", "1 2")];
+    nvrx(4, &["--active=2"], [("1", "kill", first), ("0", "kill", second)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nvrx_interrupts_ranks_that_make_no_progress() {
+    // Gloo's patience ends between the soft and the hard timeout: it is NVRx that sees the hang.
+    let all: Places<'_> = &[("0", "0 3"), ("1", "1 3"), ("2", "2 3")];
+    let options = ["--patience", "12", "8", "30"];
+    nvrx(3, &options, [("1", "livelock", all), ("2", "livelock", all)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nvrx_kills_ranks_that_cannot_be_interrupted() {
+    let without_1: Places<'_> = &[("0", "0 3"), ("2", "1 3"), ("3", "2 3")];
+    let options = ["--patience", "4", "8", "12"];
+    let faults = [("1", "freeze", without_1), ("2", "freeze", &[("0", "0 2"), ("3", "1 2")][..])];
+    nvrx(4, &options, faults).await;
 }
 
 /// A torchrun of its own host: its agent cannot meet those of the others.
@@ -285,10 +331,10 @@ async fn a_node_that_comes_later_never_trains_beside_those_that_are_slow_to_stop
         return;
     }
     let mut cluster = Cluster::start(3).await;
-    // Longer than the last call: the newcomer would have met nobody but itself.
-    let mut first = torchrun(&mut cluster, &python, "a", "1:2", "6");
+    // Longer than the last call and the start of a rank: the newcomer could train alone meanwhile.
+    let mut first = torchrun(&mut cluster, &python, "a", "1:2", "15");
     assert_eq!(started(&mut first).await[..2], [0, 1], "one node is enough");
-    let mut second = torchrun(&mut cluster, &python, "b", "1:2", "6");
+    let mut second = torchrun(&mut cluster, &python, "b", "1:2", "15");
     let later = started(&mut second).await;
     let again = started(&mut first).await;
     assert_eq!((later[1], again[1]), (2, 2), "the newcomer has waited: {later:?}, {again:?}");
