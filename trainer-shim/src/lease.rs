@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_api::{
-    Code, Command, Feed, Generation, LeaseCommand, LeaseId, LeaseOutcome, Nonce, Outcome, Revision,
-    RunCommand, Scope,
+    Code, Command, Feed, Generation, LeaseCommand, LeaseId, LeaseOutcome, Name, Nonce, Outcome,
+    Revision, RunCommand, Scope,
 };
 use holdfast_client::{Client, Deadline};
 use rand::RngExt;
@@ -92,9 +92,31 @@ impl Lease {
             let command = Command::Run(RunCommand::Open { job, run });
             client.propose(command, deadline).await?;
         }
-        let nonce = nonce();
-        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-        let command = LeaseCommand::Grant { scope: scope.clone(), nonce, host, ttl_ms };
+        let (job, nonce, ttl_ms) = (scope.job.clone(), nonce(), milliseconds(ttl));
+        let command = LeaseCommand::Grant { scope, nonce, host, ttl_ms };
+        Lease::hold(client, job, command, deadline).await
+    }
+
+    /// Asks for a lease in the job's open run, or in a new one where none is
+    /// open or the last agent of the open one has left, and keeps it. Hosts
+    /// that start together so meet in one run.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub async fn meet(client: Client, job: Name, options: HostOptions) -> Result<Lease, Error> {
+        let HostOptions { host, ttl, patience, open_run: _ } = options;
+        let (nonce, ttl_ms) = (nonce(), milliseconds(ttl));
+        let command = LeaseCommand::Join { job: job.clone(), nonce, host, ttl_ms };
+        Lease::hold(client, job, command, Deadline::after(patience)).await
+    }
+
+    async fn hold(
+        client: Client,
+        job: Name,
+        command: LeaseCommand,
+        deadline: Deadline,
+    ) -> Result<Lease, Error> {
         let command = Command::Lease(command);
         let (asked_at, answer) = loop {
             let asked_at = boot_time();
@@ -117,7 +139,7 @@ impl Lease {
         let ttl = Duration::from_millis(ttl_ms);
         let held = Held {
             client,
-            scope: Scope { job: scope.job, run: Some(run) },
+            scope: Scope { job, run: Some(run) },
             id: lease,
             ttl,
             validity: Validity::granted(asked_at, ttl),
@@ -210,11 +232,19 @@ impl Lease {
 
     /// Gives it back: whatever is still attached to it ends.
     pub async fn close(&self) {
-        let Held { client, id, stop, tasks, over, .. } = self.held.as_ref();
+        self.give_back(LeaseCommand::Revoke { lease: self.held.id }).await;
+    }
+
+    /// Gives it back for good: if it was the last one of its run, that is ending.
+    pub async fn leave(&self) {
+        self.give_back(LeaseCommand::Leave { lease: self.held.id }).await;
+    }
+
+    async fn give_back(&self, command: LeaseCommand) {
+        let Held { client, stop, tasks, over, .. } = self.held.as_ref();
         if !self.is_over() {
-            let command = Command::Lease(LeaseCommand::Revoke { lease: *id });
             let deadline = Deadline::after(CLOSE_TIMEOUT);
-            if let Err(error) = client.propose(command, deadline).await {
+            if let Err(error) = client.propose(Command::Lease(command), deadline).await {
                 tracing::debug!(%error, "the lease was not given back; it will expire");
             }
         }
@@ -261,6 +291,10 @@ impl Lease {
             tracing::warn!(lease, "the lease of this host has ended; all its processes are fenced");
         }
     }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A number that nobody else chooses.

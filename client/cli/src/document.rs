@@ -252,7 +252,12 @@ impl Document for Runs {
             self.runs.iter().map(|run| {
                 [
                     run.run.to_string(),
-                    if run.open { "open" } else { "ended" }.to_owned(),
+                    match (run.open, run.ends_at_ms) {
+                        (true, None) => "open",
+                        (true, Some(_)) => "ending",
+                        (false, _) => "ended",
+                    }
+                    .to_owned(),
                     run.opened.to_string(),
                     cell(run.ended),
                     run.keys.to_string(),

@@ -26,6 +26,20 @@ pub enum LeaseCommand {
         /// milliseconds; clamped to the limits.
         ttl_ms: u64,
     },
+    /// Grants a lease in the job's open run; in a new one, under the job's next
+    /// number, if none is open or the open one is ending. The same nonce grants
+    /// the same lease. So hosts that start together meet in one run, and a host
+    /// whose agent was lost comes back into its own.
+    Join {
+        /// The job, created if it is new.
+        job: Name,
+        /// Chosen at random by the holder.
+        nonce: Nonce,
+        /// The holder's host name, for people.
+        host: String,
+        /// As in a grant.
+        ttl_ms: u64,
+    },
     /// Renews a lease. Has no revision and wakes nobody.
     KeepAlive {
         /// The lease.
@@ -33,6 +47,13 @@ pub enum LeaseCommand {
     },
     /// Ends a lease on its holder's wish; its processes end with it.
     Revoke {
+        /// The lease.
+        lease: LeaseId,
+    },
+    /// Ends a lease as above, and for good: if no other lease of its run is left,
+    /// the run is ending. Nobody gets a lease in it any more; whoever still
+    /// writes is fenced when `run_ending_ms` are over, or another run is opened.
+    Leave {
         /// The lease.
         lease: LeaseId,
     },

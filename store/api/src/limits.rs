@@ -56,6 +56,8 @@ pub struct LifeLimits {
     pub lease_ttl_ms_min: u64,
     /// Longest TTL of a lease.
     pub lease_ttl_ms_max: u64,
+    /// Log time from the leaving of the last agent to the end of a run.
+    pub run_ending_ms: u64,
     /// Longest host name.
     pub host_bytes_max: u64,
     /// Processes of one run, ended ones included.
@@ -82,6 +84,7 @@ impl Default for LifeLimits {
             leases_max: 100_000,
             lease_ttl_ms_min: 1_500,
             lease_ttl_ms_max: 3_600_000,
+            run_ending_ms: 10_000,
             host_bytes_max: 255,
             processes_per_run_max: 65_536,
             label_bytes_max: 4_096,

@@ -261,6 +261,16 @@ pub enum Refusal {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<Name>,
     },
+    /// The last agent of the run has left for good.
+    #[error(
+        "run {run} of job {job} is ending: its last agent has left; start under a new run, as `--run auto` does"
+    )]
+    RunEnding {
+        /// The job.
+        job: Name,
+        /// The run.
+        run: Name,
+    },
     /// Only ended runs can be deleted.
     #[error("run {run} of job {job} is open; end it first: `holdfast --job {job} run end {run}`")]
     RunOpen {

@@ -219,6 +219,7 @@ impl From<Refusal> for Problem {
             Refusal::RunNotFound { .. } | Refusal::NoOpenRun { .. } => Code::RunNotFound,
             Refusal::Fenced { .. } | Refusal::ProcessFenced { .. } => Code::Fenced,
             Refusal::RunOpen { .. }
+            | Refusal::RunEnding { .. }
             | Refusal::AlreadyFounded { .. }
             | Refusal::NodeRetired { .. }
             | Refusal::AliveElsewhere { .. }

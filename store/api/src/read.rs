@@ -267,6 +267,9 @@ pub struct RunInfo {
     /// kept this.
     #[serde(default)]
     pub ended_at_ms: Option<LogTime>,
+    /// Log time at which it ends, since its last agent has left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_at_ms: Option<LogTime>,
     /// Keys and queued values.
     pub keys: u64,
     /// Bytes of keys and values.

@@ -136,10 +136,16 @@ impl Machine {
         in_use.map(info).collect()
     }
 
-    fn run_infos(&self, name: &Name) -> Result<ReadOutcome, Refusal> {
-        let job = self.jobs.by_name.get(name);
-        let job = job.ok_or_else(|| Refusal::JobNotFound { job: name.clone() })?;
+    fn run_infos(&self, job_name: &Name) -> Result<ReadOutcome, Refusal> {
+        let job = self.jobs.by_name.get(job_name);
+        let job = job.ok_or_else(|| Refusal::JobNotFound { job: job_name.clone() })?;
         let oldest_first = job.by_opening.values();
+        let ends_at = |run: &Name| {
+            // Only the open one has leases.
+            let open = job.open.as_ref().filter(|open| *open == run)?;
+            let key = RunKey { job: job_name.clone(), run: open.clone() };
+            self.leases.ends_at(&key, self.sessions.leader_since)
+        };
         let info = |name: &Name| {
             let run = job.runs.get(name)?;
             Some(RunInfo {
@@ -149,6 +155,7 @@ impl Machine {
                 opened_at_ms: run.opened_at,
                 ended: run.end.as_ref().map(|end| end.at),
                 ended_at_ms: run.end.as_ref().and_then(|end| end.time),
+                ends_at_ms: ends_at(name),
                 keys: run.usage.keys,
                 bytes: run.usage.bytes,
             })

@@ -43,20 +43,61 @@ impl Machine {
                 .unwrap_or_else(|| Job::default().automatic_name()),
         };
         if let Some(run) = job.and_then(|job| job.runs.get(&name)) {
-            return match fence(job_name, &name, run) {
-                Some(refusal) => Err(refusal),
-                None => Ok(RunOutcome::Opened { run: name, created: false, ended: None }),
-            };
+            if let Some(refusal) = fence(job_name, &name, run) {
+                return Err(refusal);
+            }
+            let key = RunKey { job: job_name.clone(), run: name };
+            self.leases.not_ending(&key)?;
+            return Ok(RunOutcome::Opened { run: key.run, created: false, ended: None });
         }
-        let former = job.and_then(|job| job.open.clone());
-        self.jobs.room_for_run(job_name, &self.cluster)?;
-        if let Some(former) = &former {
-            self.end_open(job_name, former, Some(name.clone()), applied);
-        }
-        let key = RunKey { job: job_name.clone(), run: name.clone() };
-        self.jobs.insert_open(&key, self.revision + 1, self.time);
+        let ended = self.open_new(job_name, &name, applied)?;
         self.publish(Vec::new(), applied);
-        Ok(RunOutcome::Opened { run: name, created: true, ended: former })
+        Ok(RunOutcome::Opened { run: name, created: true, ended })
+    }
+
+    /// Opens a run of a new name, as part of the revision that is being made,
+    /// and ends the one before; answers that.
+    fn open_new(
+        &mut self,
+        job: &Name,
+        name: &Name,
+        applied: &mut Applied,
+    ) -> Result<Option<Name>, Refusal> {
+        self.jobs.room_for_run(job, &self.cluster)?;
+        let former = self.jobs.by_name.get(job).and_then(|job| job.open.clone());
+        if let Some(former) = &former {
+            self.end_open(job, former, Some(name.clone()), applied);
+        }
+        let key = RunKey { job: job.clone(), run: name.clone() };
+        self.jobs.insert_open(&key, self.revision + 1, self.time);
+        Ok(former)
+    }
+
+    /// The job's open run if it goes on, else a new one under its next number,
+    /// opened as part of the revision that is being made.
+    pub(crate) fn going_on(
+        &mut self,
+        job_name: &Name,
+        applied: &mut Applied,
+    ) -> Result<RunKey, Refusal> {
+        let job = self.jobs.by_name.get(job_name);
+        if let Some(run) = job.and_then(|job| job.open.clone()) {
+            let key = RunKey { job: job_name.clone(), run };
+            if self.leases.not_ending(&key).is_ok() {
+                return Ok(key);
+            }
+        }
+        let run =
+            job.map(|job| job.automatic_name()).unwrap_or_else(|| Job::default().automatic_name());
+        self.open_new(job_name, &run, applied)?;
+        Ok(RunKey { job: job_name.clone(), run })
+    }
+
+    /// Ends a run that is open, as part of the revision that is being made.
+    pub(crate) fn close_run(&mut self, key: &RunKey, applied: &mut Applied) {
+        if self.jobs.run(key).is_some_and(|run| run.is_open()) {
+            self.end_open(&key.job, &key.run, None, applied);
+        }
     }
 
     fn end_run(

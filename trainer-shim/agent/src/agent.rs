@@ -65,6 +65,9 @@ pub struct Options {
     /// TTL of the lease that is taken for processes with the library, once one
     /// comes.
     pub lease_ttl: Duration,
+    /// Take that lease at the start, and give it back for good at the end: when
+    /// the last host of the run does, the run ends.
+    pub holds_run: bool,
 }
 
 /// An agent whose run is open and whose ports accept connections.
@@ -219,8 +222,14 @@ impl Agent {
     pub async fn open(options: Options) -> Result<Agent, Error> {
         let bound = take_ports(&options.tcpstore)?;
         let client = Client::new(options.store.clone());
-        let run = match opening::run(&client, &options).await {
-            Ok(run) => run,
+        let host = host_name();
+        let of_processes = process::Options {
+            host: host.clone(),
+            lease_ttl: options.lease_ttl,
+            holds_run: options.holds_run,
+        };
+        let (run, lease) = match opening::run(&client, &options, &of_processes).await {
+            Ok(opened) => opened,
             Err(error) => {
                 client.close().await;
                 return Err(error);
@@ -234,9 +243,7 @@ impl Agent {
         }
         let scope = Scope { job: options.job.clone(), run: Some(run.clone()) };
         let door = Door::new(client.clone(), scope.clone(), options.door);
-        let host = host_name();
-        let of_lease = process::Options { host: host.clone(), lease_ttl: options.lease_ttl };
-        let processes = process::Door::new(client.clone(), scope.clone(), of_lease);
+        let processes = process::Door::new(client.clone(), scope.clone(), of_processes, lease);
         let attempts_kept = options.attempts_kept;
         let (sender, requests) = mpsc::channel(REQUESTS_MAX);
         let handle = Handle {
@@ -297,6 +304,7 @@ impl Agent {
         tokio::select! {
             () = serving => {}
             () = forever(collecting) => {}
+            () = forever(handle.processes.keep()) => {}
             never = log_leaders(&client) => match never {},
             never = report(&client, &handle) => match never {},
         }

@@ -154,6 +154,7 @@ fn jobs_and_runs_are_listed_with_their_revision() {
         opened_at_ms: 1000,
         ended: Some(5),
         ended_at_ms: Some(4000),
+        ends_at_ms: None,
         keys: 1,
         bytes: 10,
     };

@@ -377,7 +377,8 @@ pub(super) fn write_leases(leases: &Leases, out: &mut Writer<'_>) -> io::Result<
     out.u64(*next_id)?;
     out.length(by_id.len())?;
     for (id, lease) in by_id {
-        let Lease { run, nonce, host, usage: Use { ttl_ms, last_used }, told, processes } = lease;
+        let Lease { run, nonce, host, usage, told, processes, is_last } = lease;
+        let Use { ttl_ms, last_used } = usage;
         out.u64(*id)?;
         out.bytes(run.job.as_str().as_bytes())?;
         out.bytes(run.run.as_str().as_bytes())?;
@@ -387,6 +388,7 @@ pub(super) fn write_leases(leases: &Leases, out: &mut Writer<'_>) -> io::Result<
         out.u64(*ttl_ms)?;
         out.u64(*last_used)?;
         out.u64(*told)?;
+        out.bool(*is_last)?;
         out.length(processes.len())?;
         for (process, Attached { incarnation, end, former }) in processes {
             out.u64((*process).into())?;
@@ -414,6 +416,7 @@ pub(super) fn read_leases(
             host: text(input)?.into(),
             usage: Use { ttl_ms: input.u64()?, last_used: input.u64()? },
             told: input.u64()?,
+            is_last: input.bool()?,
             processes: OrdMap::new(),
         };
         for _ in 0..input.u64()? {

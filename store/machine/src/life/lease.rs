@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use holdfast_api::{
-    Cause, Command, Entry, Incarnation, LeaseCommand, LeaseId, LeaseOutcome, Limits, LogTime,
-    Nonce, Outcome, ProcessId, Refusal, Revision, Scope,
+    Cause, Command, Entry, Incarnation, LeaseCommand, LeaseId, LeaseOutcome, LogTime, Name, Nonce,
+    Outcome, ProcessId, Refusal, Revision, Scope,
 };
 use imbl::OrdMap;
 
@@ -35,6 +35,9 @@ pub(crate) struct Lease {
     /// The newest revision that has something for its holder.
     pub told: Revision,
     pub processes: OrdMap<ProcessId, Attached>,
+    /// Nobody holds it: it was the last of its run, and when it expires the run
+    /// ends.
+    pub is_last: bool,
 }
 
 /// A process of a lease's host, in the latest life that it had there.
@@ -78,7 +81,8 @@ impl Leases {
 
     /// Takes note of a renewal, before anything else in its entry.
     pub fn touch(&mut self, id: LeaseId, time: LogTime, leader_since: LogTime) {
-        if self.by_id.get(&id).is_none_or(|lease| lease.usage.last_used == time) {
+        let used = |lease: &Lease| lease.is_last || lease.usage.last_used == time;
+        if self.by_id.get(&id).is_none_or(used) {
             return;
         }
         if let Some(lease) = self.by_id.get_mut(&id) {
@@ -118,10 +122,31 @@ impl Leases {
         }
     }
 
-    /// The run of a lease that is alive.
+    /// The run of a lease that somebody holds.
     pub fn run(&self, id: LeaseId) -> Result<RunKey, Refusal> {
-        let lease = self.by_id.get(&id).ok_or(Refusal::LeaseEnded { lease: id })?;
-        Ok(lease.run.clone())
+        let lease = self.by_id.get(&id).filter(|lease| !lease.is_last);
+        Ok(lease.ok_or(Refusal::LeaseEnded { lease: id })?.run.clone())
+    }
+
+    /// The leases of a run.
+    pub fn of_run(&self, run: &RunKey) -> impl Iterator<Item = LeaseId> + '_ {
+        let run = run.clone();
+        self.by_id.iter().filter(move |(_, lease)| lease.run == run).map(|(id, _)| *id)
+    }
+
+    /// When a run ends whose last agent has left; none of one that goes on. Its
+    /// last lease is its only one.
+    pub fn ends_at(&self, run: &RunKey, leader_since: LogTime) -> Option<LogTime> {
+        let first = self.of_run(run).next().and_then(|id| self.by_id.get(&id))?;
+        first.is_last.then(|| first.usage.deadline(leader_since))
+    }
+
+    /// Refuses a run whose last agent has left.
+    pub fn not_ending(&self, run: &RunKey) -> Result<(), Refusal> {
+        match self.ends_at(run, 0) {
+            Some(_) => Err(Refusal::RunEnding { job: run.job.clone(), run: run.run.clone() }),
+            None => Ok(()),
+        }
     }
 
     pub fn due(&self, time: LogTime, leader_since: LogTime) -> impl Iterator<Item = Command> + '_ {
@@ -152,6 +177,9 @@ impl Machine {
             LeaseCommand::Grant { scope, nonce, host, ttl_ms } => {
                 self.grant(scope, *nonce, host, *ttl_ms, applied)?
             }
+            LeaseCommand::Join { job, nonce, host, ttl_ms } => {
+                self.join_job(job, *nonce, host, *ttl_ms, applied)?
+            }
             // The renewal itself was noted when the entry came.
             LeaseCommand::KeepAlive { lease } => {
                 self.leases.run(*lease)?;
@@ -160,6 +188,7 @@ impl Machine {
             LeaseCommand::Revoke { lease } => {
                 self.end_lease(*lease, &Cause::LeaseRevoked, applied)?
             }
+            LeaseCommand::Leave { lease } => self.leave(*lease, applied)?,
             LeaseCommand::Expire { lease, deadline } => {
                 let since = self.sessions.leader_since;
                 let found = self.leases.by_id.get(lease);
@@ -182,38 +211,100 @@ impl Machine {
         ttl_ms: u64,
         applied: &mut Applied,
     ) -> Result<LeaseOutcome, Refusal> {
-        let limits = self.cluster.limits.clone();
-        let Limits { life: limits, .. } = limits.as_ref();
-        size::within("host_bytes_max", host.len() as u64, limits.host_bytes_max)?;
-        if let Some(&id) = self.leases.by_nonce.get(&nonce) {
-            self.leases.touch(id, self.time, self.sessions.leader_since);
-            let lease = &self.leases.by_id[&id];
-            let run = lease.run.run.clone();
-            return Ok(LeaseOutcome::Granted { lease: id, run, ttl_ms: lease.usage.ttl_ms });
+        let host_bytes_max = self.cluster.limits().life.host_bytes_max;
+        size::within("host_bytes_max", host.len() as u64, host_bytes_max)?;
+        if let Some(granted) = self.granted(nonce)? {
+            return Ok(granted);
         }
         let target = self.jobs.writable(scope)?;
-        if self.leases.by_id.len() as u64 >= limits.leases_max {
-            let what = "leases_max".to_owned();
-            return Err(Refusal::ClusterFull { what, limit: limits.leases_max });
-        }
+        self.leases.not_ending(&target.key)?;
+        self.room_for_lease()?;
         if !target.exists {
             self.jobs.room_for_run(&target.key.job, &self.cluster)?;
             self.jobs.insert_open(&target.key, self.revision + 1, self.time);
         }
+        Ok(self.grant_in(target.key, nonce, host, ttl_ms, applied))
+    }
+
+    fn join_job(
+        &mut self,
+        job: &Name,
+        nonce: Nonce,
+        host: &str,
+        ttl_ms: u64,
+        applied: &mut Applied,
+    ) -> Result<LeaseOutcome, Refusal> {
+        let host_bytes_max = self.cluster.limits().life.host_bytes_max;
+        size::within("host_bytes_max", host.len() as u64, host_bytes_max)?;
+        if let Some(granted) = self.granted(nonce)? {
+            return Ok(granted);
+        }
+        self.room_for_lease()?;
+        let run = self.going_on(job, applied)?;
+        Ok(self.grant_in(run, nonce, host, ttl_ms, applied))
+    }
+
+    /// The lease that was granted for this nonce before; it counts as used.
+    fn granted(&mut self, nonce: Nonce) -> Result<Option<LeaseOutcome>, Refusal> {
+        let Some(&id) = self.leases.by_nonce.get(&nonce) else { return Ok(None) };
+        self.leases.run(id)?;
+        self.leases.touch(id, self.time, self.sessions.leader_since);
+        let lease = &self.leases.by_id[&id];
+        let (run, ttl_ms) = (lease.run.run.clone(), lease.usage.ttl_ms);
+        Ok(Some(LeaseOutcome::Granted { lease: id, run, ttl_ms }))
+    }
+
+    fn room_for_lease(&self) -> Result<(), Refusal> {
+        let limit = self.cluster.limits().life.leases_max;
+        if self.leases.by_id.len() as u64 >= limit {
+            return Err(Refusal::ClusterFull { what: "leases_max".to_owned(), limit });
+        }
+        Ok(())
+    }
+
+    fn grant_in(
+        &mut self,
+        run: RunKey,
+        nonce: Nonce,
+        host: &str,
+        ttl_ms: u64,
+        applied: &mut Applied,
+    ) -> LeaseOutcome {
+        let limits = &self.cluster.limits().life;
+        let ttl_ms = ttl_ms.min(limits.lease_ttl_ms_max).max(limits.lease_ttl_ms_min);
         let id = self.leases.next_id;
         self.leases.next_id += 1;
-        let ttl_ms = ttl_ms.min(limits.lease_ttl_ms_max).max(limits.lease_ttl_ms_min);
+        let name = run.run.clone();
         let lease = Lease {
-            run: target.key.clone(),
+            run,
             nonce,
             host: host.into(),
             usage: Use { ttl_ms, last_used: self.time },
             told: self.revision + 1,
             processes: OrdMap::new(),
+            is_last: false,
         };
         self.leases.insert(id, lease, self.sessions.leader_since);
         self.publish(Vec::new(), applied);
-        Ok(LeaseOutcome::Granted { lease: id, run: target.key.run, ttl_ms })
+        LeaseOutcome::Granted { lease: id, run: name, ttl_ms }
+    }
+
+    /// The last lease of a run stays, without a holder, until the run ends.
+    fn leave(&mut self, id: LeaseId, applied: &mut Applied) -> Result<LeaseOutcome, Refusal> {
+        let Ok(run) = self.leases.run(id) else { return Ok(LeaseOutcome::Ended) };
+        let others = self.leases.of_run(&run).any(|other| other != id);
+        let since = self.sessions.leader_since;
+        let last = self.leases.by_id.get(&id).filter(|_| !others).map(|lease| Lease {
+            usage: Use { ttl_ms: self.cluster.limits().life.run_ending_ms, last_used: self.time },
+            processes: OrdMap::new(),
+            is_last: true,
+            ..lease.clone()
+        });
+        let ended = self.end_lease(id, &Cause::LeaseRevoked, applied)?;
+        if let Some(last) = last {
+            self.leases.insert(id, last, since);
+        }
+        Ok(ended)
     }
 
     fn end_lease(
@@ -225,6 +316,11 @@ impl Machine {
         let Some(lease) = self.leases.remove(id, self.sessions.leader_since) else {
             return Ok(LeaseOutcome::Ended);
         };
+        if lease.is_last {
+            self.close_run(&lease.run, applied);
+            self.publish(Vec::new(), applied);
+            return Ok(LeaseOutcome::Ended);
+        }
         self.act(&lease.run, applied, |act| {
             act.changed = true;
             act.told.insert(id);
@@ -243,8 +339,7 @@ impl Machine {
     /// being made. Who was there stays on record.
     pub(crate) fn end_life(&mut self, run: &RunKey, applied: &mut Applied) {
         let since = self.sessions.leader_since;
-        let of_run = self.leases.by_id.iter().filter(|(_, lease)| lease.run == *run);
-        let ended: Vec<LeaseId> = of_run.map(|(id, _)| *id).collect();
+        let ended: Vec<LeaseId> = self.leases.of_run(run).collect();
         if !ended.is_empty() {
             let leases: Vec<_> = ended.iter().map(|id| self.leases.remove(*id, since)).collect();
             applied.discard(leases);

@@ -96,6 +96,13 @@ fn lease(scope: &Scope, words: &mut Words<'_>) -> LeaseCommand {
             host: text(&words.blob()),
             ttl_ms: words.number(),
         },
+        "join" => LeaseCommand::Join {
+            job: scope.job.clone(),
+            nonce: Nonce(words.number(), 0),
+            host: text(&words.blob()),
+            ttl_ms: words.number(),
+        },
+        "leave" => LeaseCommand::Leave { lease: words.number() },
         "keep-alive" => LeaseCommand::KeepAlive { lease: words.number() },
         "revoke" => LeaseCommand::Revoke { lease: words.number() },
         "expire" => LeaseCommand::Expire { lease: words.number(), deadline: words.number() },

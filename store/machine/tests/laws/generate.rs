@@ -218,6 +218,7 @@ fn life_limits(few: u64, bytes: u64, many: u64) -> LifeLimits {
         leases_max: few,
         lease_ttl_ms_min: bytes * 40,
         lease_ttl_ms_max: bytes * 400,
+        run_ending_ms: few * 100,
         host_bytes_max: bytes,
         processes_per_run_max: many,
         label_bytes_max: bytes,

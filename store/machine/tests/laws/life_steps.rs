@@ -17,6 +17,7 @@ enum Step {
     Grant {
         host: u64,
         ttl_ms: u64,
+        join: bool,
     },
     /// All leases are renewed but this one.
     KeepAlive {
@@ -24,6 +25,7 @@ enum Step {
     },
     Revoke {
         lease: usize,
+        leave: bool,
     },
     Register {
         lease: usize,
@@ -98,7 +100,7 @@ pub fn entries(
         let mut time = 0;
         let mut commands = Vec::new();
         for host in 0..3 {
-            let grant = Step::Grant { host, ttl_ms: 2_000 };
+            let grant = Step::Grant { host, ttl_ms: 2_000, join: false };
             commands.extend(resolver.resolve(&grant));
         }
         entries.push(resolver.apply(time, commands));
@@ -129,9 +131,10 @@ fn step() -> impl Strategy<Value = Step> {
     let who = prop_oneof![3 => Just(255u8), 2 => any::<u8>()];
     let terms = proptest::option::weighted(0.05, 0usize..ROUNDS.len());
     prop_oneof![
-        1 => (0u64..6, 0u64..4_000).prop_map(|(host, ttl_ms)| Step::Grant { host, ttl_ms }),
+        1 => (0u64..6, 0u64..4_000, any::<bool>())
+            .prop_map(|(host, ttl_ms, join)| Step::Grant { host, ttl_ms, join }),
         6 => (0usize..8).prop_map(|but| Step::KeepAlive { but }),
-        1 => lease().prop_map(|lease| Step::Revoke { lease }),
+        1 => (lease(), any::<bool>()).prop_map(|(lease, leave)| Step::Revoke { lease, leave }),
         8 => (lease(), 0u32..5, 0u64..40, role, prop::bool::weighted(0.2), prop::bool::weighted(0.1))
             .prop_map(|(lease, process, nonce, role, takeover, stale)| {
                 Step::Register { lease, process, nonce, role, takeover, stale }
@@ -202,20 +205,26 @@ impl Resolver {
 
     fn resolve(&mut self, step: &Step) -> Vec<Proposal> {
         let command = match step {
-            Step::Grant { host, ttl_ms } => Command::Lease(LeaseCommand::Grant {
-                scope: scope(),
-                nonce: Nonce(*host, self.sent.len() as u64 / 20),
-                host: format!("host{host}"),
-                ttl_ms: *ttl_ms,
-            }),
+            Step::Grant { host, ttl_ms, join } => {
+                let nonce = Nonce(*host, self.sent.len() as u64 / 20);
+                let (host, ttl_ms) = (format!("host{host}"), *ttl_ms);
+                Command::Lease(match join {
+                    true => LeaseCommand::Join { job: scope().job, nonce, host, ttl_ms },
+                    false => LeaseCommand::Grant { scope: scope(), nonce, host, ttl_ms },
+                })
+            }
             Step::KeepAlive { but } => {
                 let kept = self.leases.iter().enumerate().filter(|(place, _)| place != but);
                 let keep =
                     |(_, lease): (usize, &LeaseId)| LeaseCommand::KeepAlive { lease: *lease };
                 return kept.map(keep).map(Command::Lease).map(plain).collect();
             }
-            Step::Revoke { lease } => {
-                Command::Lease(LeaseCommand::Revoke { lease: self.lease(*lease) })
+            Step::Revoke { lease, leave } => {
+                let lease = self.lease(*lease);
+                Command::Lease(match leave {
+                    true => LeaseCommand::Leave { lease },
+                    false => LeaseCommand::Revoke { lease },
+                })
             }
             Step::Register { .. } | Step::End { .. } | Step::Remove { .. } => {
                 Command::Process(self.process(step))

@@ -27,6 +27,14 @@ pub enum Error {
         /// The client's, which names the nodes that it tried.
         reason: Box<holdfast_client::Error>,
     },
+    /// The host's lease could not be had.
+    #[error("cannot hold a run of job {job}: {reason}")]
+    Hold {
+        /// The job.
+        job: Name,
+        /// The library's, which names the nodes that it tried.
+        reason: Box<holdfast_trainer_shim::Error>,
+    },
     /// Loopback has no free port where one was to be chosen.
     #[error("{reason}")]
     NoFreePort {
@@ -89,6 +97,7 @@ impl Error {
             Error::TooManyPorts => Code::LimitExceeded,
             Error::Stopping => Code::Unavailable,
             Error::Open { reason, .. } => reason.code(),
+            Error::Hold { reason, .. } => reason.code(),
             Error::NotOpen { ended: true, .. } => Code::Fenced,
             Error::NotOpen { ended: false, .. } => Code::RunNotFound,
             Error::Over(_) => Code::Unavailable,
@@ -104,6 +113,7 @@ impl Error {
             }
             Error::TooManyPorts | Error::NotOpen { .. } => false,
             Error::Open { reason, .. } => reason.is_retryable(),
+            Error::Hold { reason, .. } => reason.is_retryable(),
             Error::OutOfTurn => false,
         }
     }
@@ -118,6 +128,7 @@ impl Error {
             | Error::Over(_)
             | Error::Stopping => Effectiveness::None,
             Error::Open { reason, .. } => reason.outcome(),
+            Error::Hold { reason, .. } => reason.outcome(),
             Error::OutOfTurn => Effectiveness::Unknown,
         }
     }

@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
-use holdfast_api::{Code, Command, Name, Outcome, Read, ReadOutcome, RunCommand, RunOutcome};
+use holdfast_api::{
+    Code, Command, Name, Outcome, Read, ReadOutcome, RunCommand, RunOutcome, Scope,
+};
 use holdfast_client::{Client, Consistency, Deadline};
+use holdfast_trainer_shim::{HostOptions, Lease};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tracing::{info, warn};
 
 use super::{Error, Options};
+use crate::door::process;
 
 /// How often to say that the store does not answer yet.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(3);
@@ -17,6 +21,9 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(3);
 pub enum Wanted {
     /// A new one.
     New,
+    /// The job's open one, or a new one if none is open or its last agent has
+    /// left: where all hosts meet that want the same.
+    Auto,
     /// The one of this name: joined if it is the job's open run, else opened,
     /// which ends the open one.
     Named(Name),
@@ -26,10 +33,34 @@ pub enum Wanted {
     Joined(Name),
 }
 
-/// Opens or joins the run; answers its name.
-pub(super) async fn run(client: &Client, options: &Options) -> Result<Name, Error> {
+/// Opens or joins the run; answers its name, and the lease in it if the host
+/// is to hold it from the start.
+pub(super) async fn run(
+    client: &Client,
+    options: &Options,
+    of_lease: &process::Options,
+) -> Result<(Name, Option<Lease>), Error> {
+    let of_lease = HostOptions { patience: options.connect_deadline, ..of_lease.of_lease() };
+    if options.run == Wanted::Auto {
+        let meeting = Lease::meet(client.clone(), options.job.clone(), of_lease);
+        let lease = patiently(options, meeting).await.map_err(not_held(options))?;
+        let run = lease.scope().run.clone().ok_or(Error::OutOfTurn)?;
+        info!("met in run {run} of job {}", options.job);
+        return Ok((run, Some(lease)));
+    }
+    let run = named(client, options).await?;
+    if !options.holds_run {
+        return Ok((run, None));
+    }
+    let scope = Scope { job: options.job.clone(), run: Some(run.clone()) };
+    let granting = Lease::grant(client.clone(), scope, of_lease);
+    let lease = patiently(options, granting).await.map_err(not_held(options))?;
+    Ok((run, Some(lease)))
+}
+
+async fn named(client: &Client, options: &Options) -> Result<Name, Error> {
     let name = match &options.run {
-        Wanted::New => None,
+        Wanted::New | Wanted::Auto => None,
         Wanted::Named(name) => Some(name),
         Wanted::Joined(name) => return join(client, options, name).await,
     };
@@ -71,6 +102,11 @@ async fn join(client: &Client, options: &Options, run: &Name) -> Result<Name, Er
     }
     info!("joined run {run} of job {job} again");
     Ok(run.clone())
+}
+
+fn not_held(options: &Options) -> impl Fn(holdfast_trainer_shim::Error) -> Error {
+    let job = options.job.clone();
+    move |reason| Error::Hold { job: job.clone(), reason: Box::new(reason) }
 }
 
 fn failed(options: &Options) -> impl Fn(holdfast_client::Error) -> Error {

@@ -106,11 +106,14 @@ enum Verb {
         flags: Flags,
         #[command(flatten)]
         run: RunFlags,
-        /// Join the run that HOLDFAST_RUN names, and end if it is not open:
+        /// Join the run that `--join-run` names, and end if it is not open:
         /// the place of an agent is taken that was killed. It served these
         /// ports, in this order.
-        #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+        #[arg(long, value_name = "ADDRESS", value_delimiter = ',', requires = "join_run")]
         join: Vec<SocketAddr>,
+        /// The run that the agent before served.
+        #[arg(long, value_name = "NAME", requires = "join")]
+        join_run: Option<Name>,
     },
 }
 
@@ -140,8 +143,8 @@ pub enum Mode {
     },
     /// The agent's process under `run`.
     Host {
-        /// The ports of the agent before, if it only joins a run.
-        join: Vec<SocketAddr>,
+        /// The run and the ports of the agent before, if it takes its place.
+        join: Option<(Name, Vec<SocketAddr>)>,
     },
     /// `run`
     Run {
@@ -189,8 +192,11 @@ pub struct Flags {
     #[arg(long, env = "HOLDFAST_JOB", value_name = "NAME")]
     pub job: Option<String>,
 
-    /// The run of the job to join, or to open if it is not the open one;
-    /// without it a new run is opened. Opening a run ends the one before.
+    /// The run of the job to join, or to open if it is not the open one.
+    /// `auto`: the job's open run, or a new one if none is open or its last
+    /// agent has left; it ends with the last agent that leaves it, and a host
+    /// whose agent was lost comes back into it. `new`, or nothing: a new run.
+    /// Opening a run ends the one before.
     #[arg(long, env = "HOLDFAST_RUN", value_name = "NAME")]
     pub run: Option<String>,
 
@@ -244,7 +250,9 @@ impl CommandLine {
             Verb::Serve { flags, drain, control } => (flags, Mode::Serve { drain, control }),
             Verb::Run { flags, run, command } => (flags, Mode::Run { run, command }),
             // How the command runs is no matter of the agent's.
-            Verb::Host { flags, run: _, join } => (flags, Mode::Host { join }),
+            Verb::Host { flags, run: _, join, join_run } => {
+                (flags, Mode::Host { join: join_run.map(|run| (run, join)) })
+            }
             Verb::Open { name, control } => return Task::Open { name, control },
         };
         Task::Configured(Box::new(flags), mode)

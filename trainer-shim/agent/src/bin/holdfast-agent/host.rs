@@ -12,6 +12,7 @@ use holdfast_agent::agent::{self, Agent, Wanted};
 use holdfast_agent::control::lock::Lock;
 use holdfast_agent::control::place::Place;
 use holdfast_agent::control::server::Server;
+use holdfast_api::Name;
 use nix::sys::signal::Signal;
 use nix::unistd::setsid;
 use tokio::sync::watch;
@@ -25,9 +26,9 @@ use crate::signals::Signals;
 const FORMER_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Serves the control socket that is this process's standard input. `join`:
-/// the run is one that another agent served, and is not opened anew; these were
-/// its ports, whose order tells their namespaces.
-pub async fn host(settings: Settings, join: Vec<SocketAddr>) -> anyhow::Result<u8> {
+/// the run is one that another agent served, and is not opened anew, and its
+/// ports, whose order tells their namespaces.
+pub async fn host(settings: Settings, join: Option<(Name, Vec<SocketAddr>)>) -> anyhow::Result<u8> {
     // What the terminal sends is for the commands; fails for a process that
     // leads a group already, which is as good.
     if let Err(error) = setsid() {
@@ -39,10 +40,9 @@ pub async fn host(settings: Settings, join: Vec<SocketAddr>) -> anyhow::Result<u
     let (listener, place) = inherited_socket()?;
     let own_file = place.file();
     let mut options = settings.agent_options();
-    if !join.is_empty() {
-        let run = settings.run.context("--join needs a run: it is named by HOLDFAST_RUN")?;
+    if let Some((run, ports)) = join {
         options.run = Wanted::Joined(run);
-        options.tcpstore = join;
+        options.tcpstore = ports;
     }
     let (tell, agent) = watch::channel(None);
     let over = CancellationToken::new();

@@ -22,6 +22,10 @@ const STORE_LOST_DEADLINE: Duration = Duration::from_secs(300);
 const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
 const ATTEMPTS_KEPT: Duration = Duration::from_secs(600);
 const LEASE_TTL: Duration = Duration::from_secs(5);
+/// What `--run` says for a new run, as without it.
+const RUN_NEW: &str = "new";
+/// What `--run` says for the run in which the hosts of a job meet.
+pub const RUN_AUTO: &str = "auto";
 
 /// Everything the agent was told.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,6 +38,8 @@ pub struct Settings {
     pub job: Name,
     /// The run, if one was named.
     pub run: Option<Name>,
+    /// The run is the one in which the hosts of the job meet.
+    pub auto: bool,
     /// Where to listen, if it was said; each port is a namespace of the run.
     pub tcpstore: Vec<SocketAddr>,
     /// How long an operation waits for a quorum.
@@ -101,7 +107,10 @@ impl Settings {
         let store = parse_endpoints(&store).map_err(|error| anyhow!("--store: {error}"))?;
         let token_file = flags.token_file.filter(|path| !path.as_os_str().is_empty());
         let job = parsed("job", pick(flags.job, file.job), Name::from_str)?;
-        let run = parsed("run", pick(flags.run, file.run), Name::from_str)?;
+        let run = pick(flags.run, file.run);
+        let auto = run.as_deref() == Some(RUN_AUTO);
+        let named = run.filter(|run| !auto && run != RUN_NEW);
+        let run = parsed("run", named, Name::from_str)?;
         let tcpstore =
             parsed("tcpstore", pick(listed(flags.tcpstore), file.tcpstore), listen_list)?;
         let deadline = pick(flags.store_lost_deadline, file.store_lost_deadline);
@@ -119,6 +128,7 @@ impl Settings {
             token_file: token_file.or(file.token_file),
             job: job.unwrap_or_else(default_name),
             run,
+            auto,
             tcpstore: tcpstore.unwrap_or_default(),
             store_lost_deadline: store_lost_deadline.unwrap_or(STORE_LOST_DEADLINE),
             connect_deadline: connect_deadline.unwrap_or(CONNECT_DEADLINE),
@@ -145,7 +155,12 @@ impl Settings {
         agent::Options {
             store,
             job: self.job.clone(),
-            run: self.run.clone().map_or(Wanted::New, Wanted::Named),
+            run: match &self.run {
+                Some(run) => Wanted::Named(run.clone()),
+                None if self.auto => Wanted::Auto,
+                None => Wanted::New,
+            },
+            holds_run: self.auto,
             tcpstore: self.tcpstore.clone(),
             connect_deadline: self.connect_deadline,
             attempts_kept: self.attempts_kept,
@@ -278,6 +293,7 @@ mod tests {
             token_file: Some("/etc/token".into()),
             job: "by-flag".parse().unwrap(),
             run: Some("r7".parse().unwrap()),
+            auto: false,
             tcpstore: Vec::new(),
             store_lost_deadline: Duration::from_secs(300),
             connect_deadline: Duration::from_secs(60),

@@ -13,7 +13,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::connection;
 use super::peer::Peer;
@@ -23,6 +23,8 @@ use super::tenure::Tenure;
 const PROGRAMS_MAX: usize = 1_024;
 /// How long the connections may take to end when the agent does.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(2);
+/// From one try to get the lease back to the next.
+const KEEP_PAUSE: Duration = Duration::from_secs(1);
 /// Longest wait for a lease.
 const GRANT_TIME_MAX: Duration = Duration::from_secs(60);
 
@@ -33,6 +35,17 @@ pub struct Options {
     pub host: String,
     /// The TTL of its lease.
     pub lease_ttl: Duration,
+    /// Its lease is held from the start to the end, whoever comes, and given
+    /// back for good then: the last one's ends the run.
+    pub holds_run: bool,
+}
+
+impl Options {
+    /// How a lease is asked for.
+    pub fn of_lease(&self) -> HostOptions {
+        let Options { host, lease_ttl, .. } = self.clone();
+        HostOptions { host, ttl: lease_ttl, patience: GRANT_TIME_MAX, open_run: false }
+    }
 }
 
 /// The door. Cheap to clone.
@@ -57,18 +70,21 @@ struct Shared {
 }
 
 impl Door {
-    /// A door of this run. It costs nothing until somebody comes.
-    pub fn new(client: Client, scope: Scope, options: Options) -> Door {
+    /// A door of this run, with the lease that the host has already. Without
+    /// one it costs nothing until somebody comes.
+    pub fn new(client: Client, scope: Scope, options: Options, lease: Option<Lease>) -> Door {
+        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let tenure = lease.map(|lease| Tenure::begin(lease, &stop, &tasks));
         let shared = Shared {
             client,
             scope,
             options,
-            tenure: tokio::sync::Mutex::default(),
+            tenure: tokio::sync::Mutex::new(tenure),
             programs: Arc::new(Semaphore::new(PROGRAMS_MAX)),
             draining: AtomicBool::new(false),
-            stop: CancellationToken::new(),
+            stop,
             connections: TaskTracker::new(),
-            tasks: TaskTracker::new(),
+            tasks,
         };
         Door { shared: Arc::new(shared) }
     }
@@ -131,10 +147,7 @@ impl Door {
         if let Some(tenure) = present.as_ref().filter(|tenure| !tenure.lease.is_over()) {
             return Ok(tenure.clone());
         }
-        let Options { host, lease_ttl } = options.clone();
-        let wanted =
-            HostOptions { host, ttl: lease_ttl, patience: GRANT_TIME_MAX, open_run: false };
-        let granting = Lease::grant(client.clone(), scope.clone(), wanted);
+        let granting = Lease::grant(client.clone(), scope.clone(), options.of_lease());
         let lease = tokio::select! {
             lease = granting => lease?,
             () = stop.cancelled() => return Err(Error::Closed),
@@ -143,6 +156,21 @@ impl Door {
         let tenure = Tenure::begin(lease, stop, tasks);
         *present = Some(tenure.clone());
         Ok(tenure)
+    }
+
+    /// Keeps the run for as long as it is awaited, if this host holds it: a
+    /// lease that expired is taken anew while the run goes on.
+    pub async fn keep(&self) {
+        while self.shared.options.holds_run {
+            match self.tenure().await {
+                Ok(tenure) => tenure.lease.ended().await,
+                Err(error) if error.is_retryable() => tokio::time::sleep(KEEP_PAUSE).await,
+                Err(error) => {
+                    warn!("this host no longer holds the run: {error}");
+                    return;
+                }
+            }
+        }
     }
 
     /// Takes no program from now on.
@@ -159,14 +187,17 @@ impl Door {
     /// Ends all connections and gives the lease back: whatever is still
     /// registered ends with it.
     pub async fn close(&self) {
-        let Shared { tenure, stop, connections, tasks, .. } = self.shared.as_ref();
+        let Shared { tenure, stop, connections, tasks, options, .. } = self.shared.as_ref();
         stop.cancel();
         connections.close();
         tasks.close();
         // What a program said before is handled first: who left has left.
         let _ = tokio::time::timeout(CLOSE_TIME_MAX, connections.wait()).await;
         if let Some(tenure) = tenure.lock().await.take() {
-            tenure.lease.close().await;
+            match options.holds_run {
+                true => tenure.lease.leave().await,
+                false => tenure.lease.close().await,
+            }
         }
         tasks.wait().await;
     }

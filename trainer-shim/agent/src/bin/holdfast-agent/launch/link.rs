@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
@@ -19,7 +20,7 @@ use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use crate::settings::Settings;
+use crate::settings::{RUN_AUTO, Settings};
 
 /// Tries to attach, each of which may find an agent that is about to end.
 const ATTACH_TRIES_MAX: u32 = 5;
@@ -41,6 +42,8 @@ pub struct Start {
     /// The flags of this `run`, which the agent reads as they are.
     flags: Vec<OsString>,
     run: Option<Name>,
+    /// The run is the one in which the hosts of the job meet.
+    auto: bool,
     tcpstore: Vec<SocketAddr>,
     /// The ports of the agent that was there before, in its order. Its run may
     /// only be joined, for opening it anew might end the run behind it.
@@ -80,7 +83,9 @@ impl Start {
     /// For these settings; `flags` are those that they were read from.
     pub fn new(settings: &Settings, flags: Vec<OsString>) -> anyhow::Result<Start> {
         let folder = place::folder()?;
-        let place = match &settings.run {
+        // No run that is named can be called so.
+        let auto = settings.auto.then(|| Name::from_str(RUN_AUTO)).transpose()?;
+        let place = match settings.run.as_ref().or(auto.as_ref()) {
             Some(run) => Place::of_run(&folder, &settings.store, &settings.job, run),
             None => Place::of_nobody(&folder),
         };
@@ -88,6 +93,7 @@ impl Start {
             place,
             flags,
             run: settings.run.clone(),
+            auto: settings.auto,
             tcpstore: settings.tcpstore.clone(),
             again: Vec::new(),
             connect_deadline: settings.connect_deadline,
@@ -179,10 +185,14 @@ impl Start {
         if !self.again.is_empty() {
             let ports: Vec<String> = self.again.iter().map(ToString::to_string).collect();
             command.arg("--join").arg(ports.join(","));
+            if let Some(run) = &self.run {
+                command.arg("--join-run").arg(run.as_str());
+            }
         }
         command.args(&self.flags);
         command.stdin(listener).stdout(Stdio::null());
-        if let Some(run) = &self.run {
+        // One that hosts meet in is still told so, to be left for good at the end.
+        if let Some(run) = self.run.as_ref().filter(|_| !self.auto) {
             command.env("HOLDFAST_RUN", run.as_str());
         }
         // It outlives this process where others are attached; while this one

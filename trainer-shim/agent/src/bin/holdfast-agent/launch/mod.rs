@@ -59,7 +59,8 @@ pub async fn launch(
 ) -> anyhow::Result<u8> {
     let mut signals = Signals::catch(&FORWARDED).context("cannot catch signals")?;
     let slurm = Slurm::read(|name| std::env::var(name).ok());
-    settings.run = settings.run.or_else(|| slurm.as_ref().and_then(Slurm::run));
+    let of_step = slurm.as_ref().and_then(Slurm::run).filter(|_| !settings.auto);
+    settings.run = settings.run.or(of_step);
     let rendezvous = match refusal::judge(&settings, &flags, slurm.as_ref(), command).await {
         Ok(rendezvous) => rendezvous,
         Err(refusal) => {
