@@ -84,6 +84,13 @@ pub enum Cause {
     RunEnded,
 }
 
+impl Cause {
+    /// Whether it was done, and nobody is to take its place.
+    pub fn is_clean(&self) -> bool {
+        matches!(self, Cause::Left | Cause::Exited { code: 0 })
+    }
+}
+
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -49,6 +49,11 @@ pub(crate) struct Life {
     pub payload_bytes: u64,
     /// Whether the declared world was there once.
     pub formed: bool,
+    /// Whether a round among all active processes ever closed.
+    pub met: bool,
+    /// Whether the last active process that ended was lost, and not done, out
+    /// of a group that had met: only then spares go on alone.
+    pub bereft: bool,
     /// When the last active process ended; none did = 0.
     pub last_departure: LogTime,
     /// Members of the latest closing among all active processes.

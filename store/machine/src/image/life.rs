@@ -69,6 +69,8 @@ pub(super) fn write(life: &Life, out: &mut Writer<'_>) -> io::Result<()> {
         outcomes,
         payload_bytes: _,
         formed,
+        met,
+        bereft,
         last_departure,
         last_count,
         advanced,
@@ -77,6 +79,8 @@ pub(super) fn write(life: &Life, out: &mut Writer<'_>) -> io::Result<()> {
         blocks,
     } = life;
     out.bool(*formed)?;
+    out.bool(*met)?;
+    out.bool(*bereft)?;
     out.u64(*last_departure)?;
     out.u64((*last_count).into())?;
     out.u64((*advances).into())?;
@@ -195,6 +199,8 @@ pub(super) fn read(
 ) -> Result<Life, DecodeError> {
     let mut life = Life {
         formed: input.bool()?,
+        met: input.bool()?,
+        bereft: input.bool()?,
         last_departure: input.u64()?,
         last_count: input.u32()?,
         advances: input.u32()?,

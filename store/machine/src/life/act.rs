@@ -100,6 +100,7 @@ impl Act<'_> {
         *self.life.live.of(role) -= 1;
         if role == holdfast_api::Role::Active {
             self.life.last_departure = self.time;
+            self.life.bereft = self.life.met && !cause.is_clean();
         }
         self.changed = true;
         self.membership_changed = true;

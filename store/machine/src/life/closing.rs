@@ -35,6 +35,8 @@ struct Tally {
     live: u32,
     /// Fewest members with which it may close.
     needed: u32,
+    /// Whether standbys may go on without anybody who counts.
+    heirs: bool,
 }
 
 impl Tally {
@@ -44,7 +46,7 @@ impl Tally {
         let least = terms.members_min.max(1);
         if let Among::Set(set) = &terms.among {
             let live = if terms.require_all { set.len() as u32 } else { round.live };
-            return Tally { counted, promotable: 0, live, needed: least };
+            return Tally { counted, promotable: 0, live, needed: least, heirs: false };
         }
         let full = least.max(terms.world);
         let standbys = round.arrivals.len() as u32 - counted;
@@ -53,11 +55,13 @@ impl Tally {
             Rule::Quorum { .. } => 0,
         };
         let needed = if life.formed { least } else { full };
-        Tally { counted, promotable, live: life.live.active, needed }
+        Tally { counted, promotable, live: life.live.active, needed, heirs: life.bereft }
     }
 
-    fn members(&self) -> u32 {
-        self.counted + self.promotable
+    /// Whether there are members enough.
+    fn is_enough(&self) -> bool {
+        let members = self.counted + self.promotable;
+        members >= self.needed && (self.counted > 0 || self.heirs)
     }
 }
 
@@ -134,6 +138,7 @@ impl Act<'_> {
         let (same_as, members) = self.life.roster(generation, members);
         let conclusion = self.conclude(generation, &terms, base.as_deref(), &members, &payloads);
         if terms.among == Among::Active && terms.rule == Rule::All {
+            self.life.met = true;
             self.life.formed |= terms.world > 0;
             // A round without a last call does not tell how many are expected back.
             if terms.last_call_ms > 0 {
@@ -347,7 +352,7 @@ fn verdict(round: &Round, tally: &Tally, last_count: u32, last_departure: LogTim
         }
         passed
     };
-    let enough = tally.members() >= tally.needed;
+    let enough = tally.is_enough();
     // What it waits for beyond this, a deadline cuts short.
     let all_in = match terms.rule {
         Rule::All => tally.counted == tally.live && enough,

@@ -217,6 +217,7 @@ impl Machine {
                 && is_lost
                 && record.is_alive()
             {
+                left.bereft |= record.role == Role::Active;
                 let (at, at_ms) = (self.revision, self.time());
                 record.end = Some(EndInfo { at, at_ms, cause: Cause::Gone });
             }
@@ -293,7 +294,10 @@ impl Life {
         let (active, standbys): (Vec<_>, Vec<_>) =
             alive.partition(|(_, _, role)| *role == Role::Active);
         let bare = |(process, incarnation, _)| (process, incarnation);
-        let needed = full.saturating_sub(active.len());
+        let needed = match active.is_empty() && !self.bereft {
+            true => 0,
+            false => full.saturating_sub(active.len()),
+        };
         let promoted: Vec<_> = standbys.into_iter().take(needed).map(bare).collect();
         let mut members: Vec<_> = active.into_iter().take(most).map(bare).collect();
         members.extend(&promoted);
