@@ -18,7 +18,9 @@
 //! | [`lease`] | leases, held by agents |
 //! | [`fence`] | tokens that prove which life of a process asks |
 //! | [`process`] | processes, their incarnations and ends, events |
-//! | [`round`] | rounds, their terms, outcomes and feeds |
+//! | [`round`] | rounds: arrivals, decisions, feeds |
+//! | [`terms`] | the terms of a round |
+//! | [`closed`] | closed rounds, and what was made of them |
 //! | [`members`] | members and ranks in few bytes |
 //! | [`limits`] | the replicated limits |
 //! | [`status`] | nodes, roles, the `status` document |
@@ -39,6 +41,7 @@
 
 pub mod agent;
 pub mod blob;
+pub mod closed;
 pub mod command;
 pub mod fence;
 pub mod lease;
@@ -53,11 +56,13 @@ pub mod round;
 pub mod routes;
 pub mod status;
 pub mod stream;
+pub mod terms;
 pub mod token;
 pub mod watch;
 
 pub use agent::{AgentClient, AgentReport, AgentStatus, AgentWait, Agents, OtherWait};
 pub use blob::Blob;
+pub use closed::{Against, AgainstWhy, Closed, Concluded, Dropped, DroppedWhy, Stop};
 pub use command::{
     ClusterCommand, Command, Compare, Entry, KeyValue, KvOp, LogTime, Nonce, Proposal, Revision,
     RunCommand, SessionCommand, SessionId, SessionRef, TransactionOp,
@@ -78,12 +83,13 @@ pub use process::{
 };
 pub use read::{Condition, KeyEntry, Read, ReadAnswer, ReadOutcome, RunInfo, Until};
 pub use round::{
-    Against, AgainstWhy, Among, Arrival, ArrivalAnswer, AssignmentStep, AtDeadline, CallId, Closed,
-    Concluded, Conclusion, Deadline, Decided, Decision, Dropped, DroppedWhy, Ended, Feed,
-    Generation, IterationInfo, Missing, ProcessState, RoundCommand, RoundFailure, RoundInfo,
-    RoundOutcome, Rule, Stop, Terms, TreeLayer, VoteRule,
+    Arrival, ArrivalAnswer, CallId, Decided, Decision, Ended, Feed, Generation, IterationInfo,
+    Missing, ProcessState, RoundCommand, RoundFailure, RoundInfo, RoundOutcome,
 };
 pub use status::{Admin, NodeRole, NodeStatus, Status};
 pub use stream::{Hello, Reply, ReplyBody, Request, RequestBody, WatchProgress};
+pub use terms::{
+    Among, AssignmentStep, AtDeadline, Conclusion, Deadline, Rule, Terms, TreeLayer, VoteRule,
+};
 pub use token::{Token, TokenError, Tokens};
 pub use watch::{Change, ChangeKind, WatchBatch};

@@ -70,6 +70,8 @@ pub struct LifeLimits {
     pub round_name_bytes_max: u64,
     /// Calls of one process that wait, or whose outcome is not acknowledged.
     pub calls_per_process_max: u64,
+    /// Calls in one command that withdraws or acknowledges.
+    pub calls_per_command_max: u64,
     /// Longest payload.
     pub payload_bytes_max: u64,
     /// Bytes of payloads of one run, until their outcomes are acknowledged.
@@ -91,6 +93,7 @@ impl Default for LifeLimits {
             rounds_per_run_max: 4_096,
             round_name_bytes_max: 256,
             calls_per_process_max: 256,
+            calls_per_command_max: 65_536,
             payload_bytes_max: 64 * 1024,
             run_payload_bytes_max: 256 * 1024 * 1024,
             events_per_job_max: 20_000,
@@ -125,5 +128,42 @@ impl Default for Limits {
             list_page_max: 10_000,
             life: Box::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The defaults are part of what a log means: they stand for what it leaves
+    /// out. Another one needs a feature level.
+    #[test]
+    fn the_defaults_stay_what_they_are() {
+        let LifeLimits {
+            leases_max,
+            lease_ttl_ms_min,
+            lease_ttl_ms_max,
+            run_ending_ms,
+            host_bytes_max,
+            processes_per_run_max,
+            label_bytes_max,
+            rounds_per_run_max,
+            round_name_bytes_max,
+            calls_per_process_max,
+            calls_per_command_max,
+            payload_bytes_max,
+            run_payload_bytes_max,
+            events_per_job_max,
+        } = LifeLimits::default();
+        assert_eq!((leases_max, host_bytes_max), (100_000, 255));
+        assert_eq!((lease_ttl_ms_min, lease_ttl_ms_max), (1_500, 3_600_000));
+        assert_eq!(run_ending_ms, 10_000);
+        assert_eq!((processes_per_run_max, label_bytes_max), (65_536, 4_096));
+        assert_eq!((rounds_per_run_max, round_name_bytes_max), (4_096, 256));
+        assert_eq!((calls_per_process_max, calls_per_command_max), (256, 65_536));
+        assert_eq!((payload_bytes_max, run_payload_bytes_max), (65_536, 268_435_456));
+        assert_eq!(events_per_job_max, 20_000);
+        let bytes = rmp_serde::to_vec_named(&Limits::default()).unwrap();
+        assert!(!bytes.windows(4).any(|window| window == b"life"), "an older node reads it");
     }
 }

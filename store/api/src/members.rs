@@ -12,8 +12,9 @@ pub const MEMBERS_MAX: u64 = 1 << 24;
 /// Processes with their incarnations, in order of the processes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(value_type = Vec<MemberStretch>))]
 #[serde(try_from = "Vec<MemberStretch>", into = "Vec<MemberStretch>")]
-pub struct Members(Vec<MemberStretch>);
+pub struct Members(Stretches<MemberStretch>);
 
 /// `count` members whose process and incarnation both grow by one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,17 +37,17 @@ pub struct MembersError;
 impl Members {
     /// How many.
     pub fn len(&self) -> usize {
-        self.0.iter().map(|stretch| stretch.count as usize).sum()
+        self.0.count
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.0.count == 0
     }
 
     /// All members in order.
     pub fn iter(&self) -> impl Iterator<Item = (ProcessId, Incarnation)> + '_ {
-        self.0.iter().flat_map(|stretch| {
+        self.0.all.iter().flat_map(|stretch| {
             let MemberStretch { process, incarnation, count } = *stretch;
             (0..count).map(move |n| (process + n, incarnation + u64::from(n)))
         })
@@ -54,14 +55,10 @@ impl Members {
 
     /// A process's place in the list, from 0, and its incarnation.
     pub fn find(&self, process: ProcessId) -> Option<(usize, Incarnation)> {
-        let mut before = 0;
-        for stretch in &self.0 {
-            if let Some(n) = process.checked_sub(stretch.process).filter(|n| *n < stretch.count) {
-                return Some((before + n as usize, stretch.incarnation + u64::from(n)));
-            }
-            before += stretch.count as usize;
-        }
-        None
+        let behind = self.0.all.partition_point(|stretch| stretch.process <= process);
+        let (stretch, before) = self.0.at(behind.checked_sub(1)?)?;
+        let n = process.checked_sub(stretch.process).filter(|n| *n < stretch.count)?;
+        Some((before + n as usize, stretch.incarnation + u64::from(n)))
     }
 
     /// Whether this very incarnation is a member.
@@ -71,7 +68,7 @@ impl Members {
 
     /// The stretches.
     pub fn stretches(&self) -> &[MemberStretch] {
-        &self.0
+        &self.0.all
     }
 }
 
@@ -80,16 +77,17 @@ impl FromIterator<(ProcessId, Incarnation)> for Members {
     fn from_iter<I: IntoIterator<Item = (ProcessId, Incarnation)>>(members: I) -> Self {
         let mut all = Members::default();
         for (process, incarnation) in members {
-            if let Some(last) = all.0.last_mut() {
+            if let Some(last) = all.0.all.last_mut() {
                 let next = last.process.checked_add(last.count);
                 if next == Some(process) && last.incarnation + u64::from(last.count) == incarnation
                 {
                     last.count += 1;
+                    all.0.count += 1;
                     continue;
                 }
                 assert!(next.is_some_and(|next| next <= process), "members are in order");
             }
-            all.0.push(MemberStretch { process, incarnation, count: 1 });
+            all.0.push(MemberStretch { process, incarnation, count: 1 }, 1);
         }
         all
     }
@@ -101,7 +99,8 @@ impl TryFrom<Vec<MemberStretch>> for Members {
     fn try_from(stretches: Vec<MemberStretch>) -> Result<Self, MembersError> {
         let mut next: u64 = 0;
         let mut count: u64 = 0;
-        for stretch in &stretches {
+        let mut all = Stretches::default();
+        for stretch in stretches {
             let end = u64::from(stretch.process) + u64::from(stretch.count);
             let counts = stretch.incarnation.checked_add(stretch.count.into()).is_some();
             if stretch.count == 0
@@ -113,25 +112,27 @@ impl TryFrom<Vec<MemberStretch>> for Members {
             }
             next = end;
             count += u64::from(stretch.count);
+            if count > MEMBERS_MAX {
+                return Err(MembersError);
+            }
+            all.push(stretch, stretch.count);
         }
-        if count > MEMBERS_MAX {
-            return Err(MembersError);
-        }
-        Ok(Members(stretches))
+        Ok(Members(all))
     }
 }
 
 impl From<Members> for Vec<MemberStretch> {
     fn from(members: Members) -> Self {
-        members.0
+        members.0.all
     }
 }
 
 /// A rank, or none, for each member of a generation, in their order.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(value_type = Vec<RankStretch>))]
 #[serde(try_from = "Vec<RankStretch>", into = "Vec<RankStretch>")]
-pub struct Ranks(Vec<RankStretch>);
+pub struct Ranks(Stretches<RankStretch>);
 
 /// `count` members with growing ranks, or without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,20 +149,17 @@ pub struct RankStretch {
 impl Ranks {
     /// The rank of the member at this place.
     pub fn at(&self, place: usize) -> Option<u32> {
-        let mut before = 0;
-        for stretch in &self.0 {
-            let count = stretch.count as usize;
-            if place < before + count {
-                return stretch.rank.map(|rank| rank + (place - before) as u32);
-            }
-            before += count;
+        if place >= self.0.count {
+            return None;
         }
-        None
+        let behind = self.0.before.partition_point(|before| *before <= place);
+        let (stretch, before) = self.0.at(behind.checked_sub(1)?)?;
+        stretch.rank.map(|rank| rank + (place - before) as u32)
     }
 
     /// All ranks, in the order of the members.
     pub fn iter(&self) -> impl Iterator<Item = Option<u32>> + '_ {
-        self.0.iter().flat_map(|stretch| {
+        self.0.all.iter().flat_map(|stretch| {
             let RankStretch { rank, count } = *stretch;
             (0..count).map(move |n| rank.map(|rank| rank + n))
         })
@@ -169,16 +167,16 @@ impl Ranks {
 
     /// How many members have a rank.
     pub fn world_size(&self) -> u32 {
-        let taking_part = self.0.iter().filter(|stretch| stretch.rank.is_some());
+        let taking_part = self.0.all.iter().filter(|stretch| stretch.rank.is_some());
         taking_part.map(|stretch| stretch.count).sum()
     }
 }
 
 impl FromIterator<Option<u32>> for Ranks {
     fn from_iter<I: IntoIterator<Item = Option<u32>>>(ranks: I) -> Self {
-        let mut stretches: Vec<RankStretch> = Vec::new();
+        let mut stretches: Stretches<RankStretch> = Stretches::default();
         for rank in ranks {
-            if let Some(last) = stretches.last_mut() {
+            if let Some(last) = stretches.all.last_mut() {
                 let goes_on = match (last.rank, rank) {
                     (Some(first), Some(rank)) => first.checked_add(last.count) == Some(rank),
                     (None, None) => true,
@@ -186,10 +184,11 @@ impl FromIterator<Option<u32>> for Ranks {
                 };
                 if goes_on {
                     last.count += 1;
+                    stretches.count += 1;
                     continue;
                 }
             }
-            stretches.push(RankStretch { rank, count: 1 });
+            stretches.push(RankStretch { rank, count: 1 }, 1);
         }
         Ranks(stretches)
     }
@@ -200,20 +199,51 @@ impl TryFrom<Vec<RankStretch>> for Ranks {
 
     fn try_from(stretches: Vec<RankStretch>) -> Result<Self, MembersError> {
         let mut count: u64 = 0;
-        for stretch in &stretches {
+        let mut all = Stretches::default();
+        for stretch in stretches {
             count += u64::from(stretch.count);
             let fits = stretch.rank.is_none_or(|rank| rank.checked_add(stretch.count).is_some());
             if stretch.count == 0 || count > MEMBERS_MAX || !fits {
                 return Err(MembersError);
             }
+            all.push(stretch, stretch.count);
         }
-        Ok(Ranks(stretches))
+        Ok(Ranks(all))
     }
 }
 
 impl From<Ranks> for Vec<RankStretch> {
     fn from(ranks: Ranks) -> Self {
-        ranks.0
+        ranks.0.all
+    }
+}
+
+/// Stretches, and how many they stand for: what is wanted of them is found
+/// without walking over all, though each may be of one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Stretches<T> {
+    all: Vec<T>,
+    /// How many stand before each.
+    before: Vec<usize>,
+    /// How many they are together.
+    count: usize,
+}
+
+impl<T> Default for Stretches<T> {
+    fn default() -> Self {
+        Stretches { all: Vec::new(), before: Vec::new(), count: 0 }
+    }
+}
+
+impl<T> Stretches<T> {
+    fn push(&mut self, stretch: T, count: u32) {
+        self.all.push(stretch);
+        self.before.push(self.count);
+        self.count += count as usize;
+    }
+
+    fn at(&self, place: usize) -> Option<(&T, usize)> {
+        Some((self.all.get(place)?, *self.before.get(place)?))
     }
 }
 
@@ -244,6 +274,25 @@ mod tests {
         assert_eq!(restarted.iter().count(), 8);
         let bytes = rmp_serde::to_vec_named(&restarted).unwrap();
         assert_eq!(rmp_serde::from_slice::<Members>(&bytes).unwrap(), restarted);
+    }
+
+    /// A list of single members is searched as one of long stretches is: walking
+    /// over it each time would not come to an end.
+    #[test]
+    fn scattered_members_and_ranks_are_found() {
+        let members: Members = (0..400_000).map(|n| (2 * n, 500_000 - u64::from(n))).collect();
+        assert_eq!(members.stretches().len(), 400_000);
+        for (place, (process, incarnation)) in members.iter().enumerate() {
+            assert_eq!(members.find(process), Some((place, incarnation)));
+            assert_eq!(members.find(process + 1), None);
+        }
+        let ranks: Ranks = (0..400_000).rev().map(|n| (n % 3 > 0).then_some(n)).collect();
+        for (place, rank) in ranks.iter().enumerate() {
+            assert_eq!(ranks.at(place), rank);
+        }
+        assert_eq!(ranks.at(400_000), None);
+        let stretches: Vec<MemberStretch> = members.clone().into();
+        assert_eq!(Members::try_from(stretches), Ok(members));
     }
 
     #[test]

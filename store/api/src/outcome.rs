@@ -451,7 +451,7 @@ pub enum Refusal {
         what: String,
     },
     /// The round is not among this process.
-    #[error("process {process} is not in the set that round {round} is among")]
+    #[error("process {process} is not one of those that round {round} is among")]
     NotAmong {
         /// The round.
         round: Blob,

@@ -3,12 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 use crate::blob::Blob;
+use crate::closed::Closed;
 use crate::command::{LogTime, Revision};
 use crate::lease::LeaseId;
 use crate::name::{Name, Scope};
 use crate::outcome::Refusal;
 use crate::process::{Event, Incarnation, ProcessId, ProcessInfo};
-use crate::round::{Closed, Feed, Generation, IterationInfo, RoundInfo};
+use crate::round::{Feed, Generation, IterationInfo, RoundInfo};
 
 /// A question to the state. Answered by the state machine itself, at one
 /// revision.

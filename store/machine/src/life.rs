@@ -5,18 +5,23 @@
 use std::sync::Arc;
 
 use holdfast_api::{
-    Arrival, Blob, Closed, EndInfo, Event, Generation, Incarnation, Labels, LeaseId, LogTime,
-    Members, Missing, Nonce, ProcessId, ProcessState, Ranks, Revision, Role, RoundFailure, Terms,
+    Among, Arrival, Blob, Closed, EndInfo, Event, Generation, Incarnation, Labels, LeaseId,
+    LogTime, Members, Missing, Nonce, ProcessId, ProcessState, Ranks, Revision, Role, RoundFailure,
+    Terms,
 };
 use imbl::{OrdMap, OrdSet, Vector};
 
 pub(crate) mod act;
 mod closing;
 mod conclude;
+mod fence;
 pub(crate) mod lease;
 mod process;
 mod read;
 mod round;
+
+/// Atomic blocks that are remembered, by the names of their rounds.
+const BLOCKS_MAX: usize = 256;
 
 /// Memberships that are remembered so that an unchanged one is told in few bytes.
 const ROSTERS_MAX: usize = 16;
@@ -64,7 +69,8 @@ pub(crate) struct Life {
     pub advances: u32,
     /// The latest memberships, each with the first generation that had it.
     pub rosters: Vector<(Generation, Arc<Members>)>,
-    /// The generation that opened the present atomic block of each round.
+    /// The generation that opened the present atomic block of each round. The
+    /// oldest are forgotten, and have then not succeeded.
     pub blocks: OrdMap<Blob, (Generation, Arc<Members>)>,
 }
 
@@ -115,7 +121,8 @@ pub(crate) enum CallState {
 pub(crate) struct Round {
     pub generation: Generation,
     pub terms: Arc<Terms>,
-    /// Whose votes are needed, if another generation's.
+    /// Whose votes are needed, if another generation's. They are whom the round
+    /// is among, unless it names a set.
     pub base: Option<Arc<Members>>,
     /// Log time of the first arrival that counts, once there is one.
     pub opened_at: LogTime,
@@ -123,7 +130,7 @@ pub(crate) struct Round {
     /// Arrivals that count: all but those of standbys in a round among all
     /// active processes.
     pub counted: u32,
-    /// Of a set: how many of it are alive.
+    /// Of a set or a base: how many of it are alive.
     pub live: u32,
     /// Since when a quorum's minimum is there.
     pub enough_since: Option<LogTime>,
@@ -171,6 +178,14 @@ impl JobLife {
     pub fn next_generation(&mut self) -> Generation {
         self.generation += 1;
         self.generation
+    }
+
+    /// Drops all events, and gives them back to be freed.
+    pub fn forget_events(&mut self) -> Vector<Arc<Event>> {
+        if let Some(last) = self.events.last() {
+            self.events_compacted = last.revision;
+        }
+        std::mem::take(&mut self.events)
     }
 
     /// Puts an event in; the oldest go.
@@ -221,6 +236,17 @@ impl Life {
         if member == incarnation { advanced.ranks.at(place) } else { None }
     }
 
+    /// A block is open from here. Among too many the oldest is forgotten.
+    pub fn open_block(&mut self, name: &Blob, generation: Generation, members: Arc<Members>) {
+        self.blocks.insert(name.clone(), (generation, members));
+        if self.blocks.len() > BLOCKS_MAX {
+            let oldest = self.blocks.iter().min_by_key(|(_, (opened, _))| *opened);
+            if let Some(name) = oldest.map(|(name, _)| name.clone()) {
+                self.blocks.remove(&name);
+            }
+        }
+    }
+
     /// How somebody stands who is waited for.
     pub fn missing(&self, process: ProcessId) -> Missing {
         let Some(record) = self.processes.get(&process) else {
@@ -250,6 +276,34 @@ impl Life {
 }
 
 impl Round {
+    /// Whether it waits for whoever is active, and not for some by name.
+    pub fn is_among_active(&self) -> bool {
+        self.terms.among == Among::Active && self.base.is_none()
+    }
+
+    /// The processes that it is among by name.
+    pub fn named(&self) -> Box<dyn Iterator<Item = ProcessId> + '_> {
+        match (&self.terms.among, &self.base) {
+            (Among::Set(set), _) => Box::new(set.iter().copied()),
+            (Among::Active, Some(base)) => Box::new(base.iter().map(|(process, _)| process)),
+            (Among::Active, None) => Box::new(std::iter::empty()),
+        }
+    }
+
+    /// Whether this life may arrive.
+    pub fn admits(&self, process: ProcessId, incarnation: Incarnation) -> bool {
+        match (&self.terms.among, &self.base) {
+            (Among::Set(set), _) => set.binary_search(&process).is_ok(),
+            (Among::Active, Some(base)) => base.contains(process, incarnation),
+            (Among::Active, None) => true,
+        }
+    }
+
+    /// Whether a life that arrives counts.
+    pub fn counts(&self, role: Role) -> bool {
+        role == Role::Active || !self.is_among_active()
+    }
+
     /// One more arrival counts. The first one opens: spares may have waited
     /// since long before.
     pub fn count_one(&mut self, time: LogTime) {

@@ -65,7 +65,7 @@ impl Machine {
                 self.sessions.record(place, &answer);
                 answer
             }
-            Admission::Replayed(answer) => answer,
+            Admission::Replayed(answer) => self.fence(command, answer),
             Admission::Refused(refusal) => self.answer_now(Outcome::Refused(refusal)),
         }
     }

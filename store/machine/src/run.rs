@@ -1,6 +1,8 @@
 //! Commands on jobs and runs: open, end, delete. At most one run of a job is
 //! open; whoever works in an ended one is fenced.
 
+use std::sync::Arc;
+
 use holdfast_api::{Command, LogTime, Name, Outcome, Refusal, RunCommand, RunOutcome};
 
 use crate::applied::{Applied, Effect, RunKey};
@@ -158,6 +160,9 @@ impl Machine {
         let (runs, left) = (oldest.len() as u64, (job.runs.len() - oldest.len()) as u64);
         for run in oldest {
             applied.discard(self.jobs.remove(&RunKey { job: name.clone(), run }));
+        }
+        if let Some(job) = self.jobs.by_name.get_mut(name) {
+            applied.discard(Arc::make_mut(job).life.forget_events());
         }
         self.publish(Vec::new(), applied);
         Ok(RunOutcome::JobDeleted { runs, left })

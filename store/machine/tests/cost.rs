@@ -142,3 +142,97 @@ fn a_hundred_thousand_rounds_leave_nothing_behind() {
     };
     assert!(closed(100_000) && !closed(99_999));
 }
+
+/// Registers a process again, so that its incarnation is out of line.
+fn come_back(machine: &mut Machine, process: ProcessId, replaces: Incarnation) -> Incarnation {
+    let register = Command::Process(ProcessCommand::Register {
+        lease: lease(process),
+        process: Some(process),
+        nonce: Nonce(u64::from(process), 2),
+        replaces,
+        takeover: false,
+        role: Role::Active,
+        labels: Labels::new(),
+    });
+    match apply(machine, vec![register]).remove(0).outcome {
+        Outcome::Process(ProcessOutcome::Registered { incarnation, .. }) => incarnation,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What the closing of an advance allocates in which no two members stand in
+/// one stretch, for each of them.
+fn cost_of_a_scattered_advance(processes: u32) -> u64 {
+    let mut machine = job(processes);
+    let steps = vec![AssignmentStep::MaxActive { max: processes / 2 }];
+    let conclusion = Conclusion::Advance { assignment: steps, active_min: 1, restarts_max: 0 };
+    let terms = Terms { conclusion, ..Terms::default() };
+    // Odd ones first, then even ones: neighbours are far apart.
+    let order = (1..processes).step_by(2).chain((0..processes).step_by(2));
+    let lives = order.map(|n| (n, come_back(&mut machine, n, u64::from(n) + 1)));
+    let lives: Vec<_> = lives.collect();
+    let arrivals = |call| {
+        let arrival = |&(process, incarnation): &(ProcessId, Incarnation)| {
+            let arrival = Arrival { process, incarnation, call, ack: call, payload: "".into() };
+            Command::Round(RoundCommand::Arrive {
+                lease: lease(process),
+                round: "next".into(),
+                terms: Box::new(terms.clone()),
+                arrivals: vec![arrival],
+            })
+        };
+        lives.iter().map(arrival).collect::<Vec<_>>()
+    };
+    apply(&mut machine, arrivals(1));
+    let mut last = arrivals(2);
+    let closing = last.split_off(last.len() - 1);
+    apply(&mut machine, last);
+    let info = measure(|| drop(apply(&mut machine, closing)));
+    let read = Read::Iteration { scope: Scope::default(), process: None, incarnation: 0 };
+    let ReadOutcome::Iteration(iteration) = machine.read(&read).outcome else {
+        panic!("no iteration");
+    };
+    assert_eq!((iteration.iteration, iteration.members.len()), (2, processes as usize));
+    assert_eq!(iteration.members.stretches().len(), processes as usize);
+    assert_eq!(iteration.ranks.world_size(), processes / 2);
+    info.bytes_total / u64::from(processes)
+}
+
+/// Each member is looked for among those of the iteration before.
+#[test]
+fn an_advance_costs_each_member_the_same_though_none_stand_together() {
+    let (few, many) = (cost_of_a_scattered_advance(64), cost_of_a_scattered_advance(16_384));
+    assert!(many <= few * 2, "{few} {many} bytes for each member");
+}
+
+/// Atomic blocks under names that are used once.
+#[test]
+fn blocks_that_nobody_closes_leave_nothing_behind() {
+    let mut machine = job(1);
+    let mut names = 0..20_000u64;
+    let mut play = |machine: &mut Machine, number: usize| {
+        for n in names.by_ref().take(number) {
+            let arrival = Arrival {
+                process: 0,
+                incarnation: 1,
+                call: n + 1,
+                ack: n + 1,
+                payload: "none".into(),
+            };
+            let terms = Terms { conclusion: Conclusion::Block, ..Terms::default() };
+            let arrive = RoundCommand::Arrive {
+                lease: 1,
+                round: format!("block {n}").as_str().into(),
+                terms: Box::new(terms),
+                arrivals: vec![arrival],
+            };
+            let answers = apply(machine, vec![Command::Round(arrive)]);
+            let waits = ArrivalAnswer::Waiting { generation: n + 1 };
+            let expected = Outcome::Round(RoundOutcome::Arrived(vec![waits]));
+            assert_eq!(answers[0].outcome, expected);
+        }
+    };
+    play(&mut machine, 1_000);
+    let info = measure(|| play(&mut machine, 19_000));
+    assert!(info.bytes_current.abs() < 8_192, "{info:?}");
+}

@@ -96,15 +96,6 @@ struct Voice<'a> {
     claim: Claim,
 }
 
-/// The generation of the block that a payload names, whatever it says of it.
-#[cfg_attr(not(test), expect(dead_code, reason = "no round asks for it"))]
-pub(crate) fn payload_generation(payload: &Blob) -> Option<Generation> {
-    match claim(payload) {
-        Claim::Succeeded(generation) | Claim::Failed(generation) => Some(generation),
-        Claim::NoBlock | Claim::Unclear => None,
-    }
-}
-
 fn claim(payload: &Blob) -> Claim {
     let payload = payload.as_bytes();
     if payload == b"none" {
@@ -246,7 +237,11 @@ mod tests {
             ("none:7", None),
             ("", None),
         ] {
-            assert_eq!(payload_generation(&payload.into()), generation, "{payload:?}");
+            let named = match claim(&payload.into()) {
+                Claim::Succeeded(generation) | Claim::Failed(generation) => Some(generation),
+                Claim::NoBlock | Claim::Unclear => None,
+            };
+            assert_eq!(named, generation, "{payload:?}");
         }
     }
 

@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 
 use holdfast_api::{
-    Among, Blob, Closed, EndInfo, Event, Labels, LogTime, Members, Nonce, Ranks, Revision, Role,
+    Blob, Closed, EndInfo, Event, Labels, LogTime, Members, Nonce, Ranks, Revision, Role,
     RoundFailure, Terms,
 };
 use imbl::OrdMap;
@@ -302,7 +302,6 @@ fn read_round(input: &mut Reader<'_>, name: &Blob, life: &mut Life) -> Result<Ro
         reached: input.u64()?,
         timer: unpack::<Option<LogTime>>(&input.bytes()?)?,
     };
-    let is_set = matches!(round.terms.among, Among::Set(_));
     for _ in 0..input.u64()? {
         let process = input.u32()?;
         let arrived = Arrived {
@@ -319,19 +318,19 @@ fn read_round(input: &mut Reader<'_>, name: &Blob, life: &mut Life) -> Result<Ro
         let Some(record) = waits else {
             return invalid("somebody has arrived who does not wait");
         };
-        round.counted += u32::from(is_set || record.role == Role::Active);
+        if !round.admits(process, arrived.incarnation) {
+            return invalid("somebody has arrived at a round that is not among it");
+        }
+        round.counted += u32::from(round.counts(record.role));
         life.payload_bytes += arrived.payload.len() as u64;
         ascending(&mut round.arrivals, process, arrived, "arrivals")?;
     }
     if round.arrivals.is_empty() {
         return invalid("nobody has arrived at a round that gathers");
     }
-    if let Among::Set(set) = &round.terms.among {
-        for process in set {
-            let alive = life.processes.get(process).is_some_and(|record| record.is_alive());
-            round.live += u32::from(alive);
-            life.naming.entry(*process).or_default().insert(name.clone());
-        }
+    round.live = life.live_in(&round);
+    for process in round.named() {
+        life.naming.entry(process).or_default().insert(name.clone());
     }
     Ok(round)
 }
@@ -378,8 +377,8 @@ fn tie(life: &mut Life) -> Result<(), DecodeError> {
 }
 
 pub(super) fn write_leases(leases: &Leases, out: &mut Writer<'_>) -> io::Result<()> {
-    // The index by nonce and the deadlines follow from the leases.
-    let Leases { by_id, by_nonce: _, next_id, deadlines: _ } = leases;
+    // The indexes and the deadlines follow from the leases.
+    let Leases { by_id, by_nonce: _, by_run: _, next_id, deadlines: _ } = leases;
     out.u64(*next_id)?;
     out.length(by_id.len())?;
     for (id, lease) in by_id {

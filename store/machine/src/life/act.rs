@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use holdfast_api::{
-    Among, Blob, Cause, EndInfo, Event, EventKind, LeaseId, Limits, LogTime, ProcessId, Refusal,
-    Revision,
+    Blob, Cause, EndInfo, Event, EventKind, LeaseId, Limits, LogTime, ProcessId, Refusal, Revision,
 };
 use imbl::OrdSet;
 
@@ -110,7 +109,7 @@ impl Act<'_> {
 
         for name in self.life.naming.get(&process).into_iter().flatten() {
             if let Some(round) = self.life.rounds.get_mut(name) {
-                round.live -= 1;
+                round.live -= u32::from(round.admits(process, incarnation));
             }
             self.dirty.insert(name.clone());
         }
@@ -132,8 +131,7 @@ impl Act<'_> {
         };
         if let Some(arrived) = round.arrivals.remove(&process) {
             let role = self.life.processes.get(&process).map(|record| record.role);
-            let is_set = matches!(round.terms.among, Among::Set(_));
-            round.counted -= u32::from(is_set || role == Some(holdfast_api::Role::Active));
+            round.counted -= u32::from(role.is_some_and(|role| round.counts(role)));
             self.life.payload_bytes -= arrived.payload.len() as u64;
             self.dirty.insert(name.clone());
         }
@@ -165,8 +163,7 @@ impl Act<'_> {
         loop {
             if std::mem::take(&mut self.membership_changed) {
                 let among_active = self.life.rounds.iter();
-                let among_active =
-                    among_active.filter(|(_, round)| round.terms.among == Among::Active);
+                let among_active = among_active.filter(|(_, round)| round.is_among_active());
                 self.dirty.extend(among_active.map(|(name, _)| name.clone()));
             }
             let Some(name) = self.dirty.pop_first() else {
@@ -180,13 +177,11 @@ impl Act<'_> {
     pub fn take_round(&mut self, name: &Blob) -> Option<super::Round> {
         self.set_timer(name, None);
         let round = self.life.rounds.remove(name)?;
-        if let Among::Set(set) = &round.terms.among {
-            for process in set {
-                if let Some(names) = self.life.naming.get_mut(process) {
-                    names.remove(name);
-                    if names.is_empty() {
-                        self.life.naming.remove(process);
-                    }
+        for process in round.named() {
+            if let Some(names) = self.life.naming.get_mut(&process) {
+                names.remove(name);
+                if names.is_empty() {
+                    self.life.naming.remove(&process);
                 }
             }
         }

@@ -44,8 +44,11 @@ impl Tally {
         let Round { terms, counted, .. } = round;
         let counted = *counted;
         let least = terms.members_min.max(1);
-        if let Among::Set(set) = &terms.among {
-            let live = if terms.require_all { set.len() as u32 } else { round.live };
+        if !round.is_among_active() {
+            let live = match &terms.among {
+                Among::Set(set) if terms.require_all => set.len() as u32,
+                Among::Set(_) | Among::Active => round.live,
+            };
             return Tally { counted, promotable: 0, live, needed: least, heirs: false };
         }
         let full = least.max(terms.world);
@@ -119,8 +122,12 @@ impl Act<'_> {
         let Some(round) = self.take_round(name) else {
             return;
         };
+        let is_among_active = round.is_among_active();
         let Round { generation, terms, arrivals, base, .. } = round;
-        let (promoted, mut left) = self.promote(&terms, &arrivals, tally.promotable, generation);
+        let (promoted, mut left) = match is_among_active {
+            true => self.promote(&arrivals, tally.promotable, generation),
+            false => (Members::default(), OrdMap::new()),
+        };
         if let Rule::Quorum { max, .. } = terms.rule {
             let fit = arrivals.iter().filter(|(process, _)| !left.contains_key(process));
             let surplus = fit.skip(max as usize).map(|(process, a)| (*process, a.clone()));
@@ -137,7 +144,7 @@ impl Act<'_> {
             .collect();
         let (same_as, members) = self.life.roster(generation, members);
         let conclusion = self.conclude(generation, &terms, base.as_deref(), &members, &payloads);
-        if terms.among == Among::Active && terms.rule == Rule::All {
+        if is_among_active && terms.rule == Rule::All {
             self.life.met = true;
             self.life.formed |= terms.world > 0;
             // A round without a last call does not tell how many are expected back.
@@ -162,7 +169,7 @@ impl Act<'_> {
         };
         self.hand_out(name, &members, &arrivals, CallState::Closed(generation));
         if terms.conclusion == Conclusion::Block {
-            self.life.blocks.insert(name.clone(), (generation, members.clone()));
+            self.life.open_block(name, generation, members.clone());
         }
         let payload_bytes = payloads.iter().map(|payload| payload.len() as u64).sum();
         let outcome = Outcome {
@@ -181,16 +188,12 @@ impl Act<'_> {
     /// up to so many. The others stay where they are.
     fn promote(
         &mut self,
-        terms: &Terms,
         arrivals: &OrdMap<ProcessId, Arrived>,
         mut promotable: u32,
         generation: u64,
     ) -> (Members, OrdMap<ProcessId, Arrived>) {
         let mut promoted = Vec::new();
         let mut left = OrdMap::new();
-        if terms.among != Among::Active {
-            return (Members::default(), left);
-        }
         for (process, arrived) in arrivals {
             let record = self.life.processes.get_mut(process).expect("who arrived is registered");
             if record.role == Role::Active {
@@ -214,7 +217,7 @@ impl Act<'_> {
             let names: Vec<Blob> = waits.map(|call| call.round.clone()).collect();
             for name in &names {
                 let round = self.life.rounds.get_mut(name);
-                if let Some(round) = round.filter(|round| round.terms.among == Among::Active) {
+                if let Some(round) = round.filter(|round| round.is_among_active()) {
                     round.count_one(self.time);
                 }
             }
@@ -236,17 +239,14 @@ impl Act<'_> {
         if left.is_empty() {
             return;
         }
-        let is_set = matches!(terms.among, Among::Set(_));
-        let is_active = |p: &ProcessId| {
-            self.life.processes.get(p).is_some_and(|record| record.role == Role::Active)
+        let mut round = self.gathering(terms, base);
+        let counts = |process: &ProcessId| {
+            let record = self.life.processes.get(process);
+            record.is_some_and(|record| round.counts(record.role))
         };
-        let counted = left.keys().filter(|process| is_set || is_active(process)).count();
-        self.open(name, terms);
-        if let Some(round) = self.life.rounds.get_mut(name) {
-            round.base = round.base.take().or(base);
-            round.arrivals = left;
-            round.counted = counted as u32;
-        }
+        round.counted = left.keys().filter(|process| counts(process)).count() as u32;
+        round.arrivals = left;
+        self.open(name, round);
         self.dirty.insert(name.clone());
     }
 
@@ -309,6 +309,15 @@ impl Act<'_> {
 }
 
 impl Life {
+    /// How many are alive of those that a round is among by name.
+    pub fn live_in(&self, round: &Round) -> u32 {
+        let alive = |process: &ProcessId| {
+            let record = self.processes.get(process).filter(|record| record.is_alive());
+            record.is_some_and(|record| round.admits(*process, record.incarnation))
+        };
+        round.named().filter(alive).count() as u32
+    }
+
     /// Who a round waits for: how many, and the first of them.
     pub fn missing_in(&self, round: &Round) -> (u32, Vec<Missing>) {
         let mut count = 0;
@@ -319,22 +328,21 @@ impl Life {
                 listed.push(self.missing(process));
             }
         };
-        match &round.terms.among {
-            Among::Set(set) => {
-                let alive = |p: &ProcessId| self.processes.get(p).is_some_and(|p| p.is_alive());
-                set.iter()
-                    .filter(|p| !round.arrivals.contains_key(p))
-                    .filter(|p| round.terms.require_all || alive(p))
-                    .for_each(|p| note(*p));
-            }
-            Among::Active => {
-                let absent = self.processes.iter().filter(|(process, record)| {
-                    record.is_alive()
-                        && record.role == Role::Active
-                        && !round.arrivals.contains_key(process)
-                });
-                absent.for_each(|(process, _)| note(*process));
-            }
+        if round.is_among_active() {
+            let absent = self.processes.iter().filter(|(process, record)| {
+                record.is_alive()
+                    && record.role == Role::Active
+                    && !round.arrivals.contains_key(process)
+            });
+            absent.for_each(|(process, _)| note(*process));
+        } else {
+            let waits_for = |process: &ProcessId| {
+                let record = self.processes.get(process).filter(|record| record.is_alive());
+                round.terms.require_all
+                    || record.is_some_and(|record| round.admits(*process, record.incarnation))
+            };
+            let absent = round.named().filter(|process| !round.arrivals.contains_key(process));
+            absent.filter(waits_for).for_each(note);
         }
         (count, listed)
     }

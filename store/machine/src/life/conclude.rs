@@ -129,8 +129,8 @@ impl Life {
             if let Some((place, present)) = members.find(process)
                 && present == incarnation
             {
-                let step = left_out.iter().find(|(left, _)| *left == place)?.1;
-                return Some(DroppedWhy::LeftOut { step });
+                let found = left_out.binary_search_by_key(&place, |(left, _)| *left).ok()?;
+                return Some(DroppedWhy::LeftOut { step: left_out[found].1 });
             }
             let record = self.processes.get(&process)?;
             if record.incarnation > incarnation {

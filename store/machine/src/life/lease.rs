@@ -7,7 +7,7 @@ use holdfast_api::{
     Cause, Command, Entry, Incarnation, LeaseCommand, LeaseId, LeaseOutcome, LogTime, Name, Nonce,
     Outcome, ProcessId, Refusal, Revision, Scope,
 };
-use imbl::OrdMap;
+use imbl::{OrdMap, OrdSet};
 
 use crate::applied::{Applied, Effect, RunKey};
 use crate::deadlines::{Deadlines, Use};
@@ -20,6 +20,8 @@ pub(crate) struct Leases {
     pub by_id: OrdMap<LeaseId, Lease>,
     /// Makes granting retryable.
     pub by_nonce: OrdMap<Nonce, LeaseId>,
+    /// Those of each run.
+    pub by_run: OrdSet<(RunKey, LeaseId)>,
     /// The next lease's id; ids are never used again.
     pub next_id: LeaseId,
     pub deadlines: Deadlines,
@@ -60,6 +62,7 @@ impl Leases {
         Leases {
             by_id: OrdMap::new(),
             by_nonce: OrdMap::new(),
+            by_run: OrdSet::new(),
             next_id,
             deadlines: Deadlines::default(),
         }
@@ -68,6 +71,7 @@ impl Leases {
     /// Puts a lease in under its id, with all that follows from it.
     pub fn insert(&mut self, id: LeaseId, lease: Lease, leader_since: LogTime) {
         self.by_nonce.insert(lease.nonce, id);
+        self.by_run.insert((lease.run.clone(), id));
         self.deadlines.insert(id, lease.usage, leader_since);
         self.by_id.insert(id, lease);
     }
@@ -75,6 +79,7 @@ impl Leases {
     pub fn remove(&mut self, id: LeaseId, leader_since: LogTime) -> Option<Lease> {
         let lease = self.by_id.remove(&id)?;
         self.by_nonce.remove(&lease.nonce);
+        self.by_run.remove(&(lease.run.clone(), id));
         self.deadlines.remove(id, lease.usage, leader_since);
         Some(lease)
     }
@@ -130,8 +135,8 @@ impl Leases {
 
     /// The leases of a run.
     pub fn of_run(&self, run: &RunKey) -> impl Iterator<Item = LeaseId> + '_ {
-        let run = run.clone();
-        self.by_id.iter().filter(move |(_, lease)| lease.run == run).map(|(id, _)| *id)
+        let all = (run.clone(), 0)..=(run.clone(), LeaseId::MAX);
+        self.by_run.range(all).map(|(_, id)| *id)
     }
 
     /// When a run ends whose last agent has left; none of one that goes on. Its

@@ -8,8 +8,8 @@ use holdfast_api::{
 };
 use imbl::OrdMap;
 
-use super::Process;
 use super::act::Act;
+use super::{Life, Process};
 use crate::applied::{Applied, RunKey};
 use crate::cluster::LIFE_LEVEL;
 use crate::machine::Machine;
@@ -189,7 +189,7 @@ impl Act<'_> {
         self.leases.attach(wanted.lease, process, incarnation);
         for name in self.life.naming.get(&process).into_iter().flatten() {
             if let Some(round) = self.life.rounds.get_mut(name) {
-                round.live += 1;
+                round.live += u32::from(round.admits(process, incarnation));
             }
             self.dirty.insert(name.clone());
         }
@@ -228,19 +228,7 @@ impl Act<'_> {
         process: ProcessId,
         incarnation: Incarnation,
     ) -> Result<&Process, Refusal> {
-        let not_found = Refusal::ProcessNotFound { process, incarnation };
-        let record = self.life.processes.get(&process).ok_or(not_found.clone())?;
-        if incarnation > record.incarnation || incarnation == 0 {
-            return Err(not_found);
-        }
-        let fenced = |at, cause| Err(Refusal::ProcessFenced { process, incarnation, at, cause });
-        if incarnation < record.incarnation {
-            return fenced(record.since, Cause::Superseded { by: record.incarnation });
-        }
-        match &record.end {
-            Some(end) => fenced(end.at, end.cause.clone()),
-            None => Ok(record),
-        }
+        self.life.living(process, incarnation)
     }
 
     /// The record of a life that goes on, for the agent that holds it.
@@ -255,5 +243,28 @@ impl Act<'_> {
             return Err(Refusal::NotAttached { process, lease });
         }
         Ok(record)
+    }
+}
+
+impl Life {
+    /// The record of a life that goes on.
+    pub fn living(
+        &self,
+        process: ProcessId,
+        incarnation: Incarnation,
+    ) -> Result<&Process, Refusal> {
+        let not_found = Refusal::ProcessNotFound { process, incarnation };
+        let record = self.processes.get(&process).ok_or(not_found.clone())?;
+        if incarnation > record.incarnation || incarnation == 0 {
+            return Err(not_found);
+        }
+        let fenced = |at, cause| Err(Refusal::ProcessFenced { process, incarnation, at, cause });
+        if incarnation < record.incarnation {
+            return fenced(record.since, Cause::Superseded { by: record.incarnation });
+        }
+        match &record.end {
+            Some(end) => fenced(end.at, end.cause.clone()),
+            None => Ok(record),
+        }
     }
 }

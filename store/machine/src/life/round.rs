@@ -4,6 +4,7 @@
 //! A round knows its scope, its arrivals, its rule and its deadline. What is
 //! made of a closed one is not its business: see `conclusion`.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use holdfast_api::{
@@ -92,22 +93,19 @@ impl Act<'_> {
         let processes_max = limits.life.processes_per_run_max;
         size::within("processes_per_run_max", arrivals.len() as u64, processes_max)?;
         check(terms, processes_max)?;
-        let mut shared = None;
+        let mut asked = Asked { terms, shared: None, base: self.base_of(terms) };
         let answers = arrivals.iter().map(|arrival| {
-            let answer = self.arrive(lease, name, terms, &mut shared, arrival);
+            let answer = self.arrive(lease, name, &mut asked, arrival);
             answer.unwrap_or_else(ArrivalAnswer::Refused)
         });
         Ok(RoundOutcome::Arrived(answers.collect()))
     }
 
-    /// `shared` is the copy of the terms that a generation opened by this
-    /// command keeps.
     fn arrive(
         &mut self,
         lease: LeaseId,
         name: &Blob,
-        terms: &Terms,
-        shared: &mut Option<Arc<Terms>>,
+        asked: &mut Asked<'_>,
         arrival: &Arrival,
     ) -> Result<ArrivalAnswer, Refusal> {
         let Arrival { process, incarnation, call, ack, ref payload } = *arrival;
@@ -120,17 +118,22 @@ impl Act<'_> {
         if let Some(known) = record.calls.get(&call) {
             return self.repeated(name, arrival, known);
         }
-        let counts = matches!(terms.among, Among::Set(_)) || record.role == Role::Active;
+        let (terms, role) = (asked.terms, record.role);
         self.check_room(record.calls.len() as u64, payload)?;
         // The acknowledgement may have taken the last arrival of a generation.
         if self.life.rounds.get(name).is_some_and(|round| round.arrivals.is_empty()) {
             self.take_round(name);
         }
+        let among = |round: &Round| match round.admits(process, incarnation) {
+            true => Ok(()),
+            false => Err(Refusal::NotAmong { round: name.clone(), process }),
+        };
         match self.life.rounds.get(name) {
             Some(round) => {
                 let differing = difference(&round.terms, terms);
                 // Standbys wait on whatever terms the active processes choose.
-                let chooses = counts && round.counted == 0 && terms.among == round.terms.among;
+                let chooses = round.is_among_active() && round.counted == 0 && role == Role::Active;
+                let chooses = chooses && asked.is_among_active();
                 if let Some(what) = differing.filter(|_| !chooses) {
                     let (round, what) = (name.clone(), what.to_owned());
                     return Err(Refusal::TermsMismatch { round, what });
@@ -139,29 +142,28 @@ impl Act<'_> {
                     let (round, call) = (name.clone(), waiting.call);
                     return Err(Refusal::AlreadyWaiting { process, round, call });
                 }
-                among(terms, name, process)?;
-                if differing.is_some() {
-                    self.check_room_for_round(terms, name)?;
-                    let shared = shared.get_or_insert_with(|| Arc::new(terms.clone()));
-                    self.choose(name, shared.clone());
+                among(round)?;
+                let other = differing.map(|_| asked.share());
+                if let Some((terms, round)) = other.zip(self.life.rounds.get_mut(name)) {
+                    round.terms = terms;
                 }
             }
             None => {
-                among(terms, name, process)?;
-                self.check_room_for_round(terms, name)?;
-                let shared = shared.get_or_insert_with(|| Arc::new(terms.clone()));
-                self.open(name, shared.clone());
+                self.check_room_for_round(asked)?;
+                let round = self.gathering(asked.share(), asked.base.clone());
+                among(&round)?;
+                self.open(name, round);
             }
         }
-        let generation = self.put_in(name, arrival, counts);
+        let generation = self.put_in(name, arrival, role);
         Ok(ArrivalAnswer::Waiting { generation })
     }
 
-    fn put_in(&mut self, name: &Blob, arrival: &Arrival, counts: bool) -> u64 {
+    fn put_in(&mut self, name: &Blob, arrival: &Arrival, role: Role) -> u64 {
         let process = arrival.process;
         let round = self.life.rounds.get_mut(name).expect("found or opened above");
         round.arrivals.insert(process, Arrived::new(arrival));
-        if counts {
+        if round.counts(role) {
             round.count_one(self.time);
         }
         let generation = round.generation;
@@ -174,39 +176,31 @@ impl Act<'_> {
         generation
     }
 
-    /// The first arrival opens a generation.
-    pub fn open(&mut self, name: &Blob, terms: Arc<Terms>) {
-        let mut live = 0;
-        if let Among::Set(set) = &terms.among {
-            for process in set {
-                let alive = self.life.processes.get(process).is_some_and(|p| p.is_alive());
-                live += u32::from(alive);
-                self.life.naming.entry(*process).or_default().insert(name.clone());
-            }
-        }
-        let base = self.base_of(&terms);
-        let round = Round {
-            generation: self.job.next_generation(),
+    /// A round in which nobody is yet.
+    pub fn gathering(&self, terms: Arc<Terms>, base: Option<Arc<Members>>) -> Round {
+        let mut round = Round {
+            generation: 0,
             terms,
             base,
             opened_at: self.time,
             arrivals: OrdMap::new(),
             counted: 0,
-            live,
+            live: 0,
             enough_since: None,
             reached: 0,
             timer: None,
         };
-        self.life.rounds.insert(name.clone(), round);
+        round.live = self.life.live_in(&round);
+        round
     }
 
-    /// Other terms for a generation in which nobody counts yet.
-    fn choose(&mut self, name: &Blob, terms: Arc<Terms>) {
-        let base = self.base_of(&terms);
-        if let Some(round) = self.life.rounds.get_mut(name) {
-            round.terms = terms;
-            round.base = base;
+    /// The first arrival opens a generation.
+    pub fn open(&mut self, name: &Blob, mut round: Round) {
+        round.generation = self.job.next_generation();
+        for process in round.named() {
+            self.life.naming.entry(process).or_default().insert(name.clone());
         }
+        self.life.rounds.insert(name.clone(), round);
     }
 
     /// The members of the generation that a vote names.
@@ -266,17 +260,14 @@ impl Act<'_> {
         Ok(())
     }
 
-    fn check_room_for_round(&self, terms: &Terms, name: &Blob) -> Result<(), Refusal> {
+    fn check_room_for_round(&self, asked: &Asked<'_>) -> Result<(), Refusal> {
         let max = self.limits.life.rounds_per_run_max;
-        let new_block =
-            terms.conclusion == Conclusion::Block && !self.life.blocks.contains_key(name);
-        if let Conclusion::Vote { base: Some(generation), .. } = terms.conclusion
-            && self.life.members_of(generation).is_none()
+        if let Conclusion::Vote { base: Some(generation), .. } = asked.terms.conclusion
+            && asked.base.is_none()
         {
             return Err(Refusal::GenerationUnknown { generation });
         }
-        let too_many_blocks = new_block && self.life.blocks.len() as u64 >= max;
-        if self.life.rounds.len() as u64 >= max || too_many_blocks {
+        if self.life.rounds.len() as u64 >= max {
             return Err(self.full("rounds_per_run_max", max));
         }
         Ok(())
@@ -288,11 +279,17 @@ impl Act<'_> {
     }
 
     fn withdraw_all(&mut self, lease: LeaseId, calls: &[CallId]) -> Result<RoundOutcome, Refusal> {
+        self.check_number(calls)?;
+        let calls_max = self.limits.life.calls_per_process_max;
+        let mut new: BTreeMap<ProcessId, BTreeSet<u64>> = BTreeMap::new();
         for CallId { process, incarnation, call } in calls {
             let record = self.attached(lease, *process, *incarnation)?;
-            let is_new = *call >= record.ack && !record.calls.contains_key(call);
-            let calls_max = self.limits.life.calls_per_process_max;
-            if is_new && record.calls.len() as u64 >= calls_max {
+            if *call < record.ack || record.calls.contains_key(call) {
+                continue;
+            }
+            let of_process = new.entry(*process).or_default();
+            of_process.insert(*call);
+            if (record.calls.len() + of_process.len()) as u64 > calls_max {
                 return Err(self.full("calls_per_process_max", calls_max));
             }
         }
@@ -300,6 +297,11 @@ impl Act<'_> {
             self.withdraw(*process, *call);
         }
         Ok(RoundOutcome::Done)
+    }
+
+    fn check_number(&self, calls: &[CallId]) -> Result<(), Refusal> {
+        let max = self.limits.life.calls_per_command_max;
+        size::within("calls_per_command_max", calls.len() as u64, max)
     }
 
     /// A call that was decided stays what it is. One that has not arrived yet
@@ -329,6 +331,7 @@ impl Act<'_> {
         lease: LeaseId,
         calls: &[CallId],
     ) -> Result<RoundOutcome, Refusal> {
+        self.check_number(calls)?;
         for CallId { process, incarnation, .. } in calls {
             self.attached(lease, *process, *incarnation)?;
         }
@@ -370,14 +373,29 @@ impl Act<'_> {
     }
 }
 
-/// Whether a process may arrive at all.
-fn among(terms: &Terms, name: &Blob, process: ProcessId) -> Result<(), Refusal> {
-    match &terms.among {
-        Among::Set(set) if set.binary_search(&process).is_err() => {
-            Err(Refusal::NotAmong { round: name.clone(), process })
-        }
-        _ => Ok(()),
+/// The terms on which processes arrive together.
+struct Asked<'c> {
+    terms: &'c Terms,
+    /// The copy that a generation keeps.
+    shared: Option<Arc<Terms>>,
+    /// The members of the generation that a vote names, as they were known
+    /// before anybody acknowledged it with this very command.
+    base: Option<Arc<Members>>,
+}
+
+impl Asked<'_> {
+    fn share(&mut self) -> Arc<Terms> {
+        self.shared.get_or_insert_with(|| Arc::new(self.terms.clone())).clone()
     }
+
+    fn is_among_active(&self) -> bool {
+        self.terms.among == Among::Active && !is_of_base(self.terms)
+    }
+}
+
+/// Whether it is a vote by the members of an earlier generation.
+fn is_of_base(terms: &Terms) -> bool {
+    matches!(terms.conclusion, Conclusion::Vote { base: Some(_), .. })
 }
 
 /// Terms that nobody could meet, or that would not mean anything.
@@ -415,10 +433,14 @@ fn check(terms: &Terms, processes_max: u64) -> Result<(), Refusal> {
         if deadline.after_ms == 0 {
             return invalid("a deadline lies at least 1 ms after the first arrival");
         }
-        let may_evict = terms.among == Among::Active && terms.rule == Rule::All;
+        let may_evict =
+            terms.among == Among::Active && terms.rule == Rule::All && !is_of_base(terms);
         if deadline.then == AtDeadline::Evict && !may_evict {
             return invalid("only a round among all active processes, with rule all, may evict");
         }
+    }
+    if is_of_base(terms) && (terms.world > 0 || terms.last_call_ms > 0) {
+        return invalid("a vote by an earlier generation has no declared world and no last call");
     }
     if terms.world > 0 && terms.members_min > terms.world {
         return invalid("members_min is above the declared world");

@@ -225,6 +225,7 @@ fn life_limits(few: u64, bytes: u64, many: u64) -> LifeLimits {
         rounds_per_run_max: few,
         round_name_bytes_max: few,
         calls_per_process_max: many,
+        calls_per_command_max: many,
         payload_bytes_max: bytes,
         run_payload_bytes_max: bytes,
         events_per_job_max: many,

@@ -1,0 +1,224 @@
+//! The terms of a round: who is waited for, when it closes, what is made of it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::process::ProcessId;
+use crate::round::Generation;
+
+/// What a round is: who is waited for, when it closes, what comes out.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default)]
+pub struct Terms {
+    /// Whose round it is.
+    #[serde(skip_serializing_if = "is_default")]
+    pub among: Among,
+    /// When it closes.
+    #[serde(skip_serializing_if = "is_default")]
+    pub rule: Rule,
+    /// The world as the job declares it: the first closing of the run waits
+    /// for so many, and standbys are promoted up to it. 0 = not declared.
+    #[serde(skip_serializing_if = "is_default")]
+    pub world: u32,
+    /// It never closes with fewer members; 0 counts as 1.
+    #[serde(skip_serializing_if = "is_default")]
+    pub members_min: u32,
+    /// After a member was lost, how long a closing waits for it to come back,
+    /// in milliseconds of log time, before it goes on without, or with a
+    /// standby in its place.
+    #[serde(skip_serializing_if = "is_default")]
+    pub last_call_ms: u64,
+    /// Members of a set that are dead, or were never there, block it, too.
+    #[serde(skip_serializing_if = "is_default")]
+    pub require_all: bool,
+    /// When patience ends, and how; none = never. With all there who are
+    /// needed it closes then: a deadline cuts last calls and settling short.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Deadline>,
+    /// What is made of the closed round.
+    #[serde(skip_serializing_if = "is_default")]
+    pub conclusion: Conclusion,
+}
+
+/// Whose round it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Among {
+    /// All active processes of the run; standbys may wait.
+    #[default]
+    Active,
+    /// Exactly these, in growing order, whatever their roles.
+    Set(Vec<ProcessId>),
+}
+
+/// When a round closes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Rule {
+    /// When every live process that it is among has arrived.
+    #[default]
+    All,
+    /// At `max` arrivals, or `settle_ms` of log time after `min`. Who is not
+    /// there is left out of this generation, and stays alive.
+    Quorum {
+        /// Enough to go on with.
+        min: u32,
+        /// As many as can take part.
+        max: u32,
+        /// How long to wait for more than `min`, in milliseconds.
+        #[serde(default)]
+        settle_ms: u64,
+    },
+}
+
+/// The end of a round's patience.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Deadline {
+    /// Log time after the first arrival that counts, in milliseconds, from 1.
+    /// A standby does not count: it waits as long as it takes.
+    pub after_ms: u64,
+    /// What happens then.
+    #[serde(default)]
+    pub then: AtDeadline,
+}
+
+/// What happens at a deadline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum AtDeadline {
+    /// All waiting calls fail, and are told who was missing.
+    #[default]
+    Fail,
+    /// If more than half of the live active processes, and at least the
+    /// minimum, are there, the others are ended and the round closes; else it
+    /// fails. Only in rounds among all active processes.
+    Evict,
+}
+
+/// What is made of a closed round: a pure function of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Conclusion {
+    /// Who was there: `live_processes`, a barrier.
+    #[default]
+    Roll,
+    /// The next iteration of the job, with ranks.
+    Advance {
+        /// How ranks are given, step by step; none = in order of the processes.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        assignment: Vec<AssignmentStep>,
+        /// With fewer ranks than this nobody takes part; 0 counts as 1.
+        #[serde(default, skip_serializing_if = "is_default")]
+        active_min: u32,
+        /// Most advances of one run before it is told to stop; 0 = no limit.
+        #[serde(default, skip_serializing_if = "is_default")]
+        restarts_max: u32,
+    },
+    /// A vote over the payloads.
+    Vote {
+        /// How votes are counted.
+        rule: VoteRule,
+        /// Whose votes are needed: the members of this generation, and nobody
+        /// else votes; it closes when those who live have. None = of whoever
+        /// the round is among.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        base: Option<Generation>,
+    },
+    /// Closes an atomic block and opens the next. Payloads: `none` (no block
+    /// before), `succeeded:G` or `failed:G`, G being the generation that opened
+    /// the block.
+    Block,
+}
+
+/// How votes are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum VoteRule {
+    /// Every member of the base votes `yes`; any other payload is a no.
+    And,
+    /// Every member of the base votes the same value, which may be empty.
+    Unanimous,
+    /// The first byte of a payload is its priority, the rest its value: the
+    /// lowest priority wins, then most votes, then the least value in byte
+    /// order. An empty payload abstains; one vote is enough.
+    Plurality,
+}
+
+/// One step of giving ranks, after NVRx's rank assignments. Each works on the
+/// result of the one before; the first one on the ranks of the latest
+/// iteration, behind which those without one stand in order of their processes.
+/// Gaps that the last step leaves are closed: a world has the ranks 0 to its
+/// size.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum AssignmentStep {
+    /// Everybody keeps its order; gaps are closed.
+    Shift,
+    /// Gaps are filled with the highest ranks; everybody else keeps its rank.
+    FillGaps,
+    /// Leaves out whole groups of processes with one value of a label, unless
+    /// their number suits. Those without the label are a group.
+    FilterGrouped {
+        /// The label.
+        label: String,
+        /// Fewest of a group.
+        min: u32,
+        /// Most of a group; 0 = no limit.
+        #[serde(default)]
+        max: u32,
+    },
+    /// Leaves out the highest ranks above this number.
+    MaxActive {
+        /// Most ranks.
+        max: u32,
+    },
+    /// Leaves out the highest ranks until the number is divisible.
+    DivisibleBy {
+        /// The divisor, from 1.
+        divisor: u32,
+    },
+    /// Ranks by a tree of domains with reserves. Too small domains are left
+    /// out; then each rank that was lost goes to a reserve, or to the highest
+    /// rank of its domain, or is closed by shifting; then whoever has no rank
+    /// gets one, as far as the limits allow. Must be the first step.
+    Tree {
+        /// From the root (everybody) to the innermost domains; at least the root.
+        layers: Vec<TreeLayer>,
+    },
+}
+
+/// One layer of a [`AssignmentStep::Tree`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TreeLayer {
+    /// The label that tells the domain within the one around it; none = all of
+    /// that are one domain, as at the root. So are those without the label.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// A domain with fewer processes is left out as a whole.
+    #[serde(default)]
+    pub ranks_min: u32,
+    /// With so many ranks a domain gets no more; 0 = no limit. Only who stands
+    /// in for one that was lost elsewhere can bring it above, but not the root.
+    #[serde(default)]
+    pub ranks_max: u32,
+    /// Those without a rank stand in for lost ones of the domain: of the
+    /// innermost first, and outwards as far as all layers say so.
+    #[serde(default)]
+    pub reserve: bool,
+    /// Lost ranks are filled with the highest of the domain: of the outermost
+    /// up to which all layers say so.
+    #[serde(default)]
+    pub backfill: bool,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
