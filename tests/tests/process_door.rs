@@ -12,7 +12,9 @@ use holdfast_client::{Client, Deadline};
 use holdfast_tests::cluster::job;
 use holdfast_tests::command::{Command as Launched, process_at};
 use holdfast_tests::link::{Heard, Over};
-use holdfast_tests::{Agent, Cluster, RawLink, Script, binaries, eventually, patiently, soon};
+use holdfast_tests::{
+    Agent, Cluster, Ended, RawLink, Script, binaries, eventually, patiently, soon,
+};
 use holdfast_trainer_shim::{Host, HostOptions, Join, Process};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -125,6 +127,32 @@ async fn a_process_and_the_leader_are_killed_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn deaths_that_wait_for_the_store_are_told_in_one_command() {
+    let mut cluster = Cluster::start(1).await;
+    let mut agent = Agent::start_with(&mut cluster, "train", &["--lease-ttl", "20s"]).await;
+    let control = agent.control().await;
+    let mut all = trainers(&mut cluster, &control, 0..4).await;
+    wait_in(&cluster, "r", &mut all[..1]).await;
+    cluster.pause(1);
+    // The first is under way when the others die.
+    for (process, script) in all.iter_mut().enumerate().skip(1) {
+        script.kill();
+        agent.process.says(&format!("processes {process} (")).await;
+    }
+    cluster.resume(1);
+    assert_eq!(all[0].says("rolled r ").await, "0");
+    let events = cluster.cli_ok(&["-o", "json", "--job", "train", "events"]).await;
+    let ends = events.lines().filter_map(|line| {
+        let event: Value = serde_json::from_str(line).expect("JSON, line by line");
+        let process = event["what"]["ended"]["process"].as_u64()?;
+        Some((process, event["revision"].as_u64()?))
+    });
+    let ends: std::collections::BTreeMap<u64, u64> = ends.collect();
+    assert_eq!(ends.len(), 3, "{events}");
+    assert_eq!(ends[&2], ends[&3], "{ends:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_leaves_has_left_and_an_agent_that_ends_says_so() {
     let mut cluster = Cluster::start(1).await;
     let mut agent = Agent::start_with(&mut cluster, "train", &["--lease-ttl", "20s"]).await;
@@ -231,6 +259,30 @@ async fn an_agent_that_is_killed_is_heard_of_and_its_successor_takes_the_process
         assert_eq!(script.says("rolled s ").await, "0,1,9");
     }
     command.end(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_named_control_socket_has_one_agent_which_drains_to_the_last_program() {
+    let mut cluster = Cluster::start(1).await;
+    let path = cluster.folder().join("control.sock");
+    let named = path.display().to_string();
+    let mut agent = Agent::start_with(&mut cluster, "train", &["--control", &named]).await;
+    assert_eq!(agent.control().await, path);
+    let mut second = binaries::command("holdfast-agent");
+    second.args(["serve", "--store", &cluster.list(), "--job", "other", "--control", &named]);
+    second.args(["--tcpstore", &format!("127.0.0.1:{}", cluster.port())]);
+    Ended::of(second).await.failed(125, &["another agent serves at", "control.sock"]);
+    let mut last = trainer(&mut cluster, &path, 0).await;
+    agent.process.signal(Signal::SIGUSR1);
+    agent.process.says("draining").await;
+    let refused = start(&mut cluster, &path, 1, &[]).says("refused unavailable ").await;
+    assert!(refused.contains("it drains"), "{refused}");
+    last.order("roll r").await;
+    assert_eq!(last.says("rolled r ").await, "0");
+    last.order("leave").await;
+    last.says("left").await;
+    assert!(agent.process.ended().await.success());
+    assert_eq!(end_of(&cluster, 0).await, "left");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use holdfast_tests::{Cluster, Script, binaries, eventually, python};
+use holdfast_tests::{Agent, Cluster, Script, binaries, eventually, python};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -168,6 +169,53 @@ async fn survivors_of_rank_0_and_the_leader_go_on_and_take_it_back() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_killed_under_an_agent_is_missed_at_once() {
+    let Some(python) = wheel_python() else { return };
+    let mut cluster = Cluster::start(3).await;
+    let mut agent = Agent::start_with(&mut cluster, "train", &["--lease-ttl", "20s"]).await;
+    let control = agent.control().await;
+    let mut ranks = Vec::new();
+    for rank in ["0", "1", "2", "3"] {
+        let mut command = binaries::without_settings(&python);
+        command.arg("-u").arg(python::script("job_loop.py")).args([rank, "4", "20"]);
+        command.env("HOLDFAST_CONTROL", &control);
+        let script = Script::start_command(&mut cluster, &format!("rank-{rank}"), command);
+        ranks.push((script, Told::default()));
+    }
+    for (script, told) in &mut ranks {
+        assert_eq!(told.next(script).await.world_size, 4);
+    }
+    let (mut killed, _) = ranks.remove(0);
+    let began = Instant::now();
+    killed.kill();
+    for (script, told) in &mut ranks {
+        told.until(script, |next| next.world_size == 3).await;
+    }
+    let took = began.elapsed();
+    println!("MEASURED killed Python process: {took:?}");
+    assert!(took < Duration::from_secs(5), "{took:?} is as long as the lease");
+    for (script, _) in &mut ranks {
+        script.order("leave").await;
+    }
+    for (script, _) in ranks {
+        script.succeeds().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_tells_its_agent_how_it_is_doing() {
+    let Some(python) = wheel_python() else { return };
+    let mut cluster = Cluster::start(1).await;
+    let mut agent = Agent::start(&mut cluster, "train").await;
+    let control = agent.control().await;
+    let mut command = binaries::without_settings(&python);
+    command.arg("-u").arg(python::script("job_ladder.py")).env("HOLDFAST_CONTROL", &control);
+    let mut script = Script::start_command(&mut cluster, "ladder", command);
+    script.says("all good").await;
+    script.succeeds().await;
+}
+
 /// What becomes of ranks: each as it was launched, with its place and the size
 /// of the world when the wrapped function runs again.
 type Places<'a> = &'a [(&'a str, &'a str)];
@@ -255,7 +303,13 @@ async fn nvrx_kills_ranks_that_cannot_be_interrupted() {
 }
 
 /// A torchrun of its own host: its agent cannot meet those of the others.
-fn torchrun(cluster: &mut Cluster, python: &Path, node: &str, nodes: &str, slowness: &str) -> Script {
+fn torchrun(
+    cluster: &mut Cluster,
+    python: &Path,
+    node: &str,
+    nodes: &str,
+    slowness: &str,
+) -> Script {
     let home = cluster.folder().join(format!("host-{node}"));
     let checkpoints = cluster.folder().join("checkpoints");
     for folder in [&home, &checkpoints] {

@@ -13,20 +13,24 @@ use holdfast_api::{
 };
 use holdfast_client::{Client, Deadline};
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::error::Error;
 use crate::lease::{HostOptions, Lease, VALIDITY_POLL, nonce};
-use crate::link::{Connected, Ended, Link, Listening, Said, Wanted, Welcome};
+use crate::link::{Connected, Ended, Link, Listening, Said, Sign, Silence, Wanted, Welcome};
 use crate::pending::{Ending, Pending};
 use crate::process::Process;
 use crate::validity::{Validity, boot_time};
+use crate::vitals::{Hook, Ladder, Vitals};
 
 /// How often it is looked whether a former life has ended.
 const FORMER_LIFE_POLL: Duration = Duration::from_millis(100);
+
+/// Longest wait for what still runs when a host is closed.
+const CLOSE_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Most pieces of feeds that wait for the certainty that the lease holds.
 const FEEDS_MAX: usize = 4_096;
@@ -46,6 +50,11 @@ pub struct Join {
     /// that this one takes its place: after a kill it lasts as long as its
     /// lease. None = it is refused at once.
     pub patience: Option<Deadline>,
+    /// What the agent does when the process falls silent. Without an agent
+    /// nobody watches.
+    pub ladder: Ladder,
+    /// What is done when the agent says that it is silent.
+    pub on_silence: Option<Hook>,
 }
 
 /// What the processes of this program are attached to: a lease of its own, or
@@ -62,6 +71,10 @@ pub(crate) struct Shared {
     link: Link,
     /// Of the agent's lease; that of an own one is its own.
     validity: Option<Validity>,
+    /// The processes that the agent watches.
+    watched: Mutex<Vec<Arc<Vitals>>>,
+    /// Something has changed about one of them.
+    changed: Arc<Notify>,
     /// True once nothing is delivered any more.
     over: watch::Sender<bool>,
     stop: CancellationToken,
@@ -105,6 +118,7 @@ impl Host {
                 never = talking.run() => match never {},
             }
         });
+        host.spawn(host.clone().give_signs());
         Ok(host)
     }
 
@@ -115,6 +129,8 @@ impl Host {
             pending: Mutex::default(),
             link,
             validity,
+            watched: Mutex::default(),
+            changed: Arc::default(),
             over: watch::Sender::new(false),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -160,7 +176,7 @@ impl Host {
     /// is replaced: it must have ended, or belong to this host, unless
     /// `takeover` says otherwise.
     pub async fn join(&self, join: Join) -> Result<Process, Error> {
-        let Join { process, role, labels, takeover, patience } = join;
+        let Join { process, role, labels, takeover, patience, ladder, on_silence } = join;
         let nonce = nonce();
         let mut replaces: Incarnation = 0;
         let deadline = patience.unwrap_or(Deadline::never());
@@ -185,7 +201,11 @@ impl Host {
                     else {
                         return Err(unexpected("a registration"));
                     };
-                    return Ok(Process::new(self.clone(), process, incarnation, since));
+                    let changed = self.shared.changed.clone();
+                    let life = (process, incarnation);
+                    let vitals = Vitals::new(life, ladder, on_silence, changed);
+                    self.watch(vitals.clone());
+                    return Ok(Process::new(self.clone(), since, vitals));
                 }
                 Err(error) => error,
             };
@@ -201,6 +221,19 @@ impl Host {
                 _ => return Err(error),
             }
         }
+    }
+
+    /// Gives signs of this life from now on: the first before anything else that
+    /// it says.
+    fn watch(&self, vitals: Arc<Vitals>) {
+        {
+            let mut watched = self.shared.watched.lock();
+            // Of those before nobody holds a handle any more.
+            watched.retain(|known| Arc::strong_count(known) > 1);
+            watched.push(vitals);
+        }
+        self.give_sign();
+        self.shared.changed.notify_one();
     }
 
     /// Waits for the end of a life; false if it goes on at the deadline. Asks
@@ -262,7 +295,8 @@ impl Host {
         self.shared.stop.cancel();
         self.finish(Ending::Closed);
         self.shared.tasks.close();
-        self.shared.tasks.wait().await;
+        // A hook may hang in what it was to abort.
+        let _ = tokio::time::timeout(CLOSE_TIME_MAX, self.shared.tasks.wait()).await;
     }
 
     pub(crate) async fn propose(
@@ -316,6 +350,7 @@ impl Host {
             };
             match said {
                 Ok(Said::ValidUntil(until)) => validity.extend(until),
+                Ok(Said::Silent(silence)) => self.silent(silence),
                 Ok(Said::Feed(_)) if waiting.len() >= FEEDS_MAX => {
                     break Ended::Gone(format!(
                         "{FEEDS_MAX} outcomes came while its lease was not certain"
@@ -333,6 +368,43 @@ impl Host {
         tracing::warn!(lease, "{}", ending.error(None));
         agent.lose(&ending.error(None));
         self.finish(ending);
+    }
+
+    /// Tells the agent how the processes are doing: as often as they want, and
+    /// when something has changed.
+    async fn give_signs(self) {
+        loop {
+            let changed = self.shared.changed.notified();
+            match self.give_sign() {
+                Some(every) => drop(tokio::time::timeout(every, changed).await),
+                None => changed.await,
+            }
+        }
+    }
+
+    /// Tells the agent how the processes are doing; answers when to do so again.
+    fn give_sign(&self) -> Option<Duration> {
+        let Link::Agent(agent) = &self.shared.link else { return None };
+        let watched = self.shared.watched.lock();
+        let now = Instant::now();
+        let signs: Vec<Sign> = watched.iter().map(|one| one.sign(now)).collect();
+        if !signs.is_empty()
+            && let Err(error) = agent.tell(signs)
+        {
+            tracing::warn!(%error, "the agent is not told how the processes are doing");
+        }
+        watched.iter().map(|one| one.heartbeat()).min()
+    }
+
+    /// The agent says that a process is silent.
+    fn silent(&self, silence: Silence) {
+        let Silence { process, incarnation, silent_ms, .. } = silence;
+        tracing::warn!(process, incarnation, "no progress for {silent_ms} ms, says the agent");
+        let watched = self.shared.watched.lock();
+        let found = watched.iter().find(|one| one.life() == (process, incarnation));
+        if let Some(hook) = found.and_then(|vitals| vitals.hook().cloned()) {
+            self.shared.tasks.spawn_blocking(move || hook.call(silence));
+        }
     }
 
     async fn certainly_valid(&self) {

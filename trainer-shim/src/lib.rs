@@ -41,6 +41,7 @@
 //! | [`fence`] | proof that a life is alive, and files that only the living replace |
 //! | `pending` | pure: calls that wait, and what the feed says of them |
 //! | [`rosters`] | pure: memberships that need not be told again |
+//! | [`vitals`] | how a process is doing, for the agent that watches it |
 //! | `validity` | pure: how long the lease certainly holds |
 //! | [`error`] | why a verb failed |
 //!
@@ -68,13 +69,15 @@ pub mod process;
 pub mod rosters;
 mod validity;
 pub mod verbs;
+pub mod vitals;
 
 pub use error::Error;
 pub use holdfast_api::Fence;
 pub use host::{Host, Join};
 pub use lease::{HostOptions, Lease};
-pub use link::{CONTROL_VARIABLE, Wanted};
+pub use link::{CONTROL_VARIABLE, Silence, Wanted};
 pub use process::Process;
 pub use rosters::Rosters;
 pub use validity::boot_time;
 pub use verbs::{Advance, Atomic, Iteration, LiveProcesses, Verdict};
+pub use vitals::{Hook, Ladder, Section};

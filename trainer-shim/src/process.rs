@@ -17,6 +17,7 @@ use tokio::sync::oneshot::error::RecvError;
 
 use crate::error::Error;
 use crate::host::{Host, unexpected};
+use crate::vitals::{Kind, Section, Vitals};
 
 /// Where the outcome of a call comes from.
 type Reply = oneshot::Receiver<Result<Arc<Closed>, Error>>;
@@ -36,6 +37,7 @@ pub struct Process {
     incarnation: Incarnation,
     since: Revision,
     calls: Arc<Mutex<Calls>>,
+    vitals: Arc<Vitals>,
 }
 
 /// The numbers of its calls. The library counts them, never the user.
@@ -88,14 +90,10 @@ impl Drop for Waiting {
 }
 
 impl Process {
-    pub(crate) fn new(
-        host: Host,
-        process: ProcessId,
-        incarnation: Incarnation,
-        since: Revision,
-    ) -> Process {
-        let calls = Calls { next: 1, open: BTreeSet::new() };
-        Process { host, process, incarnation, since, calls: Arc::new(Mutex::new(calls)) }
+    pub(crate) fn new(host: Host, since: Revision, vitals: Arc<Vitals>) -> Process {
+        let (process, incarnation) = vitals.life();
+        let calls = Arc::new(Mutex::new(Calls { next: 1, open: BTreeSet::new() }));
+        Process { host, process, incarnation, since, calls, vitals }
     }
 
     /// Its number.
@@ -132,6 +130,7 @@ impl Process {
         deadline: Deadline,
     ) -> Result<Arc<Closed>, Error> {
         let round = round.into();
+        let _in_call = self.vitals.call(&round);
         let (call, ack) = self.calls.lock().begin();
         let (reply, decided) = oneshot::channel();
         let mut waiting = Waiting { process: self.clone(), call, answered: false };
@@ -202,6 +201,29 @@ impl Process {
             rounds.into_iter().find(|open| open.round == *round)?;
         let arrived = u32::try_from(arrived.len()).unwrap_or(u32::MAX);
         Some(RoundFailure { generation, arrived, missing_count, missing })
+    }
+
+    /// Says that the program gets on. From the first time on, the agent counts
+    /// silence from the last one, too.
+    pub fn ping(&self) {
+        self.vitals.ping();
+    }
+
+    /// Says how far the program has got: a number that grows, as a step. Only
+    /// growth counts, so that one which goes in circles is silent.
+    pub fn progress(&self, to: u64) {
+        self.vitals.progress(to);
+    }
+
+    /// A time in which the agent does not watch this process, at most so long.
+    pub fn paused(&self, most: Duration) -> Section {
+        self.vitals.section(Kind::Paused, most)
+    }
+
+    /// A time in which the agent does not end this process, at most so long: it
+    /// waits with that until the section is over.
+    pub fn critical(&self, most: Duration) -> Section {
+        self.vitals.section(Kind::Critical, most)
     }
 
     /// Leaves for good. Rounds no longer wait for it.

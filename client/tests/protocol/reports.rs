@@ -20,6 +20,7 @@ fn report(host: &str) -> AgentReport {
         clients_left_out: 0,
         waits: Vec::new(),
         waits_left_out: 0,
+        processes: Vec::new(),
     }
 }
 

@@ -5,9 +5,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::Blob;
 use crate::name::{Name, NodeId};
+use crate::process::{Incarnation, ProcessId};
 
 /// Most processes that one agent names.
 pub const CLIENTS_MAX: usize = 1_024;
+/// Most processes with the library that one agent names.
+pub const PROCESSES_MAX: usize = 256;
 /// Most waits that one agent names.
 pub const WAITS_MAX: usize = 1_024;
 /// Most keys of one wait that are named.
@@ -51,6 +54,57 @@ pub struct AgentReport {
     /// Waits beyond those that are named.
     #[serde(default)]
     pub waits_left_out: u64,
+    /// Processes that joined with the library, and how they are doing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub processes: Vec<AgentProcess>,
+}
+
+/// A process that joined with the library, as its agent sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AgentProcess {
+    /// The process.
+    pub process: ProcessId,
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// See [`AgentClient::pid`].
+    pub pid: Option<u32>,
+    /// The round of its latest call; empty if it has made none.
+    #[serde(default)]
+    pub last_call: String,
+    /// How long ago that call began.
+    #[serde(default)]
+    pub called_ms_ago: u64,
+    /// Whether it waits in that call.
+    #[serde(default)]
+    pub waiting: bool,
+    /// How far it has got; null = it does not tell.
+    #[serde(default)]
+    pub progress: Option<u64>,
+    /// For how long it has shown no progress.
+    #[serde(default)]
+    pub silent_ms: u64,
+    /// What its agent makes of that.
+    #[serde(default)]
+    pub health: Health,
+}
+
+/// What an agent makes of a process's silence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Health {
+    /// Nothing.
+    #[default]
+    Good,
+    /// It asked not to be watched for some time.
+    Paused,
+    /// It asked not to be ended for some time.
+    Critical,
+    /// It is beyond the soft limit, and was told.
+    Silent,
+    /// It is beyond the hard limit, and is being ended.
+    Ending,
 }
 
 /// A process that is connected to an agent; several whose process cannot be
@@ -149,6 +203,12 @@ impl AgentReport {
         for wait in &mut self.waits {
             wait.blocked_ms = wait.blocked_ms.saturating_add(by_ms);
         }
+        for process in &mut self.processes {
+            process.called_ms_ago = process.called_ms_ago.saturating_add(by_ms);
+            if matches!(process.health, Health::Silent | Health::Ending) {
+                process.silent_ms = process.silent_ms.saturating_add(by_ms);
+            }
+        }
         self
     }
 
@@ -157,6 +217,8 @@ impl AgentReport {
         const CLIENT_BYTES: usize = 64;
         const WAIT_BYTES: usize = 64;
         const KEY_BYTES: usize = 16;
+        const PROCESS_BYTES: usize = 96;
+        let process = |process: &AgentProcess| PROCESS_BYTES + process.last_call.len();
         let texts = [&self.id, &self.host, &self.version, &self.listens];
         let key = |key: &Blob| key.len() + KEY_BYTES;
         let wait = |wait: &AgentWait| WAIT_BYTES + wait.keys.iter().map(key).sum::<usize>();
@@ -166,5 +228,6 @@ impl AgentReport {
             + self.run.as_str().len()
             + self.clients.iter().map(client).sum::<usize>()
             + self.waits.iter().map(wait).sum::<usize>()
+            + self.processes.iter().map(process).sum::<usize>()
     }
 }

@@ -60,7 +60,9 @@ pub mod terms;
 pub mod token;
 pub mod watch;
 
-pub use agent::{AgentClient, AgentReport, AgentStatus, AgentWait, Agents, OtherWait};
+pub use agent::{
+    AgentClient, AgentProcess, AgentReport, AgentStatus, AgentWait, Agents, Health, OtherWait,
+};
 pub use blob::Blob;
 pub use closed::{Against, AgainstWhy, Closed, Concluded, Dropped, DroppedWhy, Stop};
 pub use command::{

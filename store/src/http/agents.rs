@@ -9,7 +9,7 @@ use axum::Json;
 use axum::extract::State;
 use futures::future::join_all;
 use holdfast_api::agent::{
-    CLIENTS_MAX, OTHER_WAITS_MAX, REPORT_BYTES_MAX, WAIT_KEYS_MAX, WAITS_MAX,
+    CLIENTS_MAX, OTHER_WAITS_MAX, PROCESSES_MAX, REPORT_BYTES_MAX, WAIT_KEYS_MAX, WAITS_MAX,
 };
 use holdfast_api::{
     AgentReport, AgentStatus, AgentWait, Agents, Condition, Name, NodeId, OtherWait, Scope, Until,
@@ -112,6 +112,7 @@ impl Place {
         let kept = &mut *self.reports.0.lock();
         kept.forget(self.id);
         let bounded = size <= REPORT_BYTES_MAX
+            && report.processes.len() <= PROCESSES_MAX
             && report.clients.len() <= CLIENTS_MAX
             && report.waits.len() <= WAITS_MAX;
         if !bounded || kept.bytes + size > KEPT_BYTES_MAX {
@@ -351,6 +352,7 @@ mod tests {
             clients_left_out: 0,
             waits: vec![wait; waits],
             waits_left_out: 0,
+            processes: Vec::new(),
         }
     }
 

@@ -4,8 +4,11 @@
 //! holdfast-test-trainer PROCESS            joins; then, line by line:
 //!     roll NAME    "rolled NAME MEMBERS", or "failed NAME CODE TEXT"
 //!     fence        "fence GENERATION", or "fence none"
+//!     ping, progress N, paused MS, critical MS, free
 //!     leave        "left", and ends
+//!              "silent MS" when the agent says so
 //! holdfast-test-trainer PROCESS --child    joins; a child holds its socket
+//! holdfast-test-trainer PROCESS --ladder SOFT,HARD,GRACE     in milliseconds
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -15,12 +18,15 @@ use std::time::Duration;
 use holdfast_api::{Command, Nonce, Outcome, ProcessCommand, ProcessOutcome, Role};
 use holdfast_client::Deadline;
 use holdfast_tests::link::{Heard, RawLink};
-use holdfast_trainer_shim::{CONTROL_VARIABLE, Host, Join, Process, Wanted};
+use holdfast_trainer_shim::{CONTROL_VARIABLE, Hook, Host, Join, Ladder, Process, Wanted};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 /// How long the agent may take, and a former life may last.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Well below the limits that tests set.
+const HEARTBEAT_MS: u64 = 100;
 
 /// How long a child outlives the program whose socket it holds.
 const CHILD_SECONDS: &str = "120";
@@ -29,21 +35,33 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     let process: u32 = arguments.next().and_then(|n| n.parse().ok()).expect("PROCESS");
     let control = PathBuf::from(std::env::var_os(CONTROL_VARIABLE).expect("HOLDFAST_CONTROL"));
-    if arguments.next().as_deref() == Some("--child") {
-        return with_child(&control, process);
+    let mut ladder = Ladder::default();
+    match arguments.next().as_deref() {
+        Some("--child") => return with_child(&control, process),
+        Some("--ladder") => {
+            let limits = arguments.next().expect("SOFT,HARD,GRACE");
+            let mut limits = limits.split(',').map(|ms| ms.parse::<u64>().expect("milliseconds"));
+            ladder.heartbeat_ms = HEARTBEAT_MS;
+            ladder.soft_ms = limits.next();
+            ladder.hard_ms = limits.next();
+            ladder.grace_ms = limits.next().expect("GRACE");
+        }
+        _ => {}
     }
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(1).enable_all().build().expect("a runtime");
-    runtime.block_on(obey(&control, process));
+    runtime.block_on(obey(&control, process, ladder));
 }
 
-async fn obey(control: &Path, process: u32) {
+async fn obey(control: &Path, process: u32, ladder: Ladder) {
     let host = match Host::attach(control, Wanted::default(), PATIENCE).await {
         Ok(host) => host,
         Err(error) => return println!("refused {} {error}", error.code()),
     };
     let patience = Some(Deadline::after(PATIENCE));
-    let join = Join { process: Some(process), patience, ..Join::default() };
+    let on_silence = Some(Hook::new(|silence| println!("silent {}", silence.silent_ms)));
+    let process = Some(process);
+    let join = Join { process, patience, ladder, on_silence, ..Join::default() };
     let process = host.join(join).await.expect("a registration");
     println!("joined {}", process.incarnation());
     let (give, mut orders) = mpsc::unbounded_channel();
@@ -51,7 +69,7 @@ async fn obey(control: &Path, process: u32) {
         let lines = std::io::stdin().lines();
         lines.map_while(Result::ok).try_for_each(|line| give.send(line))
     });
-    let mut rolls = JoinSet::new();
+    let (mut rolls, mut sections) = (JoinSet::new(), Vec::new());
     while let Some(order) = orders.recv().await {
         match order.split_once(' ').unwrap_or((&order, "")) {
             ("roll", name) => {
@@ -61,6 +79,11 @@ async fn obey(control: &Path, process: u32) {
                 Some(fence) => println!("fence {}", fence.generation),
                 None => println!("fence none"),
             },
+            ("ping", _) => process.ping(),
+            ("progress", to) => process.progress(to.parse().expect("a number")),
+            ("paused", ms) => sections.push(process.paused(milliseconds(ms))),
+            ("critical", ms) => sections.push(process.critical(milliseconds(ms))),
+            ("free", _) => sections.clear(),
             ("leave", _) => {
                 process.leave().await.expect("an end");
                 return println!("left");
@@ -68,6 +91,10 @@ async fn obey(control: &Path, process: u32) {
             _ => println!("what? {order}"),
         }
     }
+}
+
+fn milliseconds(text: &str) -> Duration {
+    Duration::from_millis(text.parse().expect("milliseconds"))
 }
 
 async fn roll(process: Process, name: String) {

@@ -180,6 +180,7 @@ impl Handle {
             clients_left_out: 0,
             waits: Vec::new(),
             waits_left_out: 0,
+            processes: Vec::new(),
         }
     }
 
@@ -349,6 +350,7 @@ async fn report(client: &Client, handle: &Handle) -> std::convert::Infallible {
         handle.door.roster().look_for_processes().await;
         let mut report = handle.introduction();
         handle.door.roster().fill(&mut report, Instant::now());
+        report.processes = handle.processes.report();
         // Of waits it is told again how long they last.
         let news = !report.waits.is_empty();
         if news || !told.as_ref().is_some_and(|told| roster::same(told, &report)) {

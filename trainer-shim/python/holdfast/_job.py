@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Literal, Optional, Union
@@ -71,6 +71,11 @@ class Job:
         host: Optional[str] = None,
         ttl: float = TTL_DEFAULT,
         timeout: float = PATIENCE_DEFAULT,
+        heartbeat: float = 1.0,
+        soft_timeout: Optional[float] = 60.0,
+        hard_timeout: Optional[float] = 90.0,
+        grace: float = 5.0,
+        on_silence: Optional[Callable[[float, Optional[float]], object]] = None,
     ) -> Job:
         """Joins a job with a new life of this process.
 
@@ -99,6 +104,14 @@ class Job:
         then a killed process of this number is still alive: joining waits for its end, at most
         ``timeout`` seconds, unless ``takeover`` says that it is to be replaced at once. ``open_run``: ``run`` is
         opened if it is not the job's open one, which ends that.
+
+        The agent watches the process; without an agent nobody does. The library sends a sign of life
+        each ``heartbeat`` seconds; a process that has called :meth:`ping` or :meth:`progress` is
+        silent since the last of these, if it does not wait in a call. After ``soft_timeout`` seconds of
+        silence that is reported, and ``on_silence(silent, ends_in)`` is called in a thread of its own,
+        with both in seconds: what it can do is abort what the program hangs in. After ``hard_timeout``
+        the process gets SIGCONT and SIGTERM, and ``grace`` seconds later SIGKILL. ``None`` is never. The
+        defaults are those of NVRx.
         """
         if role not in ("active", "standby"):
             raise Refused(f"role {role!r} is neither 'active' nor 'standby'", "invalid_request", False, "none")
@@ -125,6 +138,11 @@ class Job:
             "labels": dict(labels or {}),
             "takeover": takeover,
             "open_run": open_run,
+            "heartbeat": float(heartbeat),
+            "soft_timeout": None if soft_timeout is None else float(soft_timeout),
+            "hard_timeout": None if hard_timeout is None else float(hard_timeout),
+            "grace": float(grace),
+            "on_silence": on_silence,
         }
         terms = {
             "world": (world if world is not None else _number("WORLD_SIZE")) or 0,
@@ -283,6 +301,35 @@ class Job:
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(written)
+
+    def ping(self) -> None:
+        """Says that the program gets on. Cheap. From the first time on, the agent counts silence from
+        the last one; see :meth:`join`."""
+        self._native.ping()
+
+    def progress(self, step: int) -> None:
+        """Says how far the program has got. As :meth:`ping`, but only growth counts, so that a program
+        that goes in circles is silent; shown by ``holdfast why`` and ``holdfast processes``."""
+        self._native.progress(step)
+
+    @contextmanager
+    def paused(self, most: float) -> Iterator[None]:
+        """A block that takes its time, as a compilation: the agent does not count silence in it, for
+        at most so many seconds (an hour at the outside)."""
+        yield from self._in(self._native.paused(most))
+
+    @contextmanager
+    def critical(self, most: float) -> Iterator[None]:
+        """A block that must not be cut short, as the writing of a checkpoint: silence counts, but the
+        agent puts off ending the process, for at most so many seconds (ten minutes at the outside)."""
+        yield from self._in(self._native.critical(most))
+
+    @staticmethod
+    def _in(section: _holdfast.Section) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            section.end()
 
     @property
     def valid_for(self) -> Optional[float]:

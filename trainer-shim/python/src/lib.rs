@@ -33,5 +33,6 @@ pub mod values;
 #[pymodule]
 fn _holdfast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<process::NativeSection>()?;
     module.add_class::<process::NativeProcess>()
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use holdfast_api::name::default_name;
 use holdfast_api::{AssignmentStep, Blob, Cause, Name, Role, Scope, VoteRule};
 use holdfast_client::{Client, Deadline, Options, parse_endpoints};
-use holdfast_trainer_shim::{Advance, Error, Fence, Host, HostOptions, Join, Process, Wanted};
+use holdfast_trainer_shim::{
+    Advance, Error, Fence, Hook, Host, HostOptions, Join, Ladder, Process, Section, Wanted,
+};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tokio::runtime::Handle;
@@ -54,6 +56,23 @@ struct Joining {
     labels: BTreeMap<String, String>,
     takeover: bool,
     open_run: bool,
+    heartbeat: f64,
+    soft_timeout: Option<f64>,
+    hard_timeout: Option<f64>,
+    grace: f64,
+    on_silence: Option<Py<PyAny>>,
+}
+
+/// A stretch of time that ends when it is told to, or dropped.
+#[pyclass(frozen, name = "Section", module = "_holdfast")]
+pub struct NativeSection(parking_lot::Mutex<Option<Section>>);
+
+#[pymethods]
+impl NativeSection {
+    /// It is over. Twice is as good as once.
+    fn end(&self) {
+        drop(self.0.lock().take());
+    }
 }
 
 /// What an advance is told.
@@ -87,12 +106,24 @@ impl NativeProcess {
             // Without a name the job's open run is meant, whichever it is.
             open_run: wanted.open_run && run.is_some(),
         };
+        let limit = |timeout: Option<f64>| match timeout {
+            Some(timeout) => Ok::<_, PyErr>(Some(milliseconds(seconds(py, timeout)?))),
+            None => Ok(None),
+        };
+        let ladder = Ladder {
+            heartbeat_ms: milliseconds(seconds(py, wanted.heartbeat)?),
+            soft_ms: limit(wanted.soft_timeout)?,
+            hard_ms: limit(wanted.hard_timeout)?,
+            grace_ms: milliseconds(seconds(py, wanted.grace)?),
+        };
         let join = Join {
             process: wanted.process,
             role: if wanted.standby { Role::Standby } else { Role::Active },
             labels: wanted.labels,
             takeover: wanted.takeover,
             patience: None,
+            ladder,
+            on_silence: wanted.on_silence.map(hook),
         };
         let joined = match wanted.control {
             Some(control) => {
@@ -306,6 +337,30 @@ impl NativeProcess {
         })
     }
 
+    /// See [`Process::ping`].
+    fn ping(&self, py: Python<'_>) -> PyResult<()> {
+        self.held(py)?.process.ping();
+        Ok(())
+    }
+
+    /// See [`Process::progress`].
+    fn progress(&self, py: Python<'_>, to: u64) -> PyResult<()> {
+        self.held(py)?.process.progress(to);
+        Ok(())
+    }
+
+    /// See [`Process::paused`].
+    fn paused(&self, py: Python<'_>, most: f64) -> PyResult<NativeSection> {
+        let section = self.held(py)?.process.paused(seconds(py, most)?);
+        Ok(NativeSection(parking_lot::Mutex::new(Some(section))))
+    }
+
+    /// See [`Process::critical`].
+    fn critical(&self, py: Python<'_>, most: f64) -> PyResult<NativeSection> {
+        let section = self.held(py)?.process.critical(seconds(py, most)?);
+        Ok(NativeSection(parking_lot::Mutex::new(Some(section))))
+    }
+
     /// Leaves for good, and gives the lease back. Twice is as good as once.
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
         self.same_process(py)?;
@@ -398,6 +453,24 @@ async fn leave(Held { process, client }: Held) {
     if let Some(client) = client {
         client.close().await;
     }
+}
+
+/// Calls a function of Python's with the seconds of silence, and those until the
+/// end begins. What it raises is shown as of a finalizer: nobody waits for it.
+fn hook(call: Py<PyAny>) -> Hook {
+    Hook::new(move |silence| {
+        let seconds = |ms: u64| Duration::from_millis(ms).as_secs_f64();
+        let (silent, ends_in) = (seconds(silence.silent_ms), silence.ends_in_ms.map(seconds));
+        Python::attach(|py| {
+            if let Err(error) = call.call1(py, (silent, ends_in)) {
+                error.write_unraisable(py, Some(call.bind(py)));
+            }
+        });
+    })
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn seconds(py: Python<'_>, seconds: f64) -> PyResult<Duration> {

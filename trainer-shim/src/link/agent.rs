@@ -20,15 +20,18 @@ use super::frame::{self, FrameError, Frames};
 use super::is_trusted;
 use super::wire::{
     FROM_AGENT_BYTES_MAX, FROM_PROGRAM_BYTES_MAX, FromAgent, FromProgram, IN_FLIGHT_MAX,
-    LINE_BYTES_MAX, Over, Request, Response, Wanted, Welcome,
+    LINE_BYTES_MAX, Over, Request, Response, Sign, Silence, Wanted, Welcome,
 };
 use crate::error::Error;
 use crate::validity::boot_time;
 
+/// Most signs of life that wait to be sent: later ones tell the same and more.
+const SIGNS_MAX: usize = 4;
+
 /// What is asked of the agent, and what waits for its answer.
 #[derive(Debug)]
 pub(crate) struct Agent {
-    /// Never full: each open call puts one frame into it.
+    /// Has room for all calls that may be open: each puts one frame into it.
     outbox: mpsc::Sender<Vec<u8>>,
     room: Arc<Semaphore>,
     calls: Mutex<Calls>,
@@ -80,6 +83,7 @@ pub(crate) struct Talking {
 pub(crate) enum Said {
     Feed(Feed),
     ValidUntil(Duration),
+    Silent(Silence),
 }
 
 impl Connected {
@@ -97,7 +101,7 @@ impl Connected {
             Err(_) => return Err(failed(format!("it did not answer in {patience:?}"))),
         };
         let (reader, writer) = stream;
-        let (sender, outbox) = mpsc::channel(IN_FLIGHT_MAX);
+        let (sender, outbox) = mpsc::channel(IN_FLIGHT_MAX + SIGNS_MAX);
         let agent = Agent {
             outbox: sender,
             room: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
@@ -189,6 +193,16 @@ impl Agent {
         answer.ok_or_else(|| timeout(Effectiveness::Unknown))?.unwrap_or(Err(Error::Closed))
     }
 
+    /// Tells how the processes are doing; left out if the agent does not read.
+    pub fn tell(&self, signs: Vec<Sign>) -> Result<(), Error> {
+        let frame = encode(&FromProgram::Signs(signs))?;
+        if self.outbox.capacity() > IN_FLIGHT_MAX {
+            // One whose socket is broken is heard of elsewhere.
+            let _ = self.outbox.try_send(frame);
+        }
+        Ok(())
+    }
+
     fn answer(&self, seq: u64, answer: Result<Reply, Error>) {
         if let Some(open) = self.calls.lock().open.remove(&seq) {
             // Whoever asked may not want to know any more.
@@ -235,6 +249,7 @@ impl Listening {
                 Ok(FromAgent::ValidUntil { until_ms }) => {
                     return Ok(Said::ValidUntil(Duration::from_millis(until_ms)));
                 }
+                Ok(FromAgent::Silent(silence)) => return Ok(Said::Silent(silence)),
                 Ok(FromAgent::Over(Over::LeaseLost)) => return Err(Ended::LeaseLost),
                 Ok(FromAgent::Over(Over::Stopped)) => {
                     return Err(Ended::Gone("it was stopped".to_owned()));

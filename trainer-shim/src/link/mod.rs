@@ -29,7 +29,7 @@ pub(crate) use agent::{Agent, Connected, Ended, Listening, Said};
 pub use frame::{FrameError, Frames, decode, encode, frames};
 pub use wire::{
     CONTROL_VARIABLE, FROM_AGENT_BYTES_MAX, FROM_PROGRAM_BYTES_MAX, FromAgent, FromProgram,
-    IN_FLIGHT_MAX, LINE_BYTES_MAX, Over, Request, Response, Wanted, Welcome,
+    IN_FLIGHT_MAX, LINE_BYTES_MAX, Over, Request, Response, Sign, Silence, Wanted, Welcome,
 };
 
 /// Where commands go, and where feeds come from.

@@ -1,7 +1,11 @@
 //! What a program and the agent of its host say to each other.
 
-use holdfast_api::{Answer, Command, Feed, LeaseId, Name, Problem, Read, ReadAnswer, Scope};
+use holdfast_api::{
+    Answer, Command, Feed, Incarnation, LeaseId, Name, Problem, ProcessId, Read, ReadAnswer, Scope,
+};
 use serde::{Deserialize, Serialize};
+
+use crate::vitals::Ladder;
 
 /// The variable that names the agent's control socket.
 pub const CONTROL_VARIABLE: &str = "HOLDFAST_CONTROL";
@@ -89,6 +93,37 @@ pub enum FromProgram {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         within_ms: Option<u64>,
     },
+    /// Signs of life of this connection's processes. Not answered.
+    Signs(Vec<Sign>),
+}
+
+/// How one process is doing: its counters, of which the agent notices whether
+/// they grow.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sign {
+    /// The process.
+    pub process: ProcessId,
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// What happens when it falls silent.
+    pub ladder: Ladder,
+    /// How often it has pinged.
+    pub pings: u64,
+    /// Its progress; none = it does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<u64>,
+    /// How many calls it has made.
+    pub calls: u64,
+    /// The round of the latest.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub last_call: String,
+    /// It waits in a call.
+    pub waiting: bool,
+    /// For so long it is not to be watched, in milliseconds.
+    pub paused_ms: u64,
+    /// For so long it is not to be ended, in milliseconds.
+    pub critical_ms: u64,
 }
 
 /// A frame of the agent.
@@ -119,6 +154,8 @@ pub enum FromAgent {
     /// What was decided for processes of this connection, in the order of the
     /// log.
     Feed(Feed),
+    /// A process is silent, and will be ended if it stays so.
+    Silent(Silence),
     /// The lease was renewed.
     ValidUntil {
         /// See [`Welcome::valid_until_ms`].
@@ -126,6 +163,20 @@ pub enum FromAgent {
     },
     /// Nothing follows.
     Over(Over),
+}
+
+/// A process that shows no progress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Silence {
+    /// The process.
+    pub process: ProcessId,
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// For how long, in milliseconds.
+    pub silent_ms: u64,
+    /// In how long the agent begins to end it, in milliseconds; none = never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_in_ms: Option<u64>,
 }
 
 /// Why an agent ends a connection.

@@ -170,6 +170,7 @@ pub(crate) mod tests {
             clients_left_out: 0,
             waits: Vec::new(),
             waits_left_out: 0,
+            processes: Vec::new(),
         };
         AgentStatus { report, node: 2, told_ms_ago: 5 }
     }

@@ -17,6 +17,7 @@ pub(crate) mod processes;
 pub(crate) mod replace;
 pub(crate) mod rounds;
 pub(crate) mod run;
+mod signs;
 pub(crate) mod status;
 pub(crate) mod wait;
 pub(crate) mod waits;

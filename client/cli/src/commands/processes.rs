@@ -2,10 +2,13 @@
 
 use std::io;
 
-use holdfast_api::{ProcessId, ProcessInfo, Read, ReadOutcome, Revision, Role, Scope};
+use holdfast_api::{
+    AgentProcess, ProcessId, ProcessInfo, Read, ReadOutcome, Revision, Role, Scope,
+};
 use serde::Serialize;
 
-use super::{Context, talk_of_time, unexpected_answer};
+use super::signs::Signs;
+use super::{Context, agents, talk_of_time, unexpected_answer};
 use crate::exit::Failure;
 use crate::log_time::{LogNow, span};
 use crate::output::{Document, cell, shortened, write_rows};
@@ -23,7 +26,12 @@ pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
         Some(now) => now,
         None => LogNow::newest(moments(&processes)),
     };
-    context.emit(&Processes { processes, now, revision })?;
+    // A cluster that cannot tell of agents can still tell of processes.
+    let agents = agents::ask(context).await.unwrap_or_default();
+    let signs = Signs::of(&agents, &scope);
+    let watched = processes.iter().map(|one| signs.get(one.process, one.incarnation).cloned());
+    let watched = watched.collect();
+    context.emit(&Processes { processes, watched, now, revision })?;
     talk_of_time(context, now);
     Ok(())
 }
@@ -70,13 +78,15 @@ pub(super) fn moments(processes: &[ProcessInfo]) -> impl Iterator<Item = u64> + 
 #[derive(Debug, Serialize)]
 struct Processes {
     processes: Vec<ProcessInfo>,
+    /// What its agent tells of each, if it joined through one.
+    watched: Vec<Option<AgentProcess>>,
     #[serde(flatten)]
     now: LogNow,
     revision: Revision,
 }
 
 impl Processes {
-    fn row(&self, process: &ProcessInfo) -> [String; 8] {
+    fn row(&self, process: &ProcessInfo, watched: Option<&AgentProcess>) -> [String; 10] {
         let (state, since) = match &process.end {
             None => ("alive".to_owned(), process.since_ms),
             Some(end) => (end.cause.to_string(), end.at_ms),
@@ -95,15 +105,29 @@ impl Processes {
             cell(process.rank),
             span(self.now.since(since)),
             cell(Some(waits.join(" ")).filter(|waits| !waits.is_empty())),
+            cell(watched.map(|one| &one.last_call).filter(|call| !call.is_empty())),
+            cell(watched.and_then(|one| one.progress)),
         ]
     }
 }
 
 impl Document for Processes {
     fn write_table(&self, out: &mut Vec<u8>) -> io::Result<()> {
-        let header =
-            ["PROCESS", "INCARNATION", "ROLE", "STATE", "HOST", "RANK", "SINCE", "WAITS-IN"];
-        write_rows(out, Some(header), self.processes.iter().map(|process| self.row(process)))
+        let header = [
+            "PROCESS",
+            "INCARNATION",
+            "ROLE",
+            "STATE",
+            "HOST",
+            "RANK",
+            "SINCE",
+            "WAITS-IN",
+            "LAST-CALL",
+            "PROGRESS",
+        ];
+        let all = self.processes.iter().zip(&self.watched);
+        let rows = all.map(|(process, watched)| self.row(process, watched.as_ref()));
+        write_rows(out, Some(header), rows)
     }
 }
 
@@ -149,11 +173,23 @@ pub(crate) mod tests {
         let end = EndInfo { at: 9, at_ms: 61_000, cause: Cause::Signaled { signal: 9 } };
         let dead = ProcessInfo { end: Some(end), role: Role::Standby, ..process(1, "b") };
         let now = LogNow::newest([63_500]);
-        let table = Processes { processes: vec![waiting, dead], now, revision: 9 };
+        let watched = AgentProcess {
+            process: 0,
+            incarnation: 1,
+            pid: None,
+            last_call: "step".to_owned(),
+            called_ms_ago: 9,
+            waiting: false,
+            progress: Some(7),
+            silent_ms: 0,
+            health: Default::default(),
+        };
+        let watched = vec![Some(watched), None];
+        let table = Processes { processes: vec![waiting, dead], watched, now, revision: 9 };
         let text = String::from_utf8(render(&table, Output::Table).unwrap()).unwrap();
-        let wanted = r"PROCESS  INCARNATION  ROLE     STATE               HOST      RANK  SINCE  WAITS-IN
-0        1            active   alive               a\x1b[2J  0     1m 2s  r0\x0a r1\x0a r2\x0a and 2 more
-1        2            standby  killed by signal 9  b         -     2s     -
+        let wanted = r"PROCESS  INCARNATION  ROLE     STATE               HOST      RANK  SINCE  WAITS-IN                      LAST-CALL  PROGRESS
+0        1            active   alive               a\x1b[2J  0     1m 2s  r0\x0a r1\x0a r2\x0a and 2 more  step       7
+1        2            standby  killed by signal 9  b         -     2s     -                             -          -
 ";
         assert_eq!(text, wanted);
         let json: serde_json::Value =

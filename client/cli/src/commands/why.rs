@@ -17,6 +17,7 @@ use serde::Serialize;
 use self::cycles::Gathering;
 use self::fit::{Row, Section};
 use self::groups::{Group, Known};
+use super::signs::Signs;
 use super::waits::{self, Waits};
 use super::{Context, agents, processes, rounds, talk_of_time, unexpected_answer};
 use crate::exit::Failure;
@@ -172,13 +173,17 @@ impl Why {
         let Seen { mut rounds, processes, iteration, revision } = seen;
         rounds.sort_by_key(|round| round.opened_at_ms);
         let known: Known<'_> = processes.iter().map(|one| (one.process, one)).collect();
+        let signs = Signs::of(agents, scope);
         let missing: Vec<(Vec<Missing>, u32)> =
             rounds.iter().map(|round| groups::missing(round, &known)).collect();
         let deadlocks = deadlocks(&rounds, &missing, &known, now);
         let rounds: Vec<Waiting> = rounds
             .iter()
             .zip(missing)
-            .map(|(round, (missing, unnamed))| Waiting::of(round, &missing, unnamed, &known, now))
+            .map(|(round, (missing, unnamed))| {
+                let missing = groups::groups(&missing, &known, &signs, now);
+                Waiting::of(round, missing, unnamed, now)
+            })
             .collect();
         let of_run = |group: &waits::Group| {
             group.job == scope.job && scope.run.as_ref().is_none_or(|run| *run == group.run)
@@ -189,7 +194,7 @@ impl Why {
         let hosts = match idle {
             true => {
                 let all: Vec<Missing> = processes.iter().map(groups::of_info).collect();
-                groups::groups(&all, &known, now)
+                groups::groups(&all, &known, &signs, now)
             }
             false => Vec::new(),
         };
@@ -242,13 +247,7 @@ fn deadlocks(
 }
 
 impl Waiting {
-    fn of(
-        round: &RoundInfo,
-        missing: &[Missing],
-        unnamed: u32,
-        known: &Known<'_>,
-        now: LogNow,
-    ) -> Waiting {
+    fn of(round: &RoundInfo, missing: Vec<Group>, unnamed: u32, now: LogNow) -> Waiting {
         let deadline = round.deadline_at_ms;
         let looks_again = round.looks_again_at_ms.filter(|at| Some(*at) != deadline);
         Waiting {
@@ -261,7 +260,7 @@ impl Waiting {
             deadline_in_ms: deadline.map(|at| now.until(at)),
             then: round.terms.deadline.map(|deadline| deadline.then),
             looks_again_in_ms: looks_again.map(|at| now.until(at)),
-            missing: groups::groups(missing, known, now),
+            missing,
             needs: needs(round),
         }
     }

@@ -7,6 +7,7 @@ use holdfast_api::{Blob, LogTime, Missing, ProcessId, ProcessInfo, ProcessState,
 use serde::Serialize;
 
 use super::fit::Row;
+use crate::commands::signs::{Ago, Signs, Told};
 use crate::log_time::{LogNow, span};
 use crate::output::{printable, shortened};
 use crate::pytorch::ranges;
@@ -43,6 +44,10 @@ pub(super) struct Group {
     pub(super) for_ms: u64,
     /// Rounds that all of them wait in.
     pub(super) waits_in: Vec<Blob>,
+    /// What their agent tells of all of them.
+    pub(super) told: Option<Told>,
+    /// How long ago that was for the first of them.
+    pub(super) ago: Ago,
 }
 
 /// Whom a round waits for: everybody, as far as the processes are known at its
@@ -94,8 +99,13 @@ fn never(process: ProcessId) -> Missing {
 
 /// Groups of them, the ended before the living, and those that wait nowhere
 /// before those that wait in other rounds.
-pub(super) fn groups(all: &[Missing], known: &Known<'_>, now: LogNow) -> Vec<Group> {
-    type Key = (State, Vec<Blob>, bool, Option<String>, Option<String>);
+pub(super) fn groups(
+    all: &[Missing],
+    known: &Known<'_>,
+    signs: &Signs<'_>,
+    now: LogNow,
+) -> Vec<Group> {
+    type Key = (State, Vec<Blob>, bool, Option<String>, Option<String>, Option<Told>);
     let mut found: BTreeMap<Key, (Group, LogTime)> = BTreeMap::new();
     for one in all {
         let host = Some(one.host.clone()).filter(|host| !host.is_empty());
@@ -106,13 +116,30 @@ pub(super) fn groups(all: &[Missing], known: &Known<'_>, now: LogNow) -> Vec<Gro
         };
         let info = known.get(&one.process);
         let waits_in = info.map(|info| info.waits_in.clone()).unwrap_or_default();
-        let key = (state, waits_in.clone(), standby, host.clone(), cause.clone());
+        let sign = match &one.state {
+            ProcessState::Alive { incarnation, .. } => signs.get(one.process, *incarnation),
+            _ => None,
+        };
+        let (told, ago) = sign.map(Told::of).unzip();
+        let key = (state, waits_in.clone(), standby, host.clone(), cause.clone(), told.clone());
         let (group, since) = found.entry(key).or_insert_with(|| {
             let (processes, ranks) = (Vec::new(), Vec::new());
-            let group =
-                Group { host, state, cause, standby, processes, ranks, for_ms: 0, waits_in };
+            let (for_ms, ago) = (0, Ago::default());
+            let group = Group {
+                host,
+                state,
+                cause,
+                standby,
+                processes,
+                ranks,
+                for_ms,
+                waits_in,
+                told,
+                ago,
+            };
             (group, one.since_ms)
         });
+        group.ago = group.ago.or_longer(ago.unwrap_or_default());
         group.processes.push(one.process);
         group.ranks.push(info.and_then(|info| info.rank));
         *since = (*since).min(one.since_ms);
@@ -161,6 +188,8 @@ impl Group {
     }
 
     fn row(&self, text: String) -> Row {
+        let told = self.told.as_ref().map(|told| told.words(self.ago)).unwrap_or_default();
+        let text = text + &told;
         let text = match &self.host {
             Some(host) => format!("{}: {text}", printable(host)),
             None => text,
@@ -213,7 +242,7 @@ mod tests {
 
     fn rows(all: &[ProcessInfo]) -> Vec<String> {
         let missing: Vec<Missing> = all.iter().map(of_info).collect();
-        let groups = groups(&missing, &known(all), LogNow::newest([42_000]));
+        let groups = groups(&missing, &known(all), &Signs::default(), LogNow::newest([42_000]));
         groups.iter().map(|group| group.missing_row().text).collect()
     }
 
@@ -263,7 +292,8 @@ mod tests {
         gathering.missing_count = 3;
         let found: Vec<_> = missing(&gathering, &known(&all)).0;
         assert_eq!(found[2].state, ProcessState::NeverJoined);
-        let row = groups(&found[2..], &known(&all), LogNow::default())[0].missing_row();
+        let row = groups(&found[2..], &known(&all), &Signs::default(), LogNow::default())[0]
+            .missing_row();
         assert_eq!(row.text, "process 300 never joined");
     }
 }

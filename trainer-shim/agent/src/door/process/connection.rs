@@ -1,6 +1,8 @@
 //! The socket loop of one program.
 
+use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -12,23 +14,29 @@ use holdfast_api::{
 use holdfast_client::{Consistency, Deadline};
 use holdfast_trainer_shim::boot_time;
 use holdfast_trainer_shim::link::{
-    FROM_PROGRAM_BYTES_MAX, Frames, FromAgent, FromProgram, IN_FLIGHT_MAX, Over, Response, Welcome,
-    decode, frames,
+    FROM_PROGRAM_BYTES_MAX, Frames, FromAgent, FromProgram, IN_FLIGHT_MAX, Over, Response, Sign,
+    Silence, Welcome, decode, frames,
 };
+use parking_lot::Mutex;
+use rustix::process::Signal;
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::desk::SeatId;
+use super::ladder::{Act, Watched};
 use super::outbox::{Outbox, Queue};
 use super::peer::Peer;
 use super::relay::{self, Errand, Life};
-use super::tenure::Tenure;
+use super::tenure::{Place, Tenure};
 
 /// Most bytes of calls of one program that are not answered yet.
 const IN_FLIGHT_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// How often it is looked whether somebody is silent.
+const TICK: Duration = Duration::from_millis(250);
 /// How long what a program had sent may take to arrive once it has ended while
 /// another one holds its socket: it is on this host.
 const REMAINS_TIME_MAX: Duration = Duration::from_millis(5);
@@ -45,6 +53,8 @@ struct Connection {
     errands: FuturesUnordered<BoxFuture<'static, Done>>,
     calls: FuturesUnordered<BoxFuture<'static, Done>>,
     in_flight_bytes: usize,
+    /// How the processes are doing that give signs of life.
+    watched: Arc<Mutex<BTreeMap<Life, Watched>>>,
 }
 
 /// A call that has come back.
@@ -70,6 +80,8 @@ enum Ending {
     Refused(String),
     /// The program reads too slowly.
     Cut,
+    /// A process of it was silent for too long.
+    Silent,
     LeaseLost,
     Stopped,
 }
@@ -102,7 +114,9 @@ pub async fn run(
     }
     let cut = CancellationToken::new();
     let (outbox, queue) = Outbox::new(cut.clone());
-    let seat = tenure.sit(outbox.clone());
+    let watched = Arc::new(Mutex::new(BTreeMap::new()));
+    let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok());
+    let seat = tenure.sit(Place { outbox: outbox.clone(), watched: watched.clone(), pid });
     let mut connection = Connection {
         tenure: tenure.clone(),
         seat,
@@ -110,6 +124,7 @@ pub async fn run(
         errands: FuturesUnordered::new(),
         calls: FuturesUnordered::new(),
         in_flight_bytes: 0,
+        watched,
     };
     let mut writing = std::pin::pin!(write(writer, queue, until));
     let mut frames = frames(reader, FROM_PROGRAM_BYTES_MAX);
@@ -124,6 +139,7 @@ pub async fn run(
         Ending::LeaseLost => Some(Over::LeaseLost),
         Ending::Stopped => Some(Over::Stopped),
         Ending::Refused(reason) => Some(Over::Refused { reason: reason.clone() }),
+        Ending::Silent => Some(Over::Refused { reason: "it was silent for too long".to_owned() }),
         Ending::Closed(_) | Ending::Broken(_) | Ending::Cut => None,
     };
     connection.finish_errands(matches!(ending, Ending::Stopped)).await;
@@ -131,12 +147,21 @@ pub async fn run(
     note(&ending, &lives, &peer);
     // Of a lease that has ended, or is given back, all ends.
     if !matches!(ending, Ending::LeaseLost | Ending::Stopped) {
-        tenure.died(lives.into_iter().map(|life| (life, Cause::Gone)));
+        let watched = connection.watched.lock().clone();
+        tenure.died(lives.into_iter().map(|life| (life, cause(watched.get(&life)))));
     }
     if let Some(over) = over {
         connection.outbox.push(&FromAgent::Over(over));
         drop(connection);
         let _ = tokio::time::timeout(LAST_WORD_TIME_MAX, writing).await;
+    }
+}
+
+/// How a life ended whose program is gone.
+fn cause(watched: Option<&Watched>) -> Cause {
+    match watched.and_then(Watched::ended_for) {
+        Some(silent) => Cause::Unresponsive { silent_ms: milliseconds(silent) },
+        None => Cause::Gone,
     }
 }
 
@@ -155,6 +180,7 @@ fn note(ending: &Ending, lives: &[Life], peer: &Peer) {
         Ending::Broken(error) => info!(pid, %error, "processes {named} are gone: the socket broke"),
         Ending::Refused(reason) => warn!(pid, "processes [{named}] are cut off: {reason}"),
         Ending::Cut => warn!(pid, "processes [{named}] are cut off"),
+        Ending::Silent => warn!(pid, "processes [{named}] were ended: they were silent"),
         Ending::LeaseLost => debug!(pid, "the lease of processes [{named}] has ended"),
         Ending::Stopped => debug!(pid, "processes [{named}] end with the agent"),
     }
@@ -166,6 +192,9 @@ impl Connection {
         frames: &mut Frames<BufReader<OwnedReadHalf>>,
         peer: &Peer,
     ) -> Ending {
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut last_tick = Instant::now();
         loop {
             tokio::select! {
                 frame = frames.next() => match self.take_frame(frame) {
@@ -175,6 +204,14 @@ impl Connection {
                 Some(done) = self.errands.next() => self.came_back(done),
                 Some(done) = self.calls.next() => self.came_back(done),
                 () = peer.ended() => break,
+                now = ticks.tick() => {
+                    // One that was frozen itself has heard nobody meanwhile.
+                    let passed = now.duration_since(last_tick).min(TICK * 2);
+                    last_tick = now;
+                    if self.climb(passed, peer) {
+                        return Ending::Silent;
+                    }
+                }
             }
         }
         // What it had sent is in the socket. Another one may hold that, so that
@@ -218,12 +255,50 @@ impl Connection {
                     self.read(seq, bytes, read, within_ms);
                 }
             }
+            Ok(FromProgram::Signs(signs)) => self.hear(signs),
             Err(error) => {
                 let text = format!("{error}; its version and the agent's may not fit");
                 return Err(Ending::Refused(text));
             }
         }
         Ok(())
+    }
+
+    fn hear(&self, signs: Vec<Sign>) {
+        let living = self.tenure.desk(|desk| desk.living(self.seat));
+        let mut watched = self.watched.lock();
+        watched.retain(|life, _| living.contains(life));
+        for sign in signs {
+            if let Some(watched) = watched.get_mut(&(sign.process, sign.incarnation)) {
+                watched.hear(sign);
+            }
+        }
+    }
+
+    /// So much time has passed; whether the program was ended.
+    fn climb(&self, passed: Duration, peer: &Peer) -> bool {
+        let mut ended = false;
+        for (&(process, incarnation), watched) in self.watched.lock().iter_mut() {
+            match watched.pass(passed) {
+                None => {}
+                Some(Act::Warn { silent, ends_in }) => {
+                    warn!("process {process} ({incarnation}) has shown no progress for {silent:?}");
+                    let (silent_ms, ends_in_ms) = (milliseconds(silent), ends_in.map(milliseconds));
+                    let silence = Silence { process, incarnation, silent_ms, ends_in_ms };
+                    self.outbox.push(&FromAgent::Silent(silence));
+                }
+                Some(Act::Terminate { silent }) => {
+                    warn!("process {process} ({incarnation}) was silent for {silent:?}: SIGTERM");
+                    peer.signal(&[Signal::CONT, Signal::TERM]);
+                }
+                Some(Act::Kill { silent }) => {
+                    warn!("process {process} ({incarnation}) was silent for {silent:?}: SIGKILL");
+                    peer.signal(&[Signal::CONT, Signal::KILL]);
+                    ended = true;
+                }
+            }
+        }
+        ended
     }
 
     fn has_room(&self, seq: u64, bytes: usize) -> bool {
@@ -289,12 +364,14 @@ impl Connection {
         match came {
             Came::Read(Ok(answer)) => self.outbox.push(&FromAgent::ReadAnswer { seq, answer }),
             Came::Answer(Errand::Register, Ok(answer)) => {
+                let life = registered(&answer);
+                if let Some((process, incarnation)) = life {
+                    // Watched from here on, whether it gives a sign or not.
+                    let sign = Sign { process, incarnation, ..Sign::default() };
+                    self.watched.lock().insert((process, incarnation), Watched::new(sign));
+                }
                 self.tenure.tell(seat, |desk| {
-                    let registered = match registered(&answer) {
-                        Some(life) => desk.registered(seat, life),
-                        None => Ok(None),
-                    };
-                    match registered {
+                    match life.map_or(Ok(None), |life| desk.registered(seat, life)) {
                         // It may have ended before the program knows of it.
                         Ok(ended) => [FromAgent::Answer { seq, answer }]
                             .into_iter()
@@ -307,6 +384,7 @@ impl Connection {
             Came::Answer(errand, Ok(answer)) => {
                 if let Errand::End(lives) = errand {
                     self.tenure.desk(|desk| desk.over(seat, &lives));
+                    self.watched.lock().retain(|life, _| !lives.contains(life));
                 }
                 self.outbox.push(&FromAgent::Answer { seq, answer });
             }

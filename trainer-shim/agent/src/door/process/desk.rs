@@ -1,7 +1,7 @@
 //! Whose processes are whose, and who is told what of the lease's feed. Pure:
 //! no socket, no clock, no task.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_api::{Code, Decided, Ended, Feed, Generation, Members, Problem, ProcessId, Revision};
 use holdfast_trainer_shim::Rosters;
@@ -62,6 +62,12 @@ impl Desk {
     /// Whether a life belongs to a connection.
     pub fn owns(&self, seat: SeatId, life: Life) -> bool {
         self.owners.get(&life) == Some(&seat)
+    }
+
+    /// The lives of a connection that go on.
+    pub fn living(&self, seat: SeatId) -> BTreeSet<Life> {
+        let lives = self.seats.get(&seat).into_iter().flat_map(|seat| &seat.lives);
+        lives.filter(|(_, alive)| **alive).map(|(life, _)| *life).collect()
     }
 
     /// Makes room for one more life, if there is any.
@@ -256,6 +262,7 @@ mod tests {
         assert!(stolen.message.contains("on another connection"), "{stolen}");
         assert!(desk.owns(one, (0, 10)) && !desk.owns(two, (0, 10)));
         desk.over(one, &[(0, 10)]);
+        assert_eq!(desk.living(one), BTreeSet::from([(1, 11)]));
         assert_eq!(desk.leave(one), [(1, 11)]);
         assert!(!desk.owns(one, (1, 11)));
         assert_eq!((desk.leave(one), desk.seats()), (vec![], 1));

@@ -14,8 +14,9 @@
 //! | `connection` | the socket loop of one program |
 //! | [`desk`] | pure: whose processes are whose, and who is told what |
 //! | [`relay`] | pure: what a program may say, and in whose name |
+//! | [`ladder`] | pure: what becomes of a process that falls silent |
 //! | `outbox` | what waits for a program that reads slowly |
-//! | `peer` | the end of the program at the other end |
+//! | `peer` | the program at the other end: its end, and signals to it |
 //!
 //! # What holds
 //!
@@ -29,6 +30,7 @@
 
 mod connection;
 pub mod desk;
+pub mod ladder;
 mod outbox;
 mod peer;
 pub mod relay;

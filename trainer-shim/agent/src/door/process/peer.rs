@@ -1,9 +1,9 @@
-//! The end of the program at the other end of a connection.
+//! The program at the other end of a connection: its end, and signals to it.
 
 use std::os::fd::OwnedFd;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::Timespec;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -41,6 +41,17 @@ impl Peer {
                 return;
             }
             ready.clear_ready();
+        }
+    }
+
+    /// Sends it signals, if it can be watched: then no other program can have
+    /// taken its number.
+    pub fn signal(&self, signals: &[Signal]) {
+        let Some(pidfd) = &self.pidfd else { return };
+        for signal in signals {
+            if let Err(error) = pidfd_send_signal(pidfd.get_ref(), *signal) {
+                debug!(%error, pid = self.pid, "a program did not get {signal:?}");
+            }
         }
     }
 }

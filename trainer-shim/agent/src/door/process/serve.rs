@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use holdfast_api::Scope;
+use holdfast_api::{AgentProcess, Scope};
 use holdfast_client::Client;
 use holdfast_trainer_shim::link::Wanted;
 use holdfast_trainer_shim::{Error, HostOptions, Lease};
@@ -171,6 +171,14 @@ impl Door {
                 }
             }
         }
+    }
+
+    /// How the processes are doing.
+    pub fn report(&self) -> Vec<AgentProcess> {
+        // One that is just being granted has no processes yet.
+        let present = self.shared.tenure.try_lock();
+        let present = present.ok().and_then(|present| present.clone());
+        present.map(|tenure| tenure.report()).unwrap_or_default()
     }
 
     /// Takes no program from now on.

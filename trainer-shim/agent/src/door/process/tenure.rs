@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use holdfast_api::{Cause, Command, ProcessCommand, ProcessEnd};
+use holdfast_api::agent::{PROCESSES_MAX, REPORT_BYTES_MAX};
+use holdfast_api::{AgentProcess, Cause, Command, ProcessCommand, ProcessEnd};
 use holdfast_client::Deadline;
 use holdfast_trainer_shim::Lease;
 use holdfast_trainer_shim::link::FromAgent;
@@ -14,8 +15,12 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use super::desk::{Desk, SeatId};
+use super::ladder::Watched;
 use super::outbox::Outbox;
 use super::relay::Life;
+
+/// About what a process takes in a report.
+const PROCESS_BYTES: usize = 96;
 
 /// Deaths that are told in one command, at most.
 const DEATHS_PER_COMMAND_MAX: usize = 4_096;
@@ -29,11 +34,22 @@ pub struct Tenure {
     deaths: mpsc::UnboundedSender<(Life, Cause)>,
 }
 
-/// The connections, and where their frames go.
+/// The connections.
 #[derive(Debug, Default)]
 struct Hall {
     desk: Desk,
-    outboxes: BTreeMap<SeatId, Outbox>,
+    places: BTreeMap<SeatId, Place>,
+}
+
+/// A connection, as all others see it.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// Where its frames go.
+    pub outbox: Outbox,
+    /// How its processes are doing.
+    pub watched: Arc<Mutex<BTreeMap<Life, Watched>>>,
+    /// The process id of its program.
+    pub pid: Option<u32>,
 }
 
 impl Tenure {
@@ -48,18 +64,35 @@ impl Tenure {
     }
 
     /// A connection comes.
-    pub fn sit(&self, outbox: Outbox) -> SeatId {
+    pub fn sit(&self, place: Place) -> SeatId {
         let mut hall = self.hall.lock();
         let seat = hall.desk.sit();
-        hall.outboxes.insert(seat, outbox);
+        hall.places.insert(seat, place);
         seat
     }
 
     /// A connection has gone: its lives that go on are gone, too.
     pub fn leave(&self, seat: SeatId) -> Vec<Life> {
         let mut hall = self.hall.lock();
-        hall.outboxes.remove(&seat);
+        hall.places.remove(&seat);
         hall.desk.leave(seat)
+    }
+
+    /// How the processes are doing, those that do worst first.
+    pub fn report(&self) -> Vec<AgentProcess> {
+        let places: Vec<Place> = self.hall.lock().places.values().cloned().collect();
+        let of_place = |place: &Place| -> Vec<AgentProcess> {
+            let watched = place.watched.lock();
+            watched.values().map(|one| one.report(place.pid)).collect()
+        };
+        let mut all: Vec<AgentProcess> = places.iter().flat_map(of_place).collect();
+        all.sort_by_key(|one| (std::cmp::Reverse(one.health as u8), one.process));
+        let mut bytes = 0;
+        let fits = |one: &AgentProcess| {
+            bytes += PROCESS_BYTES + one.last_call.len();
+            bytes <= REPORT_BYTES_MAX / 8
+        };
+        all.into_iter().take(PROCESSES_MAX).take_while(fits).collect()
     }
 
     /// Works on who is whose.
@@ -70,9 +103,9 @@ impl Tenure {
     /// Tells a connection something, with what must come right behind it.
     /// Nothing of the feed comes in between.
     pub fn tell(&self, seat: SeatId, frames: impl FnOnce(&mut Desk) -> Vec<FromAgent>) {
-        let Hall { desk, outboxes } = &mut *self.hall.lock();
+        let Hall { desk, places } = &mut *self.hall.lock();
         let frames = frames(desk);
-        if let Some(outbox) = outboxes.get(&seat) {
+        if let Some(Place { outbox, .. }) = places.get(&seat) {
             frames.iter().for_each(|frame| outbox.push(frame));
         }
     }
@@ -90,9 +123,9 @@ async fn read_feed(lease: Lease, hall: Arc<Mutex<Hall>>) {
     loop {
         let (since, have) = hall.lock().desk.read_so_far();
         let Some(feed) = lease.feed(since, &have).await else { return };
-        let Hall { desk, outboxes } = &mut *hall.lock();
+        let Hall { desk, places } = &mut *hall.lock();
         for (seat, piece) in desk.hand_out(feed) {
-            if let Some(outbox) = outboxes.get(&seat) {
+            if let Some(Place { outbox, .. }) = places.get(&seat) {
                 outbox.push(&FromAgent::Feed(piece));
             }
         }

@@ -1,0 +1,97 @@
+//! What agents tell of processes that joined through them.
+
+use std::collections::BTreeMap;
+
+use holdfast_api::{AgentProcess, Agents, Health, Incarnation, ProcessId, Scope};
+use serde::Serialize;
+
+use crate::log_time::span;
+use crate::output::printable;
+
+/// The processes of one run, by their lives.
+#[derive(Debug, Default)]
+pub(super) struct Signs<'a>(BTreeMap<(ProcessId, Incarnation), &'a AgentProcess>);
+
+/// What processes of one group have in common.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(super) struct Told {
+    /// The round of their latest call; empty if they have made none.
+    last_call: String,
+    progress: Option<u64>,
+    /// In growing order of what is made of their silence.
+    #[serde(skip)]
+    trouble: u8,
+    health: &'static str,
+}
+
+/// How long ago things were, of the first of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub(super) struct Ago {
+    called_ms_ago: u64,
+    silent_ms: u64,
+}
+
+impl<'a> Signs<'a> {
+    /// What the agents of a run tell.
+    pub(super) fn of(agents: &'a Agents, scope: &Scope) -> Signs<'a> {
+        let reports = agents.agents.iter().map(|agent| &agent.report);
+        let of_run = reports.filter(|report| {
+            report.job == scope.job && scope.run.as_ref().is_none_or(|run| *run == report.run)
+        });
+        let processes = of_run.flat_map(|report| &report.processes);
+        Signs(processes.map(|one| ((one.process, one.incarnation), one)).collect())
+    }
+
+    /// Of one life.
+    pub(super) fn get(
+        &self,
+        process: ProcessId,
+        incarnation: Incarnation,
+    ) -> Option<&'a AgentProcess> {
+        self.0.get(&(process, incarnation)).copied()
+    }
+}
+
+impl Told {
+    pub(super) fn of(one: &AgentProcess) -> (Told, Ago) {
+        let (trouble, health) = match one.health {
+            Health::Good => (0, "good"),
+            Health::Paused => (1, "paused"),
+            Health::Critical => (2, "critical"),
+            Health::Silent => (3, "silent"),
+            Health::Ending => (4, "ending"),
+        };
+        let AgentProcess { last_call, progress, called_ms_ago, silent_ms, .. } = one;
+        let (last_call, progress) = (last_call.clone(), *progress);
+        let ago = Ago { called_ms_ago: *called_ms_ago, silent_ms: *silent_ms };
+        (Told { last_call, progress, trouble, health }, ago)
+    }
+
+    /// `; last call step 3s ago, progress 117`.
+    pub(super) fn words(&self, ago: Ago) -> String {
+        let call = match self.last_call.as_str() {
+            "" => "no call yet".to_owned(),
+            call => format!("last call {} {} ago", printable(call), span(ago.called_ms_ago)),
+        };
+        let progress = self.progress.map(|to| format!(", progress {to}")).unwrap_or_default();
+        let silent = span(ago.silent_ms);
+        let health = match self.health {
+            "silent" => format!(", silent for {silent}"),
+            "ending" => format!(", silent for {silent} and being ended"),
+            "paused" => ", not watched: it asked for a pause".to_owned(),
+            "critical" => ", in a critical section".to_owned(),
+            _ => String::new(),
+        };
+        format!("; {call}{progress}{health}")
+    }
+}
+
+impl Ago {
+    /// The longer one.
+    pub(super) fn or_longer(self, other: Ago) -> Ago {
+        Ago {
+            called_ms_ago: self.called_ms_ago.max(other.called_ms_ago),
+            silent_ms: self.silent_ms.max(other.silent_ms),
+        }
+    }
+}
