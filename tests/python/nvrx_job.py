@@ -1,7 +1,7 @@
 """A rank under NVRx's in-process Wrapper: gloo all-reduces, a line for each start, and the faults that it
 is told.
 
-    nvrx_job.py STEPS FAULT… [--store torch] [--active N] [--patience GLOO SOFT HARD]
+    nvrx_job.py STEPS FAULT… [--store torch] [--active N] [--asleep] [--patience GLOO SOFT HARD]
 
 FAULT is RANK:KIND, of the rank as it was launched: the first one in the first iteration, the second in
 the second, and so on, in the middle of the steps. The kinds:
@@ -31,6 +31,7 @@ parser.add_argument("steps", type=int)
 parser.add_argument("faults", nargs="*")
 parser.add_argument("--store", choices=("holdfast", "torch"), default="holdfast", help="torch: on rank 0, NVRx's own")
 parser.add_argument("--active", type=int, help="so many ranks run, the others are spares")
+parser.add_argument("--asleep", action="store_true", help="steps are pauses that can be interrupted")
 parser.add_argument("--patience", type=float, nargs=3, default=(10, 20, 40), help="seconds of gloo, soft and hard")
 options = parser.parse_args()
 launched_as = int(os.environ["RANK"])
@@ -74,11 +75,14 @@ def train(call: CallWrapper = None):
     print("entered", call.iteration, time.monotonic(), flush=True)
     store = holdfast.nvrx.group_store(call.iteration)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=gloo)
-    print("started", call.iteration, rank, world, flush=True)
+    print("started", call.iteration, rank, world, time.monotonic(), flush=True)
     faulty, _, kind = (options.faults[call.iteration] if call.iteration < len(options.faults) else "-1:").partition(":")
     for step in range(options.steps):
         if launched_as == int(faulty) and step == options.steps // 2:
             fail(kind, call)
+        if options.asleep:
+            time.sleep(0.01)
+            continue
         total = torch.ones(1)
         dist.all_reduce(total)
         assert total.item() == world

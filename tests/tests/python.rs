@@ -456,4 +456,14 @@ async fn a_launch_on_several_nodes_has_to_say_which_one_it_is() {
     assert!(error.contains("ttl=soon: not a number of seconds"), "{error}");
     let error = refused(&["--nnodes=2", "--rdzv-id=x"]);
     assert!(error.contains("give --rdzv-endpoint=HOST:PORT"), "{error}");
+
+    // Ids that differ are never one job, whatever signs a job's name may have.
+    let code = "from holdfast.torchrun import _name as n, NAME_MAX\n\
+                ids = ['a/b', 'a-b', 'a b', '.a', '-a', 'a', '/', 'x' * 200, 'x' * 201, 'x.nodes/']\n\
+                names = set(map(n, ids))\n\
+                assert len(names) == len(ids) and all(0 < len(x) <= NAME_MAX for x in names), names\n\
+                assert not any(x.endswith('.nodes') or x[0] in '.-' for x in names), names";
+    let output = binaries::without_settings(&python).args(["-c", code]).output();
+    let output = output.expect("the Python runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -33,6 +33,14 @@ pub struct Arguments {
     /// A Python that can import torch, whose TCPStore server is then a peer
     #[arg(long, env = "HOLDFAST_PYTHON", default_value = ".venv/bin/python", value_name = "FILE")]
     pub python: PathBuf,
+    /// A Python that can import holdfast and NVRx, whose restart is then measured
+    #[arg(
+        long,
+        env = "HOLDFAST_WHEEL_PYTHON",
+        default_value = "target/wheel/venv/bin/python",
+        value_name = "FILE"
+    )]
+    pub wheel_python: PathBuf,
 }
 
 fn known(name: &str) -> Result<&'static Measurement, String> {
@@ -59,6 +67,8 @@ pub struct Bench {
     pub data: PathBuf,
     /// A Python that may have torch.
     pub python: PathBuf,
+    /// A Python that may have holdfast and NVRx.
+    pub wheel_python: PathBuf,
     /// How often and how long.
     pub effort: Effort,
     /// Whether this is a quick run.
@@ -134,6 +144,7 @@ impl Bench {
             binaries,
             data: arguments.data.clone(),
             python: arguments.python.clone(),
+            wheel_python: arguments.wheel_python.clone(),
             effort: if arguments.quick { QUICK } else { THOROUGH },
             quick: arguments.quick,
         })

@@ -7,6 +7,7 @@ mod failover;
 mod million;
 mod peers;
 mod polls;
+mod restarts;
 mod snapshots;
 mod storm;
 mod throughput;
@@ -39,6 +40,8 @@ pub enum Measurement {
     Barrier,
     /// Many hosts whose ranks poll one absent key.
     Polls,
+    /// NVRx's in-process restart.
+    Restarts,
     /// Other stores.
     Peers,
 }
@@ -54,6 +57,7 @@ pub const ALL: &[Measurement] = &[
     Measurement::Watchers,
     Measurement::Barrier,
     Measurement::Polls,
+    Measurement::Restarts,
     Measurement::Peers,
 ];
 
@@ -70,6 +74,7 @@ impl Measurement {
             Measurement::Watchers => "watchers",
             Measurement::Barrier => "barrier",
             Measurement::Polls => "polls",
+            Measurement::Restarts => "restarts",
             Measurement::Peers => "peers",
         }
     }
@@ -86,6 +91,7 @@ impl Measurement {
             Measurement::Watchers => "Puts beside unrelated watchers",
             Measurement::Barrier => "Barriers through the TCPStore door",
             Measurement::Polls => "Ranks of 2000 hosts poll an absent key",
+            Measurement::Restarts => "NVRx's in-process restart",
             Measurement::Peers => "Other stores",
         }
     }
@@ -103,6 +109,7 @@ impl Measurement {
             Measurement::Watchers => Box::pin(watchers::run(bench, title)).await,
             Measurement::Barrier => Box::pin(barrier::run(bench, title)).await,
             Measurement::Polls => Box::pin(polls::run(bench, title)).await,
+            Measurement::Restarts => Box::pin(restarts::run(bench, title)).await,
             Measurement::Peers => Box::pin(peers::run(bench, title)).await,
         }
     }
