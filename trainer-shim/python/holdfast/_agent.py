@@ -24,7 +24,8 @@ class AgentError(Exception):
 
 
 class Agent:
-    """A connection to the agent; the agent stays for as long as it is open."""
+    """A connection to the agent; the agent stays for as long as this object, at most as long as the
+    program."""
 
     def __init__(self, control: str, holder: Optional[subprocess.Popen[str]] = None) -> None:
         self._control, self._holder = control, holder
@@ -66,17 +67,6 @@ class Agent:
         with _connect(self._control) as connection:
             opened = _ask(connection, {"open": {"name": name}}, "opened")
         return _address(opened["address"])[1]
-
-    def leave(self) -> None:
-        """The agent is not needed any more."""
-        self._stay.close()
-        if self._holder is not None and self._holder.stdin is not None:
-            self._holder.stdin.close()
-            try:
-                self._holder.wait(ANSWER_TIME_MAX)
-            except subprocess.TimeoutExpired:
-                self._holder.kill()
-                self._holder.wait()
 
 
 def _connect(control: str) -> socket.socket:

@@ -188,8 +188,8 @@ class Handler(RendezvousHandler):
             log.warning("rendezvous %s: not closed: %s", self._run_id, error)
             return False
         finally:
+            # The agent goes with this handler: until then torchrun still holds a connection to it.
             self._common = None
-            self._agent.leave()
 
     def _meet(self) -> tuple[Job, Live]:
         """The next rendezvous with this node in it."""
