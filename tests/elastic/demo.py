@@ -63,8 +63,9 @@ def sizes(quick: bool) -> list[tuple[str, type[Torchruns] | type[Iterations], tu
 def start_writer(hosts: Hosts) -> Writer:
     """Somebody who writes all the time, through an agent of its own."""
     cluster, port = hosts.cluster, free_ports(1)[0]
-    hosts.add("host of the writer").start("writer-agent", [str(cluster.binaries / "holdfast-agent"), "serve", "--store", cluster.store,
-                                "--job", cluster.job, "--run", RUN, "--tcpstore", f"127.0.0.1:{port}"])
+    hosts.add("host of the writer").start("writer-agent", [
+        str(cluster.binaries / "holdfast-agent"), "serve", "--store", cluster.store, "--job", cluster.job,
+        "--run", RUN, "--tcpstore", f"127.0.0.1:{port}"])
     deadline = time.monotonic() + AGENT_SECONDS
     while time.monotonic() < deadline:
         cluster.children.check()

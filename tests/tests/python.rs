@@ -302,6 +302,14 @@ async fn nvrx_kills_ranks_that_cannot_be_interrupted() {
     nvrx(4, &options, faults).await;
 }
 
+/// A folder that only its owner may enter.
+fn private(cluster: &Cluster, name: &str) -> PathBuf {
+    let folder = cluster.folder().join(name);
+    std::fs::create_dir_all(&folder).expect("the folder for temporary files can be written");
+    std::fs::set_permissions(&folder, Permissions::from_mode(0o700)).expect("it is ours");
+    folder
+}
+
 /// A torchrun of its own host: its agent cannot meet those of the others.
 fn torchrun(
     cluster: &mut Cluster,
@@ -310,12 +318,8 @@ fn torchrun(
     nodes: &str,
     slowness: &str,
 ) -> Script {
-    let home = cluster.folder().join(format!("host-{node}"));
-    let checkpoints = cluster.folder().join("checkpoints");
-    for folder in [&home, &checkpoints] {
-        std::fs::create_dir_all(folder).expect("the folder for temporary files can be written");
-    }
-    std::fs::set_permissions(&home, Permissions::from_mode(0o700)).expect("it is ours");
+    let home = private(cluster, &format!("host-{node}"));
+    let checkpoints = private(cluster, "checkpoints");
     let mut command = binaries::without_settings(python);
     command.args(["-u", "-m", "torch.distributed.run", "--rdzv-backend=holdfast"]);
     command.arg(format!("--rdzv-endpoint={}", cluster.list())).arg(format!("--nnodes={nodes}"));
@@ -432,6 +436,22 @@ async fn a_spare_node_waits_takes_the_place_of_a_lost_one_and_ends_with_the_job(
         took_part += usize::from(lines.iter().any(|line| line.starts_with("finished ")));
     }
     assert_eq!(took_part, 1, "one of two spares, and the other ends with the job");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rendezvous_that_was_overtaken_is_void() {
+    let Some(python) = wheel_python() else { return };
+    if !has(&python, "torch") {
+        return;
+    }
+    let mut cluster = Cluster::start(3).await;
+    let mut command = binaries::without_settings(&python);
+    command.arg("-u").arg(python::script("overtaken.py")).arg(cluster.list());
+    command.env("HOLDFAST_AGENT", binaries::path("holdfast-agent"));
+    command.env("HOLDFAST_RUNTIME_DIR", private(&cluster, "agents"));
+    let mut script = Script::start_command(&mut cluster, "overtaken", command);
+    script.says("all good").await;
+    script.succeeds().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -59,7 +59,7 @@ CLOSED = "closed"
 """The key that says that a rendezvous is over."""
 
 PRESENT = "present"
-"""The key that says which rendezvous is the present one: its generation and its members."""
+"""The key that says which rendezvous is the present one."""
 
 POLL = 0.5
 """Seconds between two looks at what may have changed."""
@@ -197,9 +197,9 @@ class Handler(RendezvousHandler):
         while True:
             job = self._come()
             try:
-                self._take_turn(job)
+                self._wait_for_turn(job)
                 live = self._gather(job)
-                if self._take_turn(job, live):
+                if self._begin(job, live):
                     return job, live
             except Fenced as error:
                 # Taken for dead while it waited.
@@ -223,27 +223,19 @@ class Handler(RendezvousHandler):
         )
         return self._job
 
-    def _take_turn(self, job: Job, live: Optional[Live] = None) -> bool:
-        """Waits until nobody is left in the present rendezvous. With one that has met, makes it the
-        present one then; false if a later one is that already."""
+    def _wait_for_turn(self, job: Job) -> None:
+        """Waits until nobody is left in the present rendezvous."""
         full = False
         while True:
             if self.is_closed():
                 if full:
                     raise RendezvousGracefulExitError(f"the rendezvous {self._run_id} has ended without this spare node")
                 raise self._over()
-            present = self._with_common(lambda store: store.get(PRESENT).decode() if store.check([PRESENT]) else "")
-            generation, members = json.loads(present) if present else (0, [])
-            if live and generation >= live.generation:
-                return generation == live.generation
+            _, _, members, _ = self._present()
             alive = job.alive()
-            left = sum(Member(*member) in alive for member in members)
+            left = sum(member in alive for member in members)
             if not left:
-                if live is None:
-                    return True
-                written = json.dumps([live.generation, live.members])
-                self._with_common(lambda store: store.compare_set(PRESENT, present, written))
-                continue
+                return
             full = left >= self._max
             if full:
                 # A spare waits as long as it takes.
@@ -254,6 +246,30 @@ class Handler(RendezvousHandler):
                     f"have not come to a new one in {self._config['join_timeout']:g} s"
                 )
             time.sleep(POLL)
+
+    def _begin(self, job: Job, live: Live) -> bool:
+        """Makes those who have met the present rendezvous. False if another one has begun since this
+        node's turn, and is not over: then those who have met come again, all of them, since the
+        first one to write decides."""
+        while True:
+            written, present, members, decided = self._present()
+            if present == live.generation:
+                return True
+            if decided >= live.generation:
+                return False
+            alive = job.alive()
+            if any(member in alive for member in members):
+                decision = [present, members, live.generation]
+            else:
+                decision = [live.generation, live.members, live.generation]
+            self._with_common(lambda store: store.compare_set(PRESENT, written, json.dumps(decision)))
+
+    def _present(self) -> tuple[str, int, list[Member], int]:
+        """The present rendezvous: as it is written, its generation, its members, and the generation
+        up to which all others are void."""
+        written = self._with_common(lambda store: store.get(PRESENT).decode() if store.check([PRESENT]) else "")
+        generation, members, decided = json.loads(written) if written else (0, [], 0)
+        return written, generation, [Member(*member) for member in members], decided
 
     def _gather(self, job: Job) -> Live:
         """Meets the others. If the rendezvous is closed meanwhile, this life ends, and the wait with

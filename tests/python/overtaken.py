@@ -1,0 +1,67 @@
+"""Two nodes of a torchrun job: one has had its turn and is slow to take it, the other one begins
+meanwhile. What the slow one then meets, alone, is void; they meet in the one after.
+
+    overtaken.py STORE
+"""
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousGracefulExitError, RendezvousParameters
+
+from holdfast.torchrun import create_handler
+
+
+def handler():
+    return create_handler(RendezvousParameters(
+        "holdfast", sys.argv[1], "overtaken", 1, 2, last_call_timeout="1", ttl="5", join_timeout="60"))
+
+
+slow, quick = handler(), handler()
+slow._be_patient()
+job = slow._come()
+slow._wait_for_turn(job)
+begun = quick.next_rendezvous()
+assert (begun.rank, begun.world_size) == (0, 1)
+first = quick._live.generation
+
+alone = slow._gather(job)
+assert len(alone) == 1 and alone.generation > first
+assert not slow._begin(job, alone), "two rendezvous beside each other"
+assert not slow._begin(job, alone), "what is void stays void"
+assert quick._begin(quick._job, quick._live), "and the other one goes on"
+print("void", flush=True)
+
+with ThreadPoolExecutor(2) as pool:
+    coming = pool.submit(slow.next_rendezvous)
+    while not quick.num_nodes_waiting():
+        assert not coming.done(), coming.result()
+        time.sleep(0.01)
+    again = pool.submit(quick.next_rendezvous)
+    both = [coming.result(), again.result()]
+assert sorted(node.rank for node in both) == [0, 1] and {node.world_size for node in both} == {2}, both
+assert slow._live == quick._live and slow._live.generation > alone.generation
+assert not slow._begin(job, alone), "void for ever"
+assert slow.num_nodes_waiting() == quick.num_nodes_waiting() == 0
+print("met", flush=True)
+
+# A third node has no room, waits, and ends with the others.
+spare = handler()
+with ThreadPoolExecutor(1) as pool:
+    waiting = pool.submit(spare.next_rendezvous)
+    patience = set()
+    # It has more of it whenever it sees that there is no room.
+    while len(patience) < 4:
+        assert not waiting.done(), waiting.result()
+        patience.add(spare._patience_ends)
+        time.sleep(0.01)
+    assert slow.num_nodes_waiting() == 0
+    assert quick.shutdown()
+    assert isinstance(waiting.exception(), RendezvousGracefulExitError), waiting.exception()
+# One that was in it hears that it is over.
+try:
+    slow.next_rendezvous()
+    raise AssertionError("the rendezvous is closed")
+except RendezvousClosedError as error:
+    assert "give the next launch another --rdzv-id" in str(error)
+print("all good", flush=True)
