@@ -62,7 +62,7 @@ pub enum Concluded {
         /// How many have a rank.
         world_size: u32,
         /// Members of the iteration before that are not in this one, and why.
-        /// The first [`MISSING_LISTED_MAX`](crate::round::MISSING_LISTED_MAX).
+        /// The first `MISSING_LISTED_MAX`.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         dropped: Vec<Dropped>,
         /// Why nobody should go on, if so.
@@ -76,7 +76,7 @@ pub enum Concluded {
         /// The value that won, if the rule elects one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         value: Option<Blob>,
-        /// Who stood against it, and why; the first [`MISSING_LISTED_MAX`](crate::round::MISSING_LISTED_MAX).
+        /// Who stood against it, and why; the first `MISSING_LISTED_MAX`.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         against: Vec<Against>,
     },
@@ -85,7 +85,7 @@ pub enum Concluded {
         /// Whether the block before succeeded; none if nobody was in one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         succeeded: Option<bool>,
-        /// Who made it fail; the first [`MISSING_LISTED_MAX`](crate::round::MISSING_LISTED_MAX).
+        /// Who made it fail; the first `MISSING_LISTED_MAX`.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         against: Vec<Against>,
     },

@@ -455,7 +455,7 @@ pub async fn transfer_leader(
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LimitsAnswer {
     /// Each limit.
-    #[serde(flatten)]
+    #[serde(flatten, serialize_with = "whole::serialize")]
     pub limits: Limits,
     /// When it was so.
     #[serde(flatten)]
@@ -504,27 +504,58 @@ pub async fn set_limits(
     commit(&app, session, Command::Cluster(command), fitting).await
 }
 
-/// The limits with some of them changed. A misspelt one must not pass for a
-/// change that was made.
-fn overlay(present: &Limits, wanted: Map<String, Value>) -> Result<Limits, String> {
-    let Ok(Value::Object(mut limits)) = serde_json::to_value(present) else {
-        return Err("the limits are not a JSON object".to_owned());
-    };
-    for (name, limit) in wanted {
-        if !limits.contains_key(&name) {
-            let known: Vec<&str> = limits.keys().map(String::as_str).collect();
-            return Err(format!("there is no limit {name:?}; there are {}", known.join(", ")));
-        }
-        if !limit.is_u64() {
-            return Err(format!("the limit {name} must be a whole number, not {limit}"));
-        }
-        limits.insert(name, limit);
+/// All limits for people. In the log those of leases, processes and rounds are
+/// left out as long as they have their defaults.
+mod whole {
+    use holdfast_api::Limits;
+    use serde::{Serialize, Serializer};
+    use serde_json::{Map, Value};
+
+    pub fn map(limits: &Limits) -> serde_json::Result<Map<String, Value>> {
+        let Value::Object(mut map) = serde_json::to_value(limits)? else {
+            return Ok(Map::new());
+        };
+        map.insert("life".to_owned(), serde_json::to_value(limits.life.as_ref())?);
+        Ok(map)
     }
+
+    pub fn serialize<S: Serializer>(limits: &Limits, serializer: S) -> Result<S::Ok, S::Error> {
+        map(limits).map_err(serde::ser::Error::custom)?.serialize(serializer)
+    }
+}
+
+/// The limits with some of them changed.
+fn overlay(present: &Limits, wanted: Map<String, Value>) -> Result<Limits, String> {
+    let mut limits = whole::map(present).map_err(|error| error.to_string())?;
+    change(&mut limits, wanted)?;
     serde_json::from_value(Value::Object(limits)).map_err(|error| error.to_string())
+}
+
+/// Changes the limits that are named. A misspelt one must not pass for a change
+/// that was made.
+fn change(limits: &mut Map<String, Value>, wanted: Map<String, Value>) -> Result<(), String> {
+    for (name, limit) in wanted {
+        match (limits.get_mut(&name), limit) {
+            (Some(Value::Object(limits)), Value::Object(wanted)) => change(limits, wanted)?,
+            (Some(present @ Value::Number(_)), limit) if limit.is_u64() => *present = limit,
+            (Some(Value::Object(_)), limit) => {
+                return Err(format!("{name} holds limits by their names, and is not {limit}"));
+            }
+            (Some(_), limit) => {
+                return Err(format!("the limit {name} must be a whole number, not {limit}"));
+            }
+            (None, _) => {
+                let known: Vec<&str> = limits.keys().map(String::as_str).collect();
+                return Err(format!("there is no limit {name:?}; there are {}", known.join(", ")));
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use holdfast_api::LifeLimits;
     use serde_json::{from_value, json};
 
     use super::*;
@@ -556,8 +587,25 @@ mod tests {
     }
 
     #[test]
+    fn limits_of_processes_are_shown_and_changed_like_all_others() {
+        let seen = Seen { revision: 1, stale: false };
+        let answer = LimitsAnswer { limits: Limits::default(), seen };
+        let shown = serde_json::to_value(&answer).unwrap();
+        assert_eq!(shown["life"], serde_json::to_value(LifeLimits::default()).unwrap());
+        assert_eq!(from_value::<LimitsAnswer>(shown).unwrap(), answer);
+        let Value::Object(wanted) = json!({"life": {"leases_max": 7}}) else { unreachable!() };
+        let life = LifeLimits { leases_max: 7, ..LifeLimits::default() };
+        let changed = overlay(&Limits::default(), wanted).unwrap();
+        assert_eq!(changed, Limits { life: Box::new(life), ..Limits::default() });
+    }
+
+    #[test]
     fn an_unknown_limit_and_one_that_is_no_number_are_refused() {
         for (wanted, expected) in [
+            (json!({"life": 7}), "by their names"),
+            (json!({"life": {"lease_max": 7}}), "leases_max"),
+            (json!({"life": {"leases_max": -7}}), "whole number"),
+            (json!({"job_keys_max": {"leases_max": 7}}), "whole number"),
             (json!({"job_key_max": 7}), "job_keys_max"),
             (json!({"job_keys_max": -7}), "whole number"),
             (json!({"job_keys_max": "7"}), "whole number"),

@@ -178,7 +178,7 @@ impl Act<'_> {
 
     /// A round in which nobody is yet.
     pub fn gathering(&self, terms: Arc<Terms>, base: Option<Arc<Members>>) -> Round {
-        let mut round = Round {
+        Round {
             generation: 0,
             terms,
             base,
@@ -189,14 +189,13 @@ impl Act<'_> {
             enough_since: None,
             reached: 0,
             timer: None,
-        };
-        round.live = self.life.live_in(&round);
-        round
+        }
     }
 
     /// The first arrival opens a generation.
     pub fn open(&mut self, name: &Blob, mut round: Round) {
         round.generation = self.job.next_generation();
+        round.live = self.life.live_in(&round);
         for process in round.named() {
             self.life.naming.entry(process).or_default().insert(name.clone());
         }
