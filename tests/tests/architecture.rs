@@ -18,7 +18,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("holdfast-trainer-shim", &["holdfast-api", "holdfast-client"]),
     ("holdfast-python", &["holdfast-api", "holdfast-client", "holdfast-trainer-shim"]),
     ("holdfast-agent", &["holdfast-api", "holdfast-client", "holdfast-trainer-shim"]),
-    ("holdfast-tests", &["holdfast-api", "holdfast-client", "holdfast-trainer-shim"]),
+    ("holdfast-chaos", &["holdfast-api"]),
+    (
+        "holdfast-tests",
+        &["holdfast-api", "holdfast-client", "holdfast-trainer-shim", "holdfast-chaos"],
+    ),
     ("holdfast-bench", &["holdfast-api", "holdfast-client"]),
 ];
 

@@ -1,0 +1,75 @@
+//! Everybody is told the same, and nobody goes back.
+
+use std::collections::BTreeMap;
+
+use holdfast_api::Generation;
+
+use super::{Findings, Rule};
+use crate::history::{Advance, Outcome};
+use crate::story::{Answer, Story};
+
+pub(super) fn check(story: &Story, findings: &mut Findings) {
+    for (generation, told) in &story.closings {
+        let (first, others) = told.split_first().expect("a closing is one that somebody was told");
+        let reference = common(story.outcome(*first));
+        let round = &story.lives[first.0].calls[first.1].round;
+        for other in others {
+            let life = &story.lives[other.0];
+            if common(story.outcome(*other)) != reference || life.calls[other.1].round != *round {
+                findings.add(
+                    Rule::Agreement,
+                    format!(
+                        "generation {generation}: {} was told {:?} of {round}, {life} was told {:?} of {}",
+                        story.lives[first.0],
+                        story.outcome(*first),
+                        story.outcome(*other),
+                        life.calls[other.1].round,
+                    ),
+                );
+            }
+        }
+        for &(life, _) in told {
+            if !reference.members.contains(&story.lives[life].id()) {
+                let text = format!(
+                    "{} was told generation {generation}, which does not name it",
+                    story.lives[life]
+                );
+                findings.add(Rule::Agreement, text);
+            }
+        }
+        let in_order = reference.members.windows(2).all(|pair| pair[0].0 < pair[1].0);
+        if !in_order {
+            let members = &reference.members;
+            let text = format!("generation {generation} names a process twice: {members:?}");
+            findings.add(Rule::Agreement, text);
+        }
+    }
+    grow(story, findings);
+}
+
+/// Each life's revisions grow, and in each round its generations. Those of
+/// different rounds need not: a generation is numbered when it opens.
+fn grow(story: &Story, findings: &mut Findings) {
+    for life in &story.lives {
+        let mut witness = 0;
+        let mut latest: BTreeMap<&str, Generation> = BTreeMap::new();
+        for call in &life.calls {
+            let Some((_, Answer::Outcome(outcome))) = &call.answer else { continue };
+            let before = latest.insert(&call.round, outcome.generation).unwrap_or(0);
+            if outcome.generation <= before || outcome.witness <= witness {
+                let text = format!(
+                    "{life} was told generation {} of {} (revision {}) after {before} (revision {witness})",
+                    outcome.generation, call.round, outcome.witness
+                );
+                findings.add(Rule::Growth, text);
+            }
+            witness = outcome.witness;
+        }
+    }
+}
+
+/// What must be the same for all: everything but the caller's own rank.
+fn common(outcome: &Outcome) -> Outcome {
+    let advance = outcome.advance.clone().map(|advance| Advance { rank: None, ..advance });
+    Outcome { advance, ..outcome.clone() }
+}

@@ -1,0 +1,91 @@
+//! Iterations grow by one, and have ranks that fit.
+
+use std::collections::BTreeMap;
+
+use super::{Closings, Findings, Rule};
+use crate::history::{Advance, Meaning, Outcome};
+use crate::story::{Answer, Call, Story};
+
+pub(super) fn check(story: &Story, closings: &Closings, findings: &mut Findings) {
+    let mut begun = BTreeMap::new();
+    for (generation, told) in &story.closings {
+        for told in told {
+            let outcome = story.outcome(*told);
+            if let Some(advance) = &outcome.advance {
+                ranks(story, told.0, outcome, advance, findings);
+            }
+        }
+        let Some(advance) = &story.outcome(told[0]).advance else { continue };
+        if let Some(before) = begun.insert(advance.iteration, *generation) {
+            let iteration = advance.iteration;
+            let text =
+                format!("generations {before} and {generation} both began iteration {iteration}");
+            findings.add(Rule::Iteration, text);
+        }
+    }
+    let mut latest = (0, 0);
+    for (iteration, generation) in begun {
+        if generation <= latest.1 {
+            let text = format!(
+                "iteration {iteration} was begun by generation {generation}, iteration {} by {}",
+                latest.0, latest.1
+            );
+            findings.add(Rule::Iteration, text);
+        }
+        let (left_out, untold) =
+            (iteration - latest.0 - 1, untold(story, closings, latest.1, generation));
+        if left_out > untold {
+            let text = format!(
+                "iteration {iteration} came after {}, and only {untold} calls in between were never answered",
+                latest.0
+            );
+            findings.add(Rule::Iteration, text);
+        }
+        latest = (iteration, generation);
+    }
+}
+
+/// Calls between two generations of which nobody was told what they came to:
+/// an iteration that nobody heard of has at least one.
+fn untold(story: &Story, closings: &Closings, before: u64, after: u64) -> u64 {
+    let round = &closings[&after].round;
+    let from = closings.get(&before).map_or(0, |closing| closing.within.0);
+    let to = closings[&after].within.1;
+    let calls = story.lives.iter().flat_map(|life| &life.calls);
+    let untold = calls.filter(|Call { round: of, at, answer }| {
+        let (until, silent) = match answer {
+            None => (u64::MAX, true),
+            Some((at, Answer::Failed(meaning))) => (*at, *meaning != Meaning::Void),
+            Some((at, Answer::Outcome(_))) => (*at, false),
+        };
+        of == round && silent && *at <= to && until >= from
+    });
+    untold.count() as u64
+}
+
+fn ranks(
+    story: &Story,
+    life: usize,
+    outcome: &Outcome,
+    advance: &Advance,
+    findings: &mut Findings,
+) {
+    let Outcome { generation, members, .. } = outcome;
+    let life = &story.lives[life];
+    let place = members.iter().position(|member| *member == life.id());
+    let own = place.and_then(|place| advance.ranks.get(place).copied().flatten());
+    if own != advance.rank {
+        let text = format!(
+            "generation {generation}: {life} has rank {own:?} and was told {:?}",
+            advance.rank
+        );
+        findings.add(Rule::Iteration, text);
+    }
+    let mut given: Vec<u32> = advance.ranks.iter().copied().flatten().collect();
+    given.sort_unstable();
+    if advance.ranks.len() != members.len() || !given.iter().copied().eq(0..given.len() as u32) {
+        let text =
+            format!("generation {generation}: {members:?} have the ranks {:?}", advance.ranks);
+        findings.add(Rule::Iteration, text);
+    }
+}

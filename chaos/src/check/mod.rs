@@ -1,0 +1,194 @@
+//! The verdict on a history of rounds among all active processes of one run.
+//!
+//! # What is judged
+//!
+//! A *life* is one incarnation. It starts at the moment of its registration,
+//! somewhere between asking and being told, and ends at one moment, its *end*,
+//! or goes on. A *generation* closes at one moment. The history is valid iff
+//! all these moments can be placed so that for every generation that anybody
+//! was told of:
+//!
+//! 1. it closes within the call of everybody who was told, and after the call
+//!    of every other member, whose call must not have become void;
+//! 2. every member has started before, and ends afterwards;
+//! 3. no other process has a life that has started, is active and goes on: at
+//!    that moment each is not started, ended, or a standby. A standby becomes
+//!    active with the first generation that it is a member of;
+//! 4. generations of one round close in their order.
+//!
+//! The end of a life may be anywhere, with these bounds: it is after the life's
+//! start, and before the start of the process's next life; before the life was
+//! told that it is over, and before it was told that it has left; and not before anything
+//! that the life did while nothing could have ended it behind its back (see
+//! [`story::Life::suspect`](crate::story::Life::suspect)): its calls and their
+//! answers. A life that was neither killed, nor told that it is over, nor left,
+//! nor was replaced, has no end. This is what JAX says of failures: they may be
+//! moved, but not past another event of their process.
+//!
+//! Beside this: everybody is told the same of a generation, and is a member;
+//! nobody goes back; iterations grow by one; an incarnation is given once.
+//!
+//! # What the store says
+//!
+//! Its revisions and events are compared with all of that: in their order, the
+//! same rules hold without any choice, and no moment lies outside of what was
+//! observed; every end has a cause that somebody brought about. Only then are
+//! closings counted by kind.
+
+mod agreement;
+mod iterations;
+mod kinds;
+mod placement;
+mod testimony;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use holdfast_api::Generation;
+
+pub use self::kinds::Kind;
+use crate::history::{History, Moment};
+use crate::story::Story;
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Report {
+    /// Generations that somebody was told of.
+    pub rounds: usize,
+    /// Lives that registered.
+    pub lives: usize,
+    /// How many closings were of each kind; one can be of several.
+    pub kinds: BTreeMap<Kind, usize>,
+    /// The causes of ends that nobody brought about, as far as was recorded:
+    /// allowed, since a starved program looks like a dead one, and worth a look
+    /// if there are many.
+    pub unprovoked: Vec<&'static str>,
+    /// What is wrong. Empty = the history is valid.
+    pub violations: Vec<Violation>,
+}
+
+/// Something that must not be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// The rule that is broken.
+    pub rule: Rule,
+    /// What happened.
+    pub text: String,
+}
+
+/// The rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rule {
+    /// The records make sense, each program's in its order.
+    Sense,
+    /// All members are told the same, and are members.
+    Agreement,
+    /// Nobody goes back to an earlier generation.
+    Growth,
+    /// Whoever is named was inside, and had not ended.
+    Presence,
+    /// Whoever is alive and active is named.
+    Absence,
+    /// A life that is told to be over ends, once, before the next one starts.
+    Finality,
+    /// Iterations grow by one, and have ranks that fit.
+    Iteration,
+    /// What the store says fits what was observed.
+    Testimony,
+    /// The search for a placement was given up: not a pass.
+    Undecided,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.rule, self.text)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Report { rounds, lives, kinds, unprovoked, violations } = self;
+        writeln!(f, "{rounds:>8}  rounds closed, as their members were told")?;
+        for (kind, count) in kinds {
+            writeln!(f, "{count:>8}  {kind}")?;
+        }
+        writeln!(f, "{lives:>8}  incarnations")?;
+        for cause in unprovoked.iter().collect::<BTreeSet<_>>() {
+            let count = unprovoked.iter().filter(|other| *other == cause).count();
+            writeln!(f, "{count:>8}  ends that nobody brought about: {cause}")?;
+        }
+        for violation in violations {
+            writeln!(f, "{violation}")?;
+        }
+        match violations.len() {
+            0 => write!(f, "valid"),
+            wrong => write!(f, "NOT VALID: {wrong} violations"),
+        }
+    }
+}
+
+impl Report {
+    /// Adds the report of another history.
+    pub fn add(&mut self, other: Report) {
+        let Report { rounds, lives, kinds, unprovoked, violations } = other;
+        self.rounds += rounds;
+        self.lives += lives;
+        for (kind, count) in kinds {
+            *self.kinds.entry(kind).or_default() += count;
+        }
+        self.unprovoked.extend(unprovoked);
+        self.violations.extend(violations);
+    }
+}
+
+/// Judges a history.
+pub fn check(history: &History) -> Report {
+    let story = Story::of(history);
+    let mut findings = Findings::default();
+    for text in &story.nonsense {
+        findings.add(Rule::Sense, text.clone());
+    }
+    agreement::check(&story, &mut findings);
+    let closings = placement::check(&story, &mut findings);
+    iterations::check(&story, &closings, &mut findings);
+    testimony::check(&story, &closings, &mut findings);
+    let (kinds, unprovoked) = kinds::count(&story, &closings, &mut findings);
+    Report {
+        rounds: story.closings.len(),
+        lives: story.lives.len(),
+        kinds,
+        unprovoked,
+        violations: findings.violations,
+    }
+}
+
+/// A generation, as far as observation tells when it closed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Closing {
+    round: String,
+    /// The lives of its members.
+    members: Vec<usize>,
+    /// It closed between these moments.
+    within: (Moment, Moment),
+}
+
+type Closings = BTreeMap<Generation, Closing>;
+
+#[derive(Debug, Default)]
+struct Findings {
+    violations: Vec<Violation>,
+}
+
+impl Findings {
+    fn add(&mut self, rule: Rule, text: String) {
+        self.violations.push(Violation { rule, text });
+    }
+}
+
+/// A moment, for people: milliseconds.
+fn at(moment: Moment) -> String {
+    match moment {
+        crate::story::END | crate::story::NEVER => "the end".to_owned(),
+        moment => format!("{}.{:03} ms", moment / 1_000_000, moment / 1_000 % 1_000),
+    }
+}

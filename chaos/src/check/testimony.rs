@@ -1,0 +1,169 @@
+//! What the store says of itself, compared with what was observed: in the order
+//! of its revisions the same rules hold, and no moment lies outside of what was
+//! observed. A history without testimony has nothing to compare.
+
+use std::collections::BTreeMap;
+
+use holdfast_api::{Cause, EventKind, Incarnation, ProcessId, Revision, Role};
+
+use super::{Closing, Closings, Findings, Rule, at};
+use crate::history::Moment;
+use crate::story::{END, Life, NEVER, Story};
+
+/// What one revision did, in the order in which it did it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Deed {
+    End,
+    Start,
+    Close,
+}
+
+/// The store's word on lives.
+#[derive(Debug, Default)]
+pub(super) struct Word<'s> {
+    pub starts: BTreeMap<(ProcessId, Incarnation), Revision>,
+    pub ends: BTreeMap<(ProcessId, Incarnation), (Revision, &'s Cause)>,
+}
+
+impl<'s> Word<'s> {
+    pub fn of(story: &'s Story) -> Word<'s> {
+        let mut word = Word::default();
+        for event in &story.testimony {
+            match &event.what {
+                EventKind::Registered { process, incarnation, .. } => {
+                    word.starts.insert((*process, *incarnation), event.revision);
+                }
+                EventKind::Ended { process, incarnation, cause, .. } => {
+                    word.ends.insert((*process, *incarnation), (event.revision, cause));
+                }
+                _ => {}
+            }
+        }
+        word
+    }
+
+    fn end(&self, life: &Life) -> Revision {
+        self.ends.get(&life.id()).map_or(Revision::MAX, |(at, _)| *at)
+    }
+}
+
+pub(super) fn check(story: &Story, closings: &Closings, findings: &mut Findings) {
+    if story.testimony.is_empty() {
+        return;
+    }
+    let word = Word::of(story);
+    for life in &story.lives {
+        let (told, said) = (life.since, word.starts.get(&life.id()));
+        if said != Some(&told) {
+            let text = format!(
+                "{life} was told that it started at revision {told}; the store says {said:?}"
+            );
+            findings.add(Rule::Testimony, text);
+        }
+    }
+    for (generation, closing) in closings {
+        let witness = story.outcome(story.closings[generation][0]).witness;
+        members(story, &word, *generation, closing, witness, findings);
+    }
+    in_order(story, &word, closings, findings);
+    iterations(story, findings);
+}
+
+/// Who was inside and who was not, by revisions alone.
+fn members(
+    story: &Story,
+    word: &Word<'_>,
+    generation: u64,
+    closing: &Closing,
+    witness: Revision,
+    findings: &mut Findings,
+) {
+    for (n, life) in story.lives.iter().enumerate() {
+        let alive = life.since <= witness && word.end(life) > witness;
+        let active = match life.role {
+            Role::Active => true,
+            Role::Standby => active_since(story, life).is_some_and(|since| since <= witness),
+        };
+        let inside = closing.members.contains(&n);
+        if inside && !alive || !inside && alive && active {
+            let verb = if inside { "names" } else { "does not name" };
+            let text = format!(
+                "generation {generation} {verb} {life}, which by the store's revisions lived from {} to {}, at {witness}",
+                life.since,
+                word.end(life)
+            );
+            findings.add(Rule::Testimony, text);
+        }
+    }
+}
+
+/// When a standby became active, as the store says.
+fn active_since(story: &Story, life: &Life) -> Option<Revision> {
+    let promoted = story.testimony.iter().find(|event| {
+        matches!(event.what, EventKind::Promoted { process, incarnation, .. } if (process, incarnation) == life.id())
+    });
+    promoted.map(|event| event.revision)
+}
+
+/// In the order of the revisions, no moment must lie before one that came
+/// earlier.
+fn in_order(story: &Story, word: &Word<'_>, closings: &Closings, findings: &mut Findings) {
+    let mut moments: Vec<(Revision, Deed, (Moment, Moment), String)> = Vec::new();
+    for life in &story.lives {
+        moments.push((life.since, Deed::Start, life.registered, format!("the start of {life}")));
+        if let Some((revision, _)) = word.ends.get(&life.id()) {
+            let within = (life.registered.0, life.over.unwrap_or(END));
+            moments.push((*revision, Deed::End, within, format!("the end of {life}")));
+        } else if life.over.is_some() {
+            let text = format!("{life} is over, and the store does not say how it ended");
+            findings.add(Rule::Testimony, text);
+        }
+    }
+    for (generation, closing) in closings {
+        let witness = story.outcome(story.closings[generation][0]).witness;
+        let text = format!("the closing of generation {generation}");
+        moments.push((witness, Deed::Close, closing.within, text));
+    }
+    moments.sort();
+    let (mut latest, mut of) = (0, "");
+    for (revision, _, (earliest, within), text) in &moments {
+        if *within < latest {
+            let text = format!(
+                "{text} is said to be at revision {revision}, behind {of}; but it was over by {}, and that came not before {}",
+                at(*within),
+                at(latest)
+            );
+            findings.add(Rule::Testimony, text);
+        }
+        if *earliest > latest && *earliest != NEVER {
+            (latest, of) = (*earliest, text);
+        }
+    }
+}
+
+/// The iterations that the store says it began are one sequence, and hold all
+/// that anybody was told.
+fn iterations(story: &Story, findings: &mut Findings) {
+    let mut said = BTreeMap::new();
+    let mut latest = None;
+    for event in &story.testimony {
+        let EventKind::Advanced { iteration, generation, members } = event.what else { continue };
+        if latest.is_some_and(|latest| iteration != latest + 1) {
+            let text = format!("the store says that iteration {iteration} came after {latest:?}");
+            findings.add(Rule::Testimony, text);
+        }
+        latest = Some(iteration);
+        said.insert(generation, (iteration, members as usize));
+    }
+    for (generation, told) in &story.closings {
+        let outcome = story.outcome(told[0]);
+        let told = outcome.advance.as_ref().map(|a| (a.iteration, outcome.members.len()));
+        if told.as_ref() != said.get(generation) {
+            let said = said.get(generation);
+            let text = format!(
+                "generation {generation}: iteration and size were told as {told:?}, the store says {said:?}"
+            );
+            findings.add(Rule::Testimony, text);
+        }
+    }
+}

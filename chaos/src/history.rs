@@ -1,0 +1,269 @@
+//! What was recorded: by each program what it called and got, by whoever ran
+//! them when they died, and beside it what the store says of itself.
+//!
+//! A history is a folder with one file for each program, `NAME.jsonl`, of one
+//! JSON object a line, in the order in which the program wrote them. A program
+//! writes each line with one `write(2)` and keeps nothing back, so that a kill
+//! loses at most the event that was under way: a call without an answer is
+//! part of a good history.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use holdfast_api::{Event, Generation, Incarnation, ProcessId, Revision, Role};
+use serde::{Deserialize, Serialize};
+
+use crate::clock;
+
+/// Nanoseconds on [`clock::now`].
+pub type Moment = u64;
+
+/// A program's name within a history: one operating-system process.
+pub type Program = String;
+
+/// One line: something happened, or began, at a moment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// When: read before something begins, and after it has ended.
+    pub at: Moment,
+    /// What.
+    pub what: What,
+}
+
+/// What can be recorded.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// The program is about to register a process.
+    Join {
+        /// The process.
+        process: ProcessId,
+        /// As what.
+        role: Role,
+    },
+    /// It is registered.
+    Joined {
+        /// Its new life.
+        incarnation: Incarnation,
+        /// The revision that the store gave for it: testimony, not evidence.
+        since: Revision,
+    },
+    /// It was not registered, or it is not known whether it was.
+    NotJoined {
+        /// Why.
+        why: String,
+    },
+    /// The registered process is about to arrive at a round among all active
+    /// processes.
+    Call {
+        /// The round.
+        round: String,
+        /// Whether the round may declare dead who has not arrived.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        evicts: bool,
+    },
+    /// The call was answered: the round closed with the caller in it.
+    Outcome(Box<Outcome>),
+    /// The call ended without an outcome.
+    Failed {
+        /// What that means for the caller.
+        meaning: Meaning,
+        /// The error, for people.
+        why: String,
+    },
+    /// The process is about to leave.
+    Leave,
+    /// It has left.
+    Left,
+    /// Whoever runs the programs is about to kill one.
+    Kill {
+        /// Which.
+        program: Program,
+    },
+    /// A program is dead: the system has said so.
+    Dead {
+        /// Which.
+        program: Program,
+        /// How it ended.
+        how: String,
+    },
+    /// From here on these programs may be taken for dead without knowing it:
+    /// they, or the agent that speaks for them, are being paused or killed.
+    Suspect {
+        /// Which.
+        programs: Vec<Program>,
+        /// What is done.
+        why: String,
+    },
+    /// What the store says of itself. Testimony, not evidence.
+    Testimony(Box<Event>),
+}
+
+/// What a call without an outcome means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Meaning {
+    /// The caller was told that this life has ended, for ever.
+    Ended,
+    /// The call is void: no outcome may count it, then or later.
+    Void,
+    /// The caller has lost its hold: its life has ended, or will.
+    Lost,
+    /// Nobody knows whether it counts.
+    Unknown,
+}
+
+/// What a round came to, as one of its members was told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// The generation.
+    pub generation: Generation,
+    /// The revision that the store gave for the closing: testimony.
+    pub witness: Revision,
+    /// Who was inside.
+    pub members: Vec<(ProcessId, Incarnation)>,
+    /// The iteration that it began, if it is one that does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advance: Option<Advance>,
+}
+
+/// An iteration, as one of its members was told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Advance {
+    /// Its number.
+    pub iteration: u64,
+    /// A rank, or none, for each member in order.
+    pub ranks: Vec<Option<u32>>,
+    /// The caller's own.
+    pub rank: Option<u32>,
+    /// Standbys that became active with it.
+    pub promoted: Vec<(ProcessId, Incarnation)>,
+}
+
+/// Everything that was recorded of one run of a job, by program.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct History {
+    /// In the order of each program.
+    pub programs: BTreeMap<Program, Vec<Record>>,
+}
+
+/// Why a history cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file cannot be read.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A whole line is no record.
+    #[error("{}:{line}: {source}", path.display())]
+    Line {
+        /// Which file.
+        path: PathBuf,
+        /// Which line, from 1.
+        line: usize,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// There is nothing to judge.
+    #[error("{} holds no *.jsonl files: name the folder of one job's history", path.display())]
+    Empty {
+        /// The folder.
+        path: PathBuf,
+    },
+}
+
+impl History {
+    /// Reads a folder. A last line that was cut off by a kill is left out.
+    pub fn read(folder: &Path) -> Result<History, Error> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| Error::File { path, source }
+        };
+        let mut history = History::default();
+        for entry in fs::read_dir(folder).map_err(failed(folder))? {
+            let path = entry.map_err(failed(folder))?.path();
+            if path.extension().is_none_or(|extension| extension != "jsonl") {
+                continue;
+            }
+            let text = fs::read_to_string(&path).map_err(failed(&path))?;
+            let program = path.file_stem().map(|name| name.to_string_lossy().into_owned());
+            let records = parse(&text).map_err(|(line, source)| {
+                let path = path.clone();
+                Error::Line { path, line, source }
+            })?;
+            history.programs.insert(program.unwrap_or_default(), records);
+        }
+        match history.programs.is_empty() {
+            true => Err(Error::Empty { path: folder.to_owned() }),
+            false => Ok(history),
+        }
+    }
+}
+
+fn parse(text: &str) -> Result<Vec<Record>, (usize, serde_json::Error)> {
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    let lines = (1..).zip(whole.lines());
+    lines.map(|(n, line)| serde_json::from_str(line).map_err(|error| (n, error))).collect()
+}
+
+/// A program's own file.
+#[derive(Debug)]
+pub struct Recorder {
+    file: File,
+}
+
+impl Recorder {
+    /// Begins, or goes on with, `FOLDER/PROGRAM.jsonl`.
+    pub fn open(folder: &Path, program: &str) -> std::io::Result<Recorder> {
+        let path = folder.join(format!("{program}.jsonl"));
+        Ok(Recorder { file: File::options().create(true).append(true).open(path)? })
+    }
+
+    /// Writes that something happens, or has happened, now.
+    pub fn record(&mut self, what: What) -> std::io::Result<()> {
+        let mut line = serde_json::to_vec(&Record { at: clock::now(), what })?;
+        line.push(b'\n');
+        self.file.write_all(&line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_recorded_is_read_again_but_for_a_line_that_was_cut_off() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut recorder = Recorder::open(folder.path(), "one").unwrap();
+        let join = What::Join { process: 3, role: Role::Standby };
+        let advance = Advance { iteration: 4, ranks: vec![None], rank: None, promoted: vec![] };
+        let outcome =
+            Outcome { generation: 7, witness: 9, members: vec![(3, 5)], advance: Some(advance) };
+        for what in [join, What::Leave, What::Outcome(Box::new(outcome))] {
+            recorder.record(what).unwrap();
+        }
+        recorder.file.write_all(b"{\"at\":1,\"wh").unwrap();
+        let history = History::read(folder.path()).unwrap();
+        let records = &history.programs["one"];
+        assert_eq!(records.len(), 3);
+        assert!(records[0].at <= records[2].at);
+        let What::Outcome(read) = &records[2].what else { panic!("{records:?}") };
+        assert_eq!(read.members, [(3, 5)]);
+    }
+
+    #[test]
+    fn a_line_that_is_no_record_and_an_empty_folder_are_errors() {
+        let folder = tempfile::tempdir().unwrap();
+        let empty = History::read(folder.path()).unwrap_err();
+        assert!(empty.to_string().contains("no *.jsonl files"), "{empty}");
+        fs::write(folder.path().join("one.jsonl"), "{}\n").unwrap();
+        let bad = History::read(folder.path()).unwrap_err();
+        assert!(bad.to_string().contains("one.jsonl:1"), "{bad}");
+    }
+}

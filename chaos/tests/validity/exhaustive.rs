@@ -1,0 +1,232 @@
+//! Small random histories, judged by the checker and by trying every placement:
+//! the definition, word for word, with nothing clever in it.
+
+use std::fmt::Write;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::script::verdict;
+
+const HISTORIES: u64 = 1_500;
+const GENERATIONS: usize = 3;
+/// Places between two moments of a history: as many as there are closings.
+const PLACES: u64 = GENERATIONS as u64;
+
+/// Generation, beginning, end and whether that was an outcome. Every generation
+/// is a round of its own.
+type Call = (usize, u64, Option<(u64, bool)>);
+
+/// A life; times are whole, all different in a history.
+#[derive(Debug)]
+struct Life {
+    process: u32,
+    incarnation: u64,
+    start: u64,
+    calls: Vec<Call>,
+    dead: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Small {
+    lives: Vec<Life>,
+    members: Vec<Vec<usize>>,
+    end: u64,
+}
+
+fn random(seed: u64) -> Small {
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut lives = Vec::new();
+    let mut incarnation = 0;
+    let mut end = 0;
+    for process in 0..3 {
+        let mut time = u64::from(process) + 1 + 3 * random.random_range(0..6);
+        for _ in 0..random.random_range(1..=2) {
+            let mut step = |most| {
+                let now = time;
+                time += 3 * random.random_range(1..=most);
+                now
+            };
+            let start = step(3);
+            let dead_at = step(8);
+            incarnation += 1;
+            let mut life = Life { process, incarnation, start, calls: vec![], dead: None };
+            let mut now = start;
+            let mut next = random.random_range(0..2);
+            while next < GENERATIONS {
+                let at = now + 3 * random.random_range(1..=3);
+                let answered = at + 3 * random.random_range(1..=6);
+                let answer = match random.random_range(0..8) {
+                    0 => None,
+                    1 => Some((answered, false)),
+                    _ => Some((answered, true)),
+                };
+                life.calls.push((next, at, answer));
+                now = answered;
+                next += random.random_range(1..=2);
+                if !matches!(answer, Some((_, true))) {
+                    break;
+                }
+            }
+            let silent = life.calls.last().is_some_and(|(.., answer)| answer.is_none());
+            if silent || random.random_bool(0.5) {
+                life.dead = Some(now.max(dead_at) + 3);
+            }
+            time = now.max(dead_at) + 3 * random.random_range(2..=5);
+            end = end.max(time);
+            let goes_on = life.dead.is_none()
+                && !life.calls.iter().any(|(.., answer)| matches!(answer, Some((_, false))));
+            lives.push(life);
+            if goes_on {
+                break;
+            }
+        }
+    }
+    // Whoever was told is a member; of the others with a call, some are.
+    let told =
+        |life: &Life, g| life.calls.iter().any(|c| c.0 == g && matches!(c.2, Some((_, true))));
+    let members = (0..GENERATIONS).map(|g| {
+        let mut inside: Vec<usize> = Vec::new();
+        for (n, life) in lives.iter().enumerate() {
+            let called = life.calls.iter().any(|c| c.0 == g);
+            if told(life, g) || called && random.random_bool(0.7) {
+                inside.push(n);
+            }
+        }
+        inside
+    });
+    let members = members.collect();
+    Small { lives, members, end }
+}
+
+impl Small {
+    fn script(&self) -> String {
+        let mut script = String::new();
+        for life in &self.lives {
+            let Life { process, incarnation, start, calls, dead } = life;
+            write!(script, "{process}.{incarnation} start@{start}").expect("a text takes it");
+            for (generation, at, answer) in calls {
+                write!(script, " call:g{generation}@{at}").expect("a text takes it");
+                match answer {
+                    None => {}
+                    Some((at, false)) => {
+                        write!(script, " fenced@{at}").expect("a text takes it");
+                    }
+                    Some((at, true)) => {
+                        let members = self.members[*generation].iter().map(|n| &self.lives[*n]);
+                        let names: Vec<String> =
+                            members.map(|l| format!("{}.{}", l.process, l.incarnation)).collect();
+                        write!(script, " got#{}({})@{at}", generation + 1, names.join(" "))
+                            .expect("a text takes it");
+                    }
+                }
+            }
+            if let Some(dead) = dead {
+                write!(script, " dead@{dead}").expect("a text takes it");
+            }
+            script.push('\n');
+        }
+        script
+    }
+
+    /// Two lives of one process in one generation are told apart elsewhere.
+    fn makes_sense(&self) -> bool {
+        self.members.iter().all(|members| {
+            members
+                .windows(2)
+                .all(|pair| self.lives[pair[0]].process != self.lives[pair[1]].process)
+        })
+    }
+
+    /// Tries every placement of the closings that somebody was told of.
+    fn is_valid(&self) -> bool {
+        let told = |g: &usize| {
+            self.lives
+                .iter()
+                .any(|l| l.calls.iter().any(|c| c.0 == *g && matches!(c.2, Some((_, true)))))
+        };
+        let closings: Vec<usize> = (0..GENERATIONS).filter(told).collect();
+        self.place(&closings, &mut Vec::new())
+    }
+
+    fn place(&self, closings: &[usize], placed: &mut Vec<(usize, u64)>) -> bool {
+        let Some((first, rest)) = closings.split_first() else {
+            return (0..self.lives.len()).all(|life| self.can_end(life, placed));
+        };
+        // Moments of the history are multiples of PLACES + 1 on this scale.
+        (1..self.end * (PLACES + 1)).any(|at| {
+            placed.push((*first, at));
+            let fits =
+                at % (PLACES + 1) != 0 && self.inside(*first, at) && self.place(rest, placed);
+            placed.pop();
+            fits
+        })
+    }
+
+    fn inside(&self, generation: usize, at: u64) -> bool {
+        self.members[generation].iter().all(|member| {
+            self.lives[*member].calls.iter().any(|(of, from, answer)| {
+                let until = match answer {
+                    Some((until, true)) => until * (PLACES + 1),
+                    _ => u64::MAX,
+                };
+                *of == generation && from * (PLACES + 1) < at && at < until
+            })
+        })
+    }
+
+    /// Whether the end of a life can lie behind every closing that names it and
+    /// before every closing that does not, while it had started.
+    fn can_end(&self, n: usize, placed: &[(usize, u64)]) -> bool {
+        let life = &self.lives[n];
+        let scale = PLACES + 1;
+        let mut earliest = life.start * scale;
+        let mut latest = u64::MAX;
+        let mut ends = life.dead.is_some();
+        for (_, at, answer) in &life.calls {
+            match answer {
+                None => earliest = earliest.max(at * scale),
+                Some((told, true)) => earliest = earliest.max((*told).max(*at) * scale),
+                Some((told, false)) => (latest, ends) = (latest.min(told * scale), true),
+            }
+        }
+        if let Some(next) = self.lives.get(n + 1).filter(|next| next.process == life.process) {
+            (latest, ends) = (latest.min(next.start * scale), true);
+        }
+        let replaced_by = |other: &usize| self.lives[*other].process == life.process && *other > n;
+        for (generation, at) in placed {
+            let started = *at > life.start * scale;
+            if self.members[*generation].contains(&n) {
+                if !started {
+                    return false;
+                }
+                earliest = earliest.max(*at);
+            } else if started && !self.members[*generation].iter().any(replaced_by) {
+                if !ends {
+                    return false;
+                }
+                latest = latest.min(*at);
+            } else if started {
+                latest = latest.min(*at);
+            }
+        }
+        !ends || earliest < latest
+    }
+}
+
+#[test]
+fn the_checker_agrees_with_trying_everything() {
+    let mut verdicts = [0, 0];
+    for seed in 0..HISTORIES {
+        let small = random(seed);
+        if !small.makes_sense() {
+            continue;
+        }
+        let script = small.script();
+        let report = verdict(&script);
+        let expected = small.is_valid();
+        assert_eq!(report.violations.is_empty(), expected, "seed {seed}\n{script}{report}");
+        verdicts[usize::from(expected)] += 1;
+    }
+    assert!(verdicts.iter().all(|count| *count > HISTORIES / 20), "one-sided: {verdicts:?}");
+}

@@ -1,0 +1,7 @@
+//! The checker on histories whose verdict is known: those that JAX drew, those
+//! that break one rule each, and small random ones against exhaustive search.
+
+mod exhaustive;
+mod pictures;
+mod planted;
+mod script;
