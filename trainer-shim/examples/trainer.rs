@@ -1,0 +1,92 @@
+//! A trainer that survives the loss of any rank: it agrees with the others on
+//! who is alive before each iteration, and on when to stop.
+//!
+//! ```sh
+//! export HOLDFAST_STORE=127.0.0.1:21001,127.0.0.1:21002,127.0.0.1:21003 HOLDFAST_JOB=example WORLD_SIZE=4
+//! for RANK in 0 1 2 3; do RANK=$RANK cargo run -p holdfast-trainer-shim --example trainer & done
+//! ```
+//!
+//! Kill one: the others go on with three as soon as its lease has expired, or
+//! at once if all run under an agent (`HOLDFAST_CONTROL`). Start it again: it
+//! takes part in the next iteration.
+
+use std::env::{self, VarError};
+use std::error::Error;
+use std::path::Path;
+use std::time::Duration;
+
+use holdfast_api::{Scope, VoteRule};
+use holdfast_client::{Client, Deadline, Options, parse_endpoints};
+use holdfast_trainer_shim::{
+    Advance, CONTROL_VARIABLE, Host, HostOptions, Iteration, Join, Process, Wanted,
+};
+
+/// Iterations after which this trainer is content.
+const ITERATIONS: u64 = 20;
+
+/// How long the others are waited for within an iteration. Whoever is new waits
+/// in the next one already.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let host = host().await?;
+    let rank = env::var("RANK")?.parse()?;
+    // After a kill its former life lasts as long as its lease.
+    let patience = Some(Deadline::after(Duration::from_secs(60)));
+    let join = Join { process: Some(rank), patience, ..Join::default() };
+    let process = host.join(join).await?;
+
+    let world = env::var("WORLD_SIZE")?.parse()?;
+    let advance = Advance { world, members_min: 1, ..Advance::default() };
+    loop {
+        // Returns when everybody who is alive has come, with the same answer
+        // for all: the iteration, its members and their ranks.
+        let begun = process.advance(advance.clone(), Deadline::never()).await?;
+        println!(
+            "iteration {}: rank {:?} of {}, {} lost",
+            begun.iteration,
+            begun.rank,
+            begun.world_size,
+            begun.dropped.len()
+        );
+        match train(&process, &begun).await {
+            Ok(true) => break,
+            Ok(false) => {}
+            // Somebody has joined, or is slow: all meet in the next iteration.
+            Err(error) if error.is_retryable() => println!("{error}"),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    process.leave().await?;
+    host.close().await;
+    Ok(())
+}
+
+/// One iteration. Answers whether all of its members are content.
+async fn train(process: &Process, begun: &Iteration) -> Result<bool, holdfast_trainer_shim::Error> {
+    // The training itself goes here.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let live = process.live_processes("trained", Deadline::after(PATIENCE)).await?;
+    if live.members != begun.members {
+        // What somebody has lost has to be done again.
+        return Ok(false);
+    }
+    let content = if begun.iteration >= ITERATIONS { "yes" } else { "no" };
+    let base = Some(begun.generation);
+    let done = process.vote("done", VoteRule::And, content.into(), base, Deadline::after(PATIENCE));
+    Ok(done.await?.carried)
+}
+
+/// The agent of this host, or a lease for this program alone.
+async fn host() -> Result<Host, Box<dyn Error>> {
+    match env::var(CONTROL_VARIABLE) {
+        Ok(agent) => Ok(Host::attach(Path::new(&agent), Wanted::default(), PATIENCE).await?),
+        Err(VarError::NotPresent) => {
+            let client = Client::new(Options::new(parse_endpoints(&env::var("HOLDFAST_STORE")?)?));
+            let scope = Scope { job: env::var("HOLDFAST_JOB")?.parse()?, run: None };
+            Ok(Host::grant(client, scope, HostOptions::default()).await?)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
