@@ -12,7 +12,7 @@ BINARIES := $(or $(CARGO_TARGET_DIR),target)/$(if $(filter dev,$(PROFILE)),debug
 ENVIRONMENT := source target/environment
 PYTHON_FILES = $(shell git ls-files '*.py') tests/prepare
 
-.PHONY: help quickstart demo-elastic test check fix bench build
+.PHONY: help quickstart demo-elastic test check fix bench chaos-rounds build
 
 help: ## Print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,11 @@ bench: ## The benchmarks (release build); arguments in ARGS
 	@tests/prepare build
 	@$(ENVIRONMENT); cargo build --release --workspace --bins
 	@$(ENVIRONMENT); cargo run --release --package holdfast-bench --bin holdfast-bench -- $(ARGS)
+
+chaos-rounds: ## 10 000 rounds of jobs that are killed and paused, each judged; arguments in ARGS
+	@tests/prepare build
+	@$(ENVIRONMENT); cargo build --profile $(PROFILE) --workspace --bins
+	@$(BINARIES)/chaos-rounds $(ARGS)
 
 build: ## The binaries: holdfast-store, holdfast, holdfast-agent
 	@tests/prepare build

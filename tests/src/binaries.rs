@@ -1,4 +1,4 @@
-//! Where the programs under test are: beside the test executable.
+//! Where the programs under test are: beside the test executable, or above it.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,10 @@ use std::process::Command;
 /// If it was not built.
 pub fn path(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a running program has a file");
-    let folder = test.parent().and_then(Path::parent).expect("tests run from TARGET/PROFILE/deps");
-    let path = folder.join(name);
+    let folder = test.parent().expect("a program lies in a folder");
+    // Tests run from TARGET/PROFILE/deps, programs from TARGET/PROFILE.
+    let folder = if folder.ends_with("deps") { folder.parent() } else { Some(folder) };
+    let path = folder.expect("deps lies in a folder").join(name);
     assert!(
         path.is_file(),
         "{} is missing: run `cargo build --bins` first (`make test` does)",

@@ -19,6 +19,7 @@
 //! | [`command`] | a command under `holdfast-agent run` |
 //! | [`load`] | concurrent adders and the check of what they were told |
 //! | [`failover`] | leaders killed until a retry was answered from the session table |
+//! | [`histories`] | jobs whose ranks record what they call and get, while they and the cluster are broken |
 //! | [`hosts`] | hosts with a network between them, on one machine |
 //! | [`http`] | plain HTTP requests |
 //! | [`stream`] | a raw client of the multiplexed stream |
@@ -42,6 +43,7 @@ pub mod binaries;
 pub mod cluster;
 pub mod command;
 pub mod failover;
+pub mod histories;
 pub mod hosts;
 pub mod http;
 pub mod job;

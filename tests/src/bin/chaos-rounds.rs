@@ -1,0 +1,84 @@
+//! The full proof of the rounds: laps of broken jobs until enough rounds of
+//! every kind were closed, then the figures and the verdict.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use holdfast_chaos::Report;
+use holdfast_chaos::check::Kind;
+use holdfast_tests::Cluster;
+use holdfast_tests::histories::{Lap, PROVEN, lap};
+
+/// Breaks real 4-process jobs, their hosts and the cluster under them until
+/// enough rounds have closed, and judges every one of them.
+#[derive(Debug, Parser)]
+struct Size {
+    /// Rounds that have to close.
+    #[arg(long, default_value_t = 10_000)]
+    rounds: usize,
+    /// Rounds of each kind that have to close.
+    #[arg(long, default_value_t = 500)]
+    of_each_kind: usize,
+    /// Jobs at once.
+    #[arg(long, default_value_t = 18)]
+    jobs: u32,
+    /// Seconds of one lap.
+    #[arg(long, default_value_t = 60)]
+    lap_seconds: u64,
+    /// Laps after which it is given up: not a pass.
+    #[arg(long, default_value_t = 60)]
+    laps_max: u32,
+    /// Where all choices come from [default: chosen, and printed].
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Where the histories go [default: a temporary folder, kept if something
+    /// is wrong].
+    #[arg(long)]
+    keep: Option<PathBuf>,
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<ExitCode> {
+    let size = Size::parse();
+    let seed = size.seed.unwrap_or_else(rand::random);
+    let temporary = tempfile::Builder::new().prefix("holdfast-histories-").tempdir()?.keep();
+    let folder = size.keep.clone().unwrap_or_else(|| temporary.clone());
+    println!("seed {seed}; the histories are in {}", folder.display());
+    let mut cluster = Cluster::start(3).await;
+    let mut all = Report::default();
+    for n in 0..size.laps_max {
+        let plan = Lap {
+            name: format!("lap{n}"),
+            jobs: size.jobs,
+            lasts: Duration::from_secs(size.lap_seconds),
+            pause: Duration::from_millis(100),
+            node_faults_every: Duration::from_secs(5),
+            seed: seed.wrapping_add(n.into()),
+            folder: folder.clone(),
+        };
+        all.add(lap(&mut cluster, &plan).await);
+        println!("{all}\n");
+        if !all.violations.is_empty() {
+            break;
+        }
+        if size.is_reached(&all) {
+            std::fs::remove_dir_all(temporary).context("the histories of a good run")?;
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    println!("seed {seed}; the histories are in {}", folder.display());
+    if all.violations.is_empty() {
+        println!("{} laps were not enough: not a pass", size.laps_max);
+    }
+    Ok(ExitCode::FAILURE)
+}
+
+impl Size {
+    fn is_reached(&self, report: &Report) -> bool {
+        let enough = |kind: &Kind| report.kinds.get(kind).is_some_and(|n| *n >= self.of_each_kind);
+        report.rounds >= self.rounds && PROVEN.iter().all(enough)
+    }
+}

@@ -1,0 +1,291 @@
+//! What is done to the ranks of one job, by chance, from a seed.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use holdfast_api::Role;
+use holdfast_chaos::Recorder;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+use tokio::time::{Instant, sleep};
+
+use super::host::AgentHost;
+use super::plan::{Calls, Verbs};
+use super::slot::{JobPlan, Slot};
+use crate::patience::PATIENCE;
+
+/// Ranks of a job.
+pub const WORLD: u32 = 4;
+
+/// The shortest TTL that the cluster grants.
+pub const TTL: Duration = Duration::from_millis(1_500);
+
+/// A paused rank that is told of its end takes so long at most to go.
+const GOING_TIME_MAX: Duration = Duration::from_secs(3);
+
+/// Pause between two looks at it.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// What kind of job: what its ranks call, and what becomes of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// Ranks that die are noticed when their lease expires, or are replaced
+    /// before that.
+    Leases,
+    /// The same with roll calls alone: nobody ever gives up a call.
+    RollCalls,
+    /// Whoever is late is declared dead.
+    Evictions,
+    /// A spare waits; whoever dies comes back as the next spare.
+    Spares,
+    /// Two hosts with an agent each, which tells of deaths at once.
+    Agents,
+}
+
+impl Style {
+    /// All, in the order in which a lap gives them to its jobs.
+    pub const ALL: [Style; 6] = [
+        Style::Leases,
+        Style::Agents,
+        Style::Evictions,
+        Style::Spares,
+        Style::RollCalls,
+        Style::Agents,
+    ];
+
+    /// What the ranks of such a job call.
+    pub fn calls(self, pause: Duration) -> Calls {
+        let calls = Calls {
+            verbs: Verbs::Advance,
+            pause,
+            world: WORLD,
+            members_min: 1,
+            evict_after: None,
+            last_call: Duration::ZERO,
+        };
+        let mixed = Verbs::Mixed { steps: 3, patience: Duration::from_millis(400) };
+        match self {
+            Style::Leases | Style::Spares => Calls { verbs: mixed, ..calls },
+            Style::Agents => calls,
+            Style::RollCalls => Calls { verbs: Verbs::Live, ..calls },
+            Style::Evictions => {
+                Calls { evict_after: Some(Duration::from_millis(400)), members_min: 2, ..calls }
+            }
+        }
+    }
+
+    fn spares(self) -> u32 {
+        u32::from(self == Style::Spares)
+    }
+
+    fn hosts(self) -> usize {
+        if self == Style::Agents { 2 } else { 0 }
+    }
+}
+
+/// One job: its processes and what is done to them.
+pub struct Faults {
+    style: Style,
+    job: JobPlan,
+    slots: Vec<Slot>,
+    /// Slot n is on host n modulo their number; none = no agents.
+    hosts: Vec<AgentHost>,
+    harness: Recorder,
+    random: StdRng,
+}
+
+impl Faults {
+    /// A job of which nothing runs yet.
+    pub fn new(style: Style, job: JobPlan, seed: u64) -> Faults {
+        let harness = Recorder::open(&job.folder, "harness").expect("a history's folder is new");
+        let slots = (0..WORLD + style.spares()).map(Slot::new).collect();
+        let random = StdRng::seed_from_u64(seed);
+        Faults { style, job, slots, hosts: Vec::new(), harness, random }
+    }
+
+    /// Starts the job, breaks it until the time has come, and stops it.
+    pub async fn run(mut self, until: Instant) {
+        for host in 0..self.style.hosts() {
+            self.hosts.push(AgentHost::start(&self.job, host).await);
+        }
+        for n in 0..self.slots.len() {
+            let role = if n < WORLD as usize { Role::Active } else { Role::Standby };
+            self.start_as(n, role, false);
+        }
+        let actives: Vec<usize> = (0..WORLD as usize).collect();
+        self.settled(&actives).await;
+        while Instant::now() < until {
+            self.sleep(50..400).await;
+            self.fault().await;
+        }
+        for slot in &mut self.slots {
+            slot.stop(&mut self.harness).await;
+        }
+        for host in self.hosts {
+            host.stop().await;
+        }
+    }
+
+    async fn sleep(&mut self, milliseconds: Range<u64>) {
+        sleep(Duration::from_millis(self.random.random_range(milliseconds))).await;
+    }
+
+    /// Something happens to one rank or two, and they come back.
+    async fn fault(&mut self) {
+        let all: Vec<usize> = (0..self.slots.len()).collect();
+        // Some may have been declared dead for being slow.
+        let gone = |n: &usize| self.slots[*n].has_ended(&mut self.harness);
+        let gone: Vec<usize> = all.iter().copied().filter(gone).collect();
+        self.start(&gone, false);
+        self.settled(&gone).await;
+        if self.style == Style::Agents && self.random.random_bool(0.1) {
+            return self.agent_fault().await;
+        }
+        let number = match self.random.random_range(0..20) {
+            0 if self.style != Style::Spares => self.slots.len(),
+            1..4 => 2,
+            _ => 1,
+        };
+        let victims: Vec<usize> = all.sample(&mut self.random, number).copied().collect();
+        let pause = match self.style {
+            Style::Spares => 0.2,
+            Style::Evictions => 0.6,
+            Style::Leases | Style::RollCalls => 0.3,
+            Style::Agents => 0.1,
+        };
+        match self.random.random_bool(pause) {
+            true => self.pause(&victims).await,
+            false => self.kill(&victims).await,
+        }
+        self.settled(&victims).await;
+    }
+
+    /// Kills ranks and starts them again: at once, in the place of the former
+    /// life, or when that has ended. Where deaths are told at once, the others
+    /// come to wait for them first, mostly.
+    async fn kill(&mut self, victims: &[usize]) {
+        if self.style == Style::Agents && self.random.random_bool(0.8) {
+            for victim in victims {
+                self.slots[*victim].pause(&mut self.harness);
+            }
+            self.sleep(200..400).await;
+        }
+        for victim in victims {
+            self.slots[*victim].kill(&mut self.harness);
+        }
+        let takeover = self.random.random_bool(match self.style {
+            Style::Spares => 0.7,
+            Style::Leases | Style::RollCalls => 0.3,
+            Style::Evictions | Style::Agents => 0.1,
+        });
+        if !takeover {
+            self.sleep(0..800).await;
+        }
+        self.start(victims, takeover);
+    }
+
+    /// Pauses ranks, shorter or longer than it takes to be declared dead.
+    /// Those that were are started again; or a successor was started before
+    /// they woke up.
+    async fn pause(&mut self, victims: &[usize]) {
+        for victim in victims {
+            self.slots[*victim].pause(&mut self.harness);
+        }
+        match (self.style, self.random.random_bool(0.7)) {
+            (Style::Evictions, true) => self.sleep(800..1_200).await,
+            (_, true) => self.sleep(1_900..2_500).await,
+            (_, false) => self.sleep(20..300).await,
+        }
+        if self.random.random_bool(0.2) {
+            let old: Vec<_> = victims.iter().map(|n| self.slots[*n].set_aside()).collect();
+            self.start(victims, true);
+            self.settled(victims).await;
+            for old in old.into_iter().flatten() {
+                old.put_down(&mut self.harness).await;
+            }
+            return;
+        }
+        for victim in victims {
+            self.slots[*victim].mark();
+            self.slots[*victim].resume();
+        }
+        self.bring_back(victims).await;
+    }
+
+    /// An agent is killed or paused; its ranks that hear of it are started
+    /// again.
+    async fn agent_fault(&mut self) {
+        let host = self.random.random_range(0..self.hosts.len());
+        let ranks: Vec<usize> = (host..self.slots.len()).step_by(self.hosts.len()).collect();
+        let slots: Vec<&Slot> = ranks.iter().map(|rank| &self.slots[*rank]).collect();
+        if self.random.random_bool(0.5) {
+            let agent = self.hosts.remove(host);
+            agent.kill(&slots, &mut self.harness);
+            self.sleep(0..1_000).await;
+            self.hosts.insert(host, AgentHost::start(&self.job, host).await);
+        } else {
+            self.hosts[host].pause(&slots, &mut self.harness);
+            match self.random.random_bool(0.5) {
+                true => self.sleep(1_900..2_500).await,
+                false => self.sleep(20..700).await,
+            }
+            ranks.iter().for_each(|rank| self.slots[*rank].mark());
+            self.hosts[host].resume();
+        }
+        self.bring_back(&ranks).await;
+        self.settled(&ranks).await;
+    }
+
+    /// Starts those again that have ended; it takes a while until they know.
+    async fn bring_back(&mut self, victims: &[usize]) {
+        let gone_by = Instant::now() + GOING_TIME_MAX;
+        let mut gone = Vec::new();
+        for victim in victims {
+            let slot = &mut self.slots[*victim];
+            while !slot.has_ended(&mut self.harness) && !slot.heard() && Instant::now() < gone_by {
+                sleep(LOOK_EVERY).await;
+            }
+            if !slot.runs() {
+                gone.push(*victim);
+            }
+        }
+        self.start(&gone, false);
+    }
+
+    fn start(&mut self, victims: &[usize], takeover: bool) {
+        for slot in &mut self.slots {
+            slot.mark();
+        }
+        let role = if self.style == Style::Spares { Role::Standby } else { Role::Active };
+        for victim in victims {
+            self.start_as(*victim, role, takeover);
+        }
+    }
+
+    fn start_as(&mut self, n: usize, role: Role, takeover: bool) {
+        let host = n.checked_rem(self.hosts.len());
+        let agent = host.map(|host| self.hosts[host].control());
+        self.slots[n].start(&self.job, agent, role, takeover);
+    }
+
+    /// Waits until the job goes on: with these ranks, or, where they come back
+    /// as spares, at all.
+    async fn settled(&mut self, ranks: &[usize]) {
+        let by = Instant::now() + PATIENCE;
+        while !self.goes_on(ranks) {
+            let job = &self.job.job;
+            assert!(Instant::now() < by, "waited {PATIENCE:?} in vain: {job} with {ranks:?}");
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn goes_on(&mut self, ranks: &[usize]) -> bool {
+        let harness = &mut self.harness;
+        let mut goes_on = |slot: &mut Slot| slot.has_ended(harness) || slot.heard();
+        match self.style {
+            Style::Spares => self.slots.iter_mut().any(goes_on),
+            _ => ranks.iter().all(|rank| goes_on(&mut self.slots[*rank])),
+        }
+    }
+}
