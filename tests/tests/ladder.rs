@@ -38,7 +38,7 @@ async fn seen(cluster: &Cluster, process: u32) -> Option<Value> {
     let list = ["-o", "json", "--job", "train", "agent", "list"];
     let all: Value = serde_json::from_str(&cluster.cli_ok(&list).await).expect("JSON");
     let found = all["agents"][0]["processes"].as_array()?.iter();
-    found.filter(|one| one["process"] == process).cloned().next()
+    { found }.find(|one| one["process"] == process).cloned()
 }
 
 #[tokio::test(flavor = "multi_thread")]
