@@ -175,8 +175,8 @@ impl Process {
         live(&closed)
     }
 
-    /// A vote by all live active processes. `base` names the generation whose
-    /// members all have to agree; none = whoever is there.
+    /// A vote by all live active processes, or by the members of the generation
+    /// `base` alone: then whoever of them has died since stands against it.
     pub async fn vote(
         &self,
         tag: &str,

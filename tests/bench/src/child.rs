@@ -83,6 +83,14 @@ impl Child {
         crate::machine::cpu_of(self.pid())
     }
 
+    /// Bytes that it has caused to be written to the disk.
+    pub fn written(&self) -> anyhow::Result<u64> {
+        let path = format!("/proc/{}/io", self.pid);
+        let text = std::fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+        let number = text.lines().find_map(|line| line.strip_prefix("write_bytes: "));
+        number.and_then(|n| n.parse().ok()).with_context(|| format!("{path} has no write_bytes"))
+    }
+
     /// Resident memory in bytes, now and at its peak.
     pub fn memory(&self) -> anyhow::Result<Memory> {
         let path = format!("/proc/{}/status", self.pid);

@@ -13,6 +13,7 @@
 //! | [`arguments`] | the command line, and how much effort it asks for |
 //! | [`measure`] | the measurements, one module each |
 //! | [`cluster`], [`agent`], [`child`] | the programs under test as children |
+//! | [`host`] | a host as its agent has it: a lease, and processes that wait in rounds |
 //! | [`load`] | closed-loop load, from workers that do one operation at a time |
 //! | [`wire`] | a client of the TCPStore protocol |
 //! | [`disk`] | the raw limit: append and fdatasync |
@@ -34,6 +35,7 @@ mod arguments;
 mod child;
 mod cluster;
 mod disk;
+mod host;
 mod load;
 mod machine;
 mod measure;

@@ -187,8 +187,8 @@ class Job:
 
         ``rule``: ``"and"`` (``value`` is true or false; carried if all say true), ``"unanimous"`` (all
         say the same value), ``"plurality"`` (lowest ``priority`` wins, then most votes, then the least
-        value; an empty value abstains). ``base``: a generation whose members all have to agree, so that
-        one that died since then makes it fail.
+        value; an empty value abstains). ``base``: a generation whose members alone vote, and all have to
+        agree, so that one that died since then makes it fail.
         """
         payload = _payload(value, rule, priority)
         found = self._native.vote(tag, rule, payload, base, timeout)

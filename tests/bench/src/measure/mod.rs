@@ -2,12 +2,15 @@
 
 mod barrier;
 mod commit;
+mod deaths;
 mod door;
 mod failover;
+mod idle;
 mod million;
 mod peers;
 mod polls;
 mod restarts;
+mod rounds;
 mod snapshots;
 mod storm;
 mod throughput;
@@ -42,6 +45,12 @@ pub enum Measurement {
     Polls,
     /// NVRx's in-process restart.
     Restarts,
+    /// Rounds of up to 16 384 processes.
+    Rounds,
+    /// A rank or a host dies, until the last survivor was told.
+    Deaths,
+    /// Many hosts on which nothing happens.
+    Idle,
     /// Other stores.
     Peers,
 }
@@ -58,6 +67,9 @@ pub const ALL: &[Measurement] = &[
     Measurement::Barrier,
     Measurement::Polls,
     Measurement::Restarts,
+    Measurement::Rounds,
+    Measurement::Deaths,
+    Measurement::Idle,
     Measurement::Peers,
 ];
 
@@ -75,6 +87,9 @@ impl Measurement {
             Measurement::Barrier => "barrier",
             Measurement::Polls => "polls",
             Measurement::Restarts => "restarts",
+            Measurement::Rounds => "rounds",
+            Measurement::Deaths => "deaths",
+            Measurement::Idle => "idle",
             Measurement::Peers => "peers",
         }
     }
@@ -92,6 +107,9 @@ impl Measurement {
             Measurement::Barrier => "Barriers through the TCPStore door",
             Measurement::Polls => "Ranks of 2000 hosts poll an absent key",
             Measurement::Restarts => "NVRx's in-process restart",
+            Measurement::Rounds => "Rounds of many processes",
+            Measurement::Deaths => "Deaths, to the last survivor told",
+            Measurement::Idle => "2048 hosts on which nothing happens",
             Measurement::Peers => "Other stores",
         }
     }
@@ -110,6 +128,9 @@ impl Measurement {
             Measurement::Barrier => Box::pin(barrier::run(bench, title)).await,
             Measurement::Polls => Box::pin(polls::run(bench, title)).await,
             Measurement::Restarts => Box::pin(restarts::run(bench, title)).await,
+            Measurement::Rounds => Box::pin(rounds::run(bench, title)).await,
+            Measurement::Deaths => Box::pin(deaths::run(bench, title)).await,
+            Measurement::Idle => Box::pin(idle::run(bench, title)).await,
             Measurement::Peers => Box::pin(peers::run(bench, title)).await,
         }
     }

@@ -1,0 +1,215 @@
+//! A host as its agent has it: a connection to the cluster, a lease, and
+//! processes that wait in rounds.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use holdfast_api::{
+    Arrival, ArrivalAnswer, Blob, Cause, Command, Feed, Generation, Incarnation, LeaseCommand,
+    LeaseId, LeaseOutcome, Nonce, Outcome, ProcessCommand, ProcessEnd, ProcessId, ProcessOutcome,
+    Revision, Role, RoundCommand, RoundOutcome, Scope, Terms,
+};
+use holdfast_client::{Client, Deadline};
+use tokio::task::JoinSet;
+
+use crate::load::soon;
+
+/// Processes of one host.
+pub const PROCESSES: u32 = 8;
+/// Hosts that join at one time.
+const JOINING_MAX: usize = 64;
+/// Memberships that an agent remembers, so that it need not be told them again.
+const KNOWN_MAX: usize = 16;
+/// Renewals in the time of one TTL, as of a real agent.
+const RENEWALS_PER_TTL: u32 = 4;
+
+/// A host with its lease, which is renewed until this is dropped.
+#[derive(Debug)]
+pub struct Host {
+    client: Client,
+    lease: LeaseId,
+    ttl: Duration,
+    processes: Vec<(ProcessId, Incarnation)>,
+    call: u64,
+    since: Revision,
+    known: Vec<Generation>,
+    /// Bytes of all outcomes that it was told, as they are encoded on the wire.
+    pub told_bytes: usize,
+    renewing: JoinSet<()>,
+}
+
+impl Host {
+    /// Gets a lease, and registers its processes.
+    async fn join(
+        client: Client,
+        scope: Scope,
+        place: u32,
+        processes: u32,
+        ttl: Duration,
+    ) -> anyhow::Result<Host> {
+        let ttl_ms = u64::try_from(ttl.as_millis())?;
+        let nonce = || Nonce(rand::random(), rand::random());
+        let host = format!("host-{place}");
+        let grant = LeaseCommand::Grant { scope, nonce: nonce(), host, ttl_ms };
+        let granted = client.propose(Command::Lease(grant), Deadline::never()).await?.outcome;
+        let Outcome::Lease(LeaseOutcome::Granted { lease, ttl_ms, .. }) = granted else {
+            bail!("no lease, but {granted:?}");
+        };
+        let mut registering = JoinSet::new();
+        for n in 0..processes {
+            let process = place * processes + n;
+            let register = ProcessCommand::Register {
+                lease,
+                process: Some(process),
+                nonce: nonce(),
+                replaces: 0,
+                takeover: false,
+                role: Role::Active,
+                labels: Default::default(),
+            };
+            let client = client.clone();
+            registering.spawn(async move {
+                let answer = client.propose(Command::Process(register), Deadline::never()).await?;
+                match answer.outcome {
+                    Outcome::Process(ProcessOutcome::Registered {
+                        process, incarnation, ..
+                    }) => Ok((process, incarnation)),
+                    other => bail!("no registration, but {other:?}"),
+                }
+            });
+        }
+        let mut processes = Vec::new();
+        while let Some(registered) = registering.join_next().await {
+            processes.push(registered??);
+        }
+        processes.sort_unstable();
+        let mut renewing = JoinSet::new();
+        let ttl = Duration::from_millis(ttl_ms);
+        renewing.spawn(renew(client.clone(), lease, ttl / RENEWALS_PER_TTL));
+        Ok(Host {
+            client,
+            lease,
+            ttl,
+            processes,
+            call: 0,
+            since: 0,
+            known: Vec::new(),
+            told_bytes: 0,
+            renewing,
+        })
+    }
+
+    /// So many hosts, each over a connection of its own.
+    pub async fn join_all(
+        client: impl Fn() -> Client,
+        scope: &Scope,
+        hosts: u32,
+        processes: u32,
+        ttl: Duration,
+    ) -> anyhow::Result<Vec<Host>> {
+        let (mut joining, mut joined) = (JoinSet::new(), Vec::new());
+        for place in 0..hosts {
+            if joining.len() == JOINING_MAX {
+                joined.extend(joining.join_next().await.transpose()?.transpose()?);
+            }
+            joining.spawn(Host::join(client(), scope.clone(), place, processes, ttl));
+        }
+        while let Some(host) = joining.join_next().await {
+            joined.push(host??);
+        }
+        joined.sort_by_key(|host| host.processes.first().copied());
+        Ok(joined)
+    }
+
+    /// The TTL that was granted.
+    pub fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// Its processes arrive at a round, all but this many, in one command.
+    pub async fn arrive(&mut self, round: &str, but: usize) -> anyhow::Result<()> {
+        self.call += 1;
+        let processes = self.processes[..self.processes.len() - but].to_vec();
+        self.send(round, &processes).await
+    }
+
+    /// The last of its processes arrives, after [`Host::arrive`] without it.
+    pub async fn last_arrives(&self, round: &str) -> anyhow::Result<()> {
+        let last = *self.processes.last().context("a host has processes")?;
+        self.send(round, &[last]).await
+    }
+
+    async fn send(&self, round: &str, of: &[(ProcessId, Incarnation)]) -> anyhow::Result<()> {
+        let arrival = |&(process, incarnation): &(ProcessId, Incarnation)| Arrival {
+            process,
+            incarnation,
+            call: self.call,
+            ack: self.call,
+            payload: Blob::default(),
+        };
+        let command = RoundCommand::Arrive {
+            lease: self.lease,
+            round: round.into(),
+            terms: Box::new(Terms::default()),
+            arrivals: of.iter().map(arrival).collect(),
+        };
+        let answer = self.client.propose(Command::Round(command), soon()).await?;
+        let Outcome::Round(RoundOutcome::Arrived(answers)) = answer.outcome else {
+            bail!("no arrival, but {:?}", answer.outcome);
+        };
+        match answers.iter().find(|one| matches!(one, ArrivalAnswer::Refused(_))) {
+            Some(refused) => bail!("an arrival was refused: {refused:?}"),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until all of its processes have been told the outcome of their
+    /// call.
+    pub async fn told(&mut self) -> anyhow::Result<()> {
+        let mut missing = self.processes.len();
+        while missing > 0 {
+            let have = self.known.clone();
+            let feed = self.client.feed(self.lease, self.since, have, soon()).await?;
+            self.since = feed.upto;
+            self.told_bytes += rmp_serde::to_vec_named(&feed)?.len();
+            missing -= feed.decisions.iter().filter(|one| one.call == self.call).count();
+            self.learn(&feed);
+        }
+        Ok(())
+    }
+
+    fn learn(&mut self, feed: &Feed) {
+        for closed in feed.closed.iter().filter(|closed| closed.members.is_some()) {
+            self.known.retain(|known| *known != closed.same_as);
+            self.known.push(closed.same_as);
+        }
+        let over = self.known.len().saturating_sub(KNOWN_MAX);
+        self.known.drain(..over);
+    }
+
+    /// Says that the last of its processes was killed, as an agent does that
+    /// has seen it.
+    pub async fn last_is_killed(&mut self) -> anyhow::Result<()> {
+        let (process, incarnation) = self.processes.pop().context("a host has processes")?;
+        let end = ProcessEnd { process, incarnation, cause: Cause::Signaled { signal: 9 } };
+        let command = ProcessCommand::End { lease: self.lease, ends: vec![end] };
+        self.client.propose(Command::Process(command), soon()).await?;
+        Ok(())
+    }
+
+    /// Renews no more: the host is lost.
+    pub fn is_lost(&mut self) {
+        self.renewing.abort_all();
+    }
+}
+
+async fn renew(client: Client, lease: LeaseId, every: Duration) {
+    // Hosts that were started together do not renew together.
+    tokio::time::sleep(every.mul_f64(rand::random())).await;
+    let mut ticks = tokio::time::interval(every);
+    loop {
+        ticks.tick().await;
+        // A lease that cannot be renewed shows in what its host is told.
+        let _ = client.propose(Command::Lease(LeaseCommand::KeepAlive { lease }), soon()).await;
+    }
+}
