@@ -11,7 +11,7 @@
 //! | [`clock`] | the one clock of a history |
 //! | [`story`] | pure: lives, calls and closings, put together from the records |
 //! | [`order`] | pure: points in time of which only bounds and orders are known |
-//! | [`check`] | pure: the rules, and the verdict |
+//! | [`mod@check`] | pure: the rules, and the verdict |
 //!
 //! # Architecture invariants
 //!
