@@ -187,9 +187,9 @@ pub(crate) mod tests {
         let watched = vec![Some(watched), None];
         let table = Processes { processes: vec![waiting, dead], watched, now, revision: 9 };
         let text = String::from_utf8(render(&table, Output::Table).unwrap()).unwrap();
-        let wanted = r"PROCESS  INCARNATION  ROLE     STATE               HOST      RANK  SINCE  WAITS-IN                      LAST-CALL  PROGRESS
+        let wanted = r"PROCESS  INCARNATION  ROLE     STATE               HOST      RANK  SINCE  WAITS-IN                         LAST-CALL  PROGRESS
 0        1            active   alive               a\x1b[2J  0     1m 2s  r0\x0a r1\x0a r2\x0a and 2 more  step       7
-1        2            standby  killed by signal 9  b         -     2s     -                             -          -
+1        2            standby  killed by signal 9  b         -     2s     -                                -          -
 ";
         assert_eq!(text, wanted);
         let json: serde_json::Value =

@@ -161,7 +161,10 @@ impl Door {
     /// Keeps the run for as long as it is awaited, if this host holds it: a
     /// lease that expired is taken anew while the run goes on.
     pub async fn keep(&self) {
-        while self.shared.options.holds_run {
+        if !self.shared.options.holds_run {
+            return;
+        }
+        loop {
             match self.tenure().await {
                 Ok(tenure) => tenure.lease.ended().await,
                 Err(error) if error.is_retryable() => tokio::time::sleep(KEEP_PAUSE).await,
