@@ -1,13 +1,19 @@
 //! `--run auto`: hosts of a job meet in one run, which ends with the last of
 //! them.
 
+use std::time::Duration;
+
 use holdfast_tests::command::{Command, gone, process_at};
 use holdfast_tests::tcpstore::TcpStore;
 use holdfast_tests::{Cluster, eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+/// Leases are short, so that a host that is lost is soon missed.
 const FLAGS: [&str; 6] = ["--job", "meet", "--run", "auto", "--lease-ttl", "2s"];
+
+/// The same.
+const LEASE: Duration = Duration::from_secs(2);
 
 /// A command on a host: agents of one host share a folder.
 async fn command(cluster: &mut Cluster, name: &str, host: &str) -> Command {
@@ -69,7 +75,25 @@ async fn a_host_whose_agent_was_lost_comes_back_into_its_run() {
     let back = command(&mut cluster, "back", "host-1").await;
     assert_eq!(TcpStore::connect(&back.address).await.get("k").await, b"v");
     assert_eq!(runs(&cluster).await, ["r1 open"]);
-    // The lease of the one that was killed lasts for its TTL, and is not given back.
+    // One that is killed under a command leaves nothing that would keep the run.
+    let process = process_at(&back.control).await;
+    kill(Pid::from_raw(process), Signal::SIGKILL).expect("it is ours");
+    let mut back = back;
+    back.agent.says("another agent serves run r1 at the same ports").await;
+    // Nor does the host that was lost, once its lease is over.
+    tokio::time::sleep(LEASE).await;
     back.end(0).await;
-    assert!(["r1 open", "r1 ending"].contains(&&*runs(&cluster).await[0]));
+    assert_eq!(runs(&cluster).await, ["r1 ending"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_was_killed_and_started_again_still_ends_its_run() {
+    let mut cluster = Cluster::start(1).await;
+    let flags = ["--job", "meet", "--run", "auto", "--lease-ttl", "60s"];
+    let mut command = Command::start(&mut cluster, "killed", &flags).await;
+    let process = process_at(&command.control).await;
+    kill(Pid::from_raw(process), Signal::SIGKILL).expect("it is ours");
+    command.agent.says("another agent serves run r1 at the same ports").await;
+    command.end(0).await;
+    assert_eq!(runs(&cluster).await, ["r1 ending"], "its first lease was given back, too");
 }

@@ -43,9 +43,9 @@ impl Process {
     /// renamed only while a token of this life holds, by the cluster and by the
     /// clock of this host. Otherwise `path` stays as it was.
     ///
-    /// A process that is stopped for longer than its lease lasts between the
-    /// look at the clock and the rename still renames when it goes on. Who must
-    /// exclude that names files by the token, and reads the one with the largest.
+    /// A life that is ended between the look and the rename (superseded, evicted,
+    /// or stopped for longer than its lease lasts) still renames. Who must exclude
+    /// that names files by the token, and reads the one with the largest.
     pub async fn replace_file(
         &self,
         written: &Path,

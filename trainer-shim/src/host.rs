@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_api::{
-    Answer, Cause, Code, Command, Feed, Incarnation, Labels, LeaseId, Name, Outcome,
+    Answer, Cause, Code, Command, Effectiveness, Feed, Incarnation, Labels, LeaseId, Name, Outcome,
     ProcessCommand, ProcessEnd, ProcessId, ProcessInfo, ProcessOutcome, Read, ReadOutcome, Refusal,
     Role, Scope,
 };
 use holdfast_client::{Client, Deadline};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -191,7 +191,7 @@ impl Host {
                 role,
                 labels: labels.clone(),
             };
-            let error = match self.propose(Command::Process(command), deadline).await {
+            let error = match self.register(command, deadline).await {
                 Ok(Answer { outcome, .. }) => {
                     let Outcome::Process(ProcessOutcome::Registered {
                         process,
@@ -221,6 +221,32 @@ impl Host {
                 _ => return Err(error),
             }
         }
+    }
+
+    /// Registers a life, and ends it if nobody waits for it any more when it
+    /// begins: rounds would wait for it for ever.
+    async fn register(&self, command: ProcessCommand, deadline: Deadline) -> Result<Answer, Error> {
+        let (tell, told) = oneshot::channel();
+        let (host, command) = (self.clone(), Command::Process(command));
+        self.spawn(async move {
+            let answer = host.propose(command.clone(), deadline).await;
+            let unknown = answer.as_ref().is_err_and(|e| e.outcome() == Effectiveness::Unknown);
+            let unheard = match tell.send(answer) {
+                Err(Ok(unheard)) => Ok(unheard),
+                // Asked again it is the same life.
+                _ if unknown => host.propose(command, Deadline::never()).await,
+                _ => return,
+            };
+            if let Ok(Answer { outcome, .. }) = unheard
+                && let Outcome::Process(ProcessOutcome::Registered { process, incarnation, .. }) =
+                    outcome
+                && let Err(error) = host.end([((process, incarnation), Cause::Left)].into()).await
+            {
+                tracing::debug!(%error, "a life that nobody waited for was not ended");
+            }
+        });
+        // It ends without a word with the host alone.
+        told.await.unwrap_or(Err(Error::Closed))
     }
 
     /// Gives signs of this life from now on: the first before anything else that

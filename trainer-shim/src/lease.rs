@@ -28,8 +28,11 @@ pub(crate) const VALIDITY_POLL: Duration = Duration::from_millis(20);
 /// How often it is looked whether the cluster has leases by now.
 const FEATURE_LEVEL_POLL: Duration = Duration::from_millis(100);
 
-/// Longest wait for the end of a lease that is given back.
+/// Longest wait for the end of a lease that is given back: it ends by itself.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Longest wait where nothing else would end the run.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How a host holds its lease.
 #[derive(Debug, Clone)]
@@ -232,30 +235,41 @@ impl Lease {
 
     /// Gives it back: whatever is still attached to it ends.
     pub async fn close(&self) {
-        self.give_back(LeaseCommand::Revoke { lease: self.held.id }).await;
+        let revoke = LeaseCommand::Revoke { lease: self.held.id };
+        if let Err(error) = self.give_back(revoke, CLOSE_TIMEOUT).await {
+            tracing::debug!(%error, "the lease was not given back; it will expire");
+        }
     }
 
     /// Gives it back for good: if it was the last one of its run, that is ending.
     pub async fn leave(&self) {
-        self.give_back(LeaseCommand::Leave { lease: self.held.id }).await;
+        let leave = LeaseCommand::Leave { lease: self.held.id };
+        if let Err(error) = self.give_back(leave, LEAVE_TIMEOUT).await {
+            let Scope { job, run } = self.scope();
+            let run = run.as_ref().map(Name::as_str).unwrap_or_default();
+            tracing::warn!(
+                "the cluster was not told that this host has left run {run} of job {job} for good                  ({error}): the run may stay open, and whoever comes next joins it; end it with                  `holdfast --job {job} run end {run}`"
+            );
+        }
     }
 
-    async fn give_back(&self, command: LeaseCommand) {
+    async fn give_back(&self, command: LeaseCommand, within: Duration) -> Result<(), Error> {
         let Held { client, stop, tasks, over, .. } = self.held.as_ref();
-        if !self.is_over() {
-            let deadline = Deadline::after(CLOSE_TIMEOUT);
-            if let Err(error) = client.propose(Command::Lease(command), deadline).await {
-                tracing::debug!(%error, "the lease was not given back; it will expire");
-            }
-        }
+        // No renewal may find it ended, and think it lost.
         stop.cancel();
+        let told = if self.is_over() {
+            Ok(())
+        } else {
+            client.propose(Command::Lease(command), Deadline::after(within)).await.map(drop)
+        };
         over.send_replace(true);
         tasks.close();
         tasks.wait().await;
+        Ok(told?)
     }
 
     /// Waits until it is certain that the lease holds, or that it does not.
-    async fn certainly_valid(&self) -> bool {
+    pub async fn certainly_valid(&self) -> bool {
         loop {
             if self.is_over() {
                 return false;

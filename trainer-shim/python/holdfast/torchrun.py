@@ -181,13 +181,14 @@ class Handler(RendezvousHandler):
         """See base class."""
         try:
             self.set_closed()
-            if self._job is not None:
-                self._job.leave()
             return True
         except (HoldfastError, AgentError, RendezvousConnectionError) as error:
             log.warning("rendezvous %s: not closed: %s", self._run_id, error)
             return False
         finally:
+            # The others need not wait for its lease, whether they know of the end or not.
+            if self._job is not None:
+                self._job.leave()
             # The agent goes with this handler: until then torchrun still holds a connection to it.
             self._common = None
 

@@ -443,6 +443,11 @@ pub(super) fn read_leases(
         if leases.by_nonce.contains_key(&nonce) {
             return invalid("two leases have one nonce");
         }
+        let of_run = leases.of_run(&lease.run).next();
+        let after_last = leases.not_ending(&lease.run).is_err();
+        if after_last || lease.is_last && (of_run.is_some() || !lease.processes.is_empty()) {
+            return invalid("a run has other leases beside its last one");
+        }
         leases.insert(id, lease, leader_since);
     }
     Ok(leases)

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use holdfast_api::{
-    Code, Command, Name, Outcome, Read, ReadOutcome, RunCommand, RunOutcome, Scope,
+    Code, Command, LeaseCommand, LeaseId, Name, Outcome, Read, ReadOutcome, RunCommand, RunOutcome,
+    Scope,
 };
 use holdfast_client::{Client, Consistency, Deadline};
 use holdfast_trainer_shim::{HostOptions, Lease};
@@ -30,7 +31,12 @@ pub enum Wanted {
     /// The one of this name if it is open, and no other: what an agent wants
     /// that takes the place of another. Its run may have ended meanwhile, and
     /// even been deleted, so that opening it would end the one behind it.
-    Joined(Name),
+    Joined {
+        /// Its name.
+        run: Name,
+        /// The lease of the one before, which nobody renews any more.
+        lease: Option<LeaseId>,
+    },
 }
 
 /// Opens or joins the run; answers its name, and the lease in it if the host
@@ -62,7 +68,15 @@ async fn named(client: &Client, options: &Options) -> Result<Name, Error> {
     let name = match &options.run {
         Wanted::New | Wanted::Auto => None,
         Wanted::Named(name) => Some(name),
-        Wanted::Joined(name) => return join(client, options, name).await,
+        Wanted::Joined { run, lease } => {
+            let run = join(client, options, run).await?;
+            if let Some(lease) = lease {
+                let revoke = Command::Lease(LeaseCommand::Revoke { lease: *lease });
+                let deadline = Deadline::after(options.connect_deadline);
+                client.propose(revoke, deadline).await.map_err(failed(options))?;
+            }
+            return Ok(run);
+        }
     };
     let command = Command::Run(RunCommand::Open { job: options.job.clone(), run: name.cloned() });
     let proposing = client.propose(command, Deadline::after(options.connect_deadline));

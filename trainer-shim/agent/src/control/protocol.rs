@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use holdfast_api::Name;
+use holdfast_api::{LeaseId, Name};
 use holdfast_trainer_shim::Wanted;
 pub use holdfast_trainer_shim::link::LINE_BYTES_MAX;
 use serde::{Deserialize, Serialize};
@@ -48,6 +48,9 @@ pub enum Response {
         address: SocketAddr,
         /// All ports that the agent was started with.
         addresses: Vec<SocketAddr>,
+        /// The lease with which it holds the run for this host, if it does.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lease: Option<LeaseId>,
     },
     /// To [`Request::Open`].
     Opened {
@@ -123,6 +126,7 @@ mod tests {
                 run: name.clone(),
                 address,
                 addresses: vec![address],
+                lease: Some(7),
             },
             Response::Opened { address },
             Response::Refused { reason: "a \"reason\"\nof two lines".to_owned() },

@@ -255,6 +255,7 @@ async fn attach(shared: &Shared, tcpstore: &[SocketAddr]) -> Response {
         run: handle.run().clone(),
         address: tcpstore.first().copied().unwrap_or(handle.address()),
         addresses: handle.addresses().to_vec(),
+        lease: handle.processes().held().await,
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use holdfast_api::Name;
+use holdfast_api::{LeaseId, Name};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -114,7 +114,21 @@ enum Verb {
         /// The run that the agent before served.
         #[arg(long, value_name = "NAME", requires = "join")]
         join_run: Option<Name>,
+        /// The lease with which it held the run, to be given back for it.
+        #[arg(long, value_name = "NUMBER", requires = "join")]
+        join_lease: Option<LeaseId>,
     },
+}
+
+/// An agent that was killed, and whose place is taken.
+#[derive(Debug)]
+pub struct Before {
+    /// Its run.
+    pub run: Name,
+    /// Its ports, whose order tells their namespaces.
+    pub ports: Vec<SocketAddr>,
+    /// The lease with which it held the run.
+    pub lease: Option<LeaseId>,
 }
 
 /// What to do.
@@ -143,8 +157,8 @@ pub enum Mode {
     },
     /// The agent's process under `run`.
     Host {
-        /// The run and the ports of the agent before, if it takes its place.
-        join: Option<(Name, Vec<SocketAddr>)>,
+        /// The agent before, if it takes its place.
+        before: Option<Before>,
     },
     /// `run`
     Run {
@@ -250,8 +264,9 @@ impl CommandLine {
             Verb::Serve { flags, drain, control } => (flags, Mode::Serve { drain, control }),
             Verb::Run { flags, run, command } => (flags, Mode::Run { run, command }),
             // How the command runs is no matter of the agent's.
-            Verb::Host { flags, run: _, join, join_run } => {
-                (flags, Mode::Host { join: join_run.map(|run| (run, join)) })
+            Verb::Host { flags, run: _, join, join_run, join_lease } => {
+                let before = |run| Before { run, ports: join, lease: join_lease };
+                (flags, Mode::Host { before: join_run.map(before) })
             }
             Verb::Open { name, control } => return Task::Open { name, control },
         };

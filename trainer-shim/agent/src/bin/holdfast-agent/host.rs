@@ -1,7 +1,6 @@
 //! The agent of one run on one host, as a process of its own: started by the
 //! first `run`, ended when the last has left.
 
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -12,23 +11,22 @@ use holdfast_agent::agent::{self, Agent, Wanted};
 use holdfast_agent::control::lock::Lock;
 use holdfast_agent::control::place::Place;
 use holdfast_agent::control::server::Server;
-use holdfast_api::Name;
 use nix::sys::signal::Signal;
 use nix::unistd::setsid;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use crate::command_line::Before;
 use crate::settings::Settings;
 use crate::signals::Signals;
 
 /// How long the agent before may take to end: it commits what has arrived.
 const FORMER_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Serves the control socket that is this process's standard input. `join`:
-/// the run is one that another agent served, and is not opened anew, and its
-/// ports, whose order tells their namespaces.
-pub async fn host(settings: Settings, join: Option<(Name, Vec<SocketAddr>)>) -> anyhow::Result<u8> {
+/// Serves the control socket that is this process's standard input. The run of
+/// an agent `before` is not opened anew.
+pub async fn host(settings: Settings, before: Option<Before>) -> anyhow::Result<u8> {
     // What the terminal sends is for the commands; fails for a process that
     // leads a group already, which is as good.
     if let Err(error) = setsid() {
@@ -40,8 +38,8 @@ pub async fn host(settings: Settings, join: Option<(Name, Vec<SocketAddr>)>) -> 
     let (listener, place) = inherited_socket()?;
     let own_file = place.file();
     let mut options = settings.agent_options();
-    if let Some((run, ports)) = join {
-        options.run = Wanted::Joined(run);
+    if let Some(Before { run, ports, lease }) = before {
+        options.run = Wanted::Joined { run, lease };
         options.tcpstore = ports;
     }
     let (tell, agent) = watch::channel(None);

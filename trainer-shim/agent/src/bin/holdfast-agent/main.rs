@@ -72,7 +72,7 @@ fn start(command_line: CommandLine) -> anyhow::Result<u8> {
     let threads = (processors / 2).clamp(1, THREADS_MAX);
     let runtime = runtime(if matches!(mode, Mode::Run { .. }) { 1 } else { threads })?;
     match mode {
-        Mode::Host { join } => runtime.block_on(host::host(settings, join)),
+        Mode::Host { before } => runtime.block_on(host::host(settings, before)),
         Mode::Serve { drain, control } => runtime.block_on(serve::serve(settings, drain, control)),
         Mode::Run { run, command } => {
             let program = match program::find(&command[0]) {

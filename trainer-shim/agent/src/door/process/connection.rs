@@ -135,6 +135,10 @@ pub async fn run(
         () = tenure.lease.ended() => Ending::LeaseLost,
         () = stop.cancelled() => Ending::Stopped,
     };
+    let ending = match ending {
+        Ending::Broken(_) => connection.remains(&mut frames).await.unwrap_or(ending),
+        other => other,
+    };
     let over = match &ending {
         Ending::LeaseLost => Some(Over::LeaseLost),
         Ending::Stopped => Some(Over::Stopped),
@@ -214,8 +218,12 @@ impl Connection {
                 }
             }
         }
-        // What it had sent is in the socket. Another one may hold that, so that
-        // nothing says where it ends.
+        self.remains(frames).await.unwrap_or(Ending::Closed("it has ended"))
+    }
+
+    /// What a program had sent before its end is in the socket. Another one may
+    /// hold that, so that nothing says where it ends.
+    async fn remains(&mut self, frames: &mut Frames<BufReader<OwnedReadHalf>>) -> Option<Ending> {
         let remains = async {
             loop {
                 if let Err(ending) = self.take_frame(frames.next().await) {
@@ -223,10 +231,9 @@ impl Connection {
                 }
             }
         };
-        let ended = tokio::time::timeout(REMAINS_TIME_MAX, remains).await;
-        match ended {
-            Ok(Ending::Refused(reason)) => Ending::Refused(reason),
-            _ => Ending::Closed("it has ended"),
+        match tokio::time::timeout(REMAINS_TIME_MAX, remains).await {
+            Ok(refused @ Ending::Refused(_)) => Some(refused),
+            _ => None,
         }
     }
 

@@ -130,13 +130,14 @@ impl Desk {
         let mut pieces: BTreeMap<SeatId, Feed> = BTreeMap::new();
         let empty = || Feed { upto, decisions: vec![], closed: vec![], ended: vec![] };
         for ended in feed.ended {
-            let life = (ended.process, ended.incarnation);
-            if let Some(owner) = self.owners.get(&life) {
-                pieces.entry(*owner).or_insert_with(empty).ended.push(ended.clone());
-                if let Some(alive) =
-                    self.seats.get_mut(owner).and_then(|seat| seat.lives.get_mut(&life))
-                {
+            // Of several that ended since the last feed it names the latest alone.
+            let all = (ended.process, 0)..=(ended.process, ended.incarnation);
+            for (life, owner) in self.owners.range(all) {
+                let seat = self.seats.get_mut(owner);
+                let alive = seat.and_then(|seat| seat.lives.get_mut(life));
+                if let Some(alive) = alive.filter(|alive| **alive) {
                     *alive = false;
+                    pieces.entry(*owner).or_insert_with(empty).ended.push(ended.clone());
                 }
             }
             let latest = self.ended.get(&ended.process).map_or(0, |known| known.incarnation);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use holdfast_api::{AgentProcess, Scope};
+use holdfast_api::{AgentProcess, LeaseId, Scope};
 use holdfast_client::Client;
 use holdfast_trainer_shim::link::Wanted;
 use holdfast_trainer_shim::{Error, HostOptions, Lease};
@@ -144,8 +144,12 @@ impl Door {
     async fn tenure(&self) -> Result<Tenure, Error> {
         let Shared { client, scope, options, stop, tasks, .. } = self.shared.as_ref();
         let mut present = self.shared.tenure.lock().await;
-        if let Some(tenure) = present.as_ref().filter(|tenure| !tenure.lease.is_over()) {
-            return Ok(tenure.clone());
+        if let Some(tenure) = present.as_ref() {
+            // After a long silence of the store it may have ended.
+            let holds = stop.run_until_cancelled(tenure.lease.certainly_valid()).await;
+            if holds.ok_or(Error::Closed)? {
+                return Ok(tenure.clone());
+            }
         }
         let granting = Lease::grant(client.clone(), scope.clone(), options.of_lease());
         let lease = tokio::select! {
@@ -156,6 +160,13 @@ impl Door {
         let tenure = Tenure::begin(lease, stop, tasks);
         *present = Some(tenure.clone());
         Ok(tenure)
+    }
+
+    /// The lease with which this host holds the run, if it does.
+    pub async fn held(&self) -> Option<LeaseId> {
+        let Shared { options, tenure, .. } = self.shared.as_ref();
+        let tenure = tenure.lock().await;
+        tenure.as_ref().filter(|_| options.holds_run).map(|tenure| tenure.lease.id())
     }
 
     /// Keeps the run for as long as it is awaited, if this host holds it: a

@@ -22,6 +22,8 @@ use super::relay::Life;
 /// About what a process takes in a report.
 const PROCESS_BYTES: usize = 96;
 
+/// From one try to tell deaths to the next.
+const DEATHS_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
 /// Deaths that are told in one command, at most.
 const DEATHS_PER_COMMAND_MAX: usize = 4_096;
 
@@ -140,12 +142,19 @@ async fn tell_deaths(lease: Lease, mut dead: mpsc::UnboundedReceiver<(Life, Caus
         let ends: Vec<ProcessEnd> = waiting.drain(..).map(end).collect();
         let count = ends.len();
         let command = Command::Process(ProcessCommand::End { lease: lease.id(), ends });
-        let telling = lease.client().propose(command, Deadline::never());
+        let telling = async {
+            loop {
+                match lease.client().propose(command.clone(), Deadline::never()).await {
+                    Ok(_) => return info!("told the cluster that {count} processes are gone"),
+                    Err(error) => warn!(
+                        %error, "the cluster was not told that {count} processes are gone; trying on"
+                    ),
+                }
+                tokio::time::sleep(DEATHS_PAUSE).await;
+            }
+        };
         tokio::select! {
-            told = telling => match told {
-                Ok(_) => info!("told the cluster that {count} processes are gone"),
-                Err(error) => warn!(%error, "the cluster was not told that {count} processes are gone"),
-            },
+            () = telling => {}
             () = lease.ended() => return,
         }
     }

@@ -15,7 +15,7 @@ use holdfast_agent::control::client::Connection;
 use holdfast_agent::control::lock::Lock;
 use holdfast_agent::control::place::{self, Place};
 use holdfast_agent::control::protocol::{Request, Response};
-use holdfast_api::Name;
+use holdfast_api::{LeaseId, Name};
 use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
@@ -48,6 +48,8 @@ pub struct Start {
     /// The ports of the agent that was there before, in its order. Its run may
     /// only be joined, for opening it anew might end the run behind it.
     again: Vec<SocketAddr>,
+    /// The lease with which it held the run.
+    lease: Option<LeaseId>,
     connect_deadline: Duration,
 }
 
@@ -61,6 +63,7 @@ pub struct Attached {
     /// Where the command's TCPStore clients connect.
     pub address: SocketAddr,
     addresses: Vec<SocketAddr>,
+    lease: Option<LeaseId>,
 }
 
 type Attaching = BoxFuture<'static, anyhow::Result<(Connection, Attached)>>;
@@ -96,6 +99,7 @@ impl Start {
             auto: settings.auto,
             tcpstore: settings.tcpstore.clone(),
             again: Vec::new(),
+            lease: None,
             connect_deadline: settings.connect_deadline,
         })
     }
@@ -125,8 +129,8 @@ impl Start {
                     let socket = self.socket().display();
                     bail!("the agent at {socket} serves run {run}, which is another one")
                 }
-                Ok(Response::Attached { job, run, address, addresses }) => {
-                    return Ok((connection, Attached { job, run, address, addresses }));
+                Ok(Response::Attached { job, run, address, addresses, lease }) => {
+                    return Ok((connection, Attached { job, run, address, addresses, lease }));
                 }
                 Ok(Response::Refused { reason }) => bail!("{reason}"),
                 Ok(_) => bail!("the agent answers another question"),
@@ -188,6 +192,9 @@ impl Start {
             if let Some(run) = &self.run {
                 command.arg("--join-run").arg(run.as_str());
             }
+            if let Some(lease) = self.lease {
+                command.arg("--join-lease").arg(lease.to_string());
+            }
         }
         command.args(&self.flags);
         command.stdin(listener).stdout(Stdio::null());
@@ -227,6 +234,7 @@ impl Link {
                 start.tcpstore
             },
             again: attached.addresses.clone(),
+            lease: attached.lease,
             ..start
         };
         Ok((Link { start, state: State::Attached(connection), restarts: 0 }, attached))
@@ -245,6 +253,7 @@ impl Link {
                     self.state = match attaching.await {
                         Ok((connection, attached)) => {
                             info!("another agent serves run {} at the same ports", attached.run);
+                            self.start.lease = attached.lease;
                             State::Attached(connection)
                         }
                         Err(error) => {
