@@ -110,7 +110,10 @@ async fn keys_stay_in_their_namespace_whichever_command_starts_the_agent_again()
         let flags = ["--job", "order", "--run", "r", "--tcpstore", &address];
         let command = Command::start(&mut cluster, name, &flags).await;
         assert_eq!(command.address, address);
-        TcpStore::connect(&address).await.set("whose", name.as_bytes()).await;
+        let mut store = TcpStore::connect(&address).await;
+        store.set("whose", name.as_bytes()).await;
+        // A set has no answer; what comes behind it has.
+        assert!(store.check(&["whose"]).await);
         commands.push(command);
     }
     // The first namespace is the run's own, whoever comes first the next time.

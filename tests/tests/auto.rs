@@ -60,7 +60,10 @@ async fn hosts_meet_in_one_run_and_the_last_one_ends_it() {
 async fn a_host_whose_agent_was_lost_comes_back_into_its_run() {
     let mut cluster = Cluster::start(1).await;
     let mut lost = command(&mut cluster, "lost", "host-1").await;
-    TcpStore::connect(&lost.address).await.set("k", b"v").await;
+    let mut store = TcpStore::connect(&lost.address).await;
+    store.set("k", b"v").await;
+    // A set has no answer; what comes behind it has.
+    assert!(store.check(&["k"]).await);
     // First the agent alone: the command starts another one in the same run.
     let process = process_at(&lost.control).await;
     kill(Pid::from_raw(process), Signal::SIGKILL).expect("it is ours");

@@ -37,8 +37,8 @@ async fn end_of(cluster: &Cluster, process: u32) -> Value {
 async fn seen(cluster: &Cluster, process: u32) -> Option<Value> {
     let list = ["-o", "json", "--job", "train", "agent", "list"];
     let all: Value = serde_json::from_str(&cluster.cli_ok(&list).await).expect("JSON");
-    let found = all["agents"][0]["processes"].as_array()?.iter();
-    { found }.find(|one| one["process"] == process).cloned()
+    let processes = all["agents"][0]["processes"].as_array()?;
+    processes.iter().find(|one| one["process"] == process).cloned()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -186,7 +186,7 @@ impl Lease {
         self.held.validity.left(boot_time())
     }
 
-    /// Until when, in [`boot_time`](crate::boot_time), it certainly holds: told
+    /// Until when, in [`boot_time`], it certainly holds: told
     /// anew with each acknowledged renewal.
     pub fn valid_until(&self) -> watch::Receiver<Duration> {
         self.held.validity.subscribe()

@@ -19,7 +19,9 @@ pub const FEATURE_LEVEL: u32 = 3;
 /// names the run to delete.
 pub const RUNS_LEVEL: u32 = 2;
 
-/// From this level on there are leases, processes and rounds.
+/// From this level on there are leases, processes and rounds. It is open until
+/// its first release: logs and images of this level that an earlier build wrote
+/// are not read by a later one.
 pub const LIFE_LEVEL: u32 = 3;
 
 /// Longest cluster id, in bytes.

@@ -22,7 +22,7 @@ use crate::patience::{patiently, soon};
 pub struct Lap {
     /// Its name, and the beginning of its jobs' names.
     pub name: String,
-    /// Jobs at once; they get all [`Style`]s in turn.
+    /// Jobs at once; they get all styles in turn.
     pub jobs: u32,
     /// How long faults go on.
     pub lasts: Duration,
