@@ -42,7 +42,11 @@ pub enum Violation {
 impl Violation {
     /// Whether it shows that an acknowledged write is gone.
     pub fn is_lost_write(&self) -> bool {
-        matches!(self, Violation::LostPut { .. } | Violation::LostAdd { .. })
+        match self {
+            Violation::LostPut { .. } | Violation::LostAdd { .. } => true,
+            Violation::Miscounted { ends_at, acknowledged, .. } => ends_at < acknowledged,
+            _ => false,
+        }
     }
 }
 
