@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use holdfast_api::{
-    Arrival, ArrivalAnswer, Blob, Cause, Command, Feed, Generation, Incarnation, LeaseCommand,
-    LeaseId, LeaseOutcome, Nonce, Outcome, ProcessCommand, ProcessEnd, ProcessId, ProcessOutcome,
-    Revision, Role, RoundCommand, RoundOutcome, Scope, Terms,
+    Arrival, ArrivalAnswer, Blob, Cause, Code, Command, Feed, Generation, Incarnation,
+    LeaseCommand, LeaseId, LeaseOutcome, Nonce, Outcome, ProcessCommand, ProcessEnd, ProcessId,
+    ProcessOutcome, Revision, Role, RoundCommand, RoundOutcome, Scope, Terms,
 };
 use holdfast_client::{Client, Deadline};
 use tokio::task::JoinSet;
@@ -51,7 +51,17 @@ impl Host {
         let nonce = || Nonce(rand::random(), rand::random());
         let host = format!("host-{place}");
         let grant = LeaseCommand::Grant { scope, nonce: nonce(), host, ttl_ms };
-        let granted = client.propose(Command::Lease(grant), Deadline::never()).await?.outcome;
+        let grant = Command::Lease(grant);
+        let granted = loop {
+            match client.propose(grant.clone(), Deadline::never()).await {
+                Ok(answer) => break answer.outcome,
+                // A cluster that was just founded is not there yet.
+                Err(error) if error.code() == Code::FeatureLevel => {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        };
         let Outcome::Lease(LeaseOutcome::Granted { lease, ttl_ms, .. }) = granted else {
             bail!("no lease, but {granted:?}");
         };
