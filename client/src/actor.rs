@@ -34,7 +34,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 pub(crate) enum Event {
     Submit(CallId, Box<Call>),
     Abandon(CallId),
-    WatchHasRoom(CallId),
+    HasRoom(CallId),
     Report(Box<AgentReport>),
     Close,
 }
@@ -184,7 +184,7 @@ impl Actor {
         match event {
             Some(Event::Submit(id, call)) => self.calls.submit(id, *call),
             Some(Event::Abandon(id)) => self.calls.abandon(id),
-            Some(Event::WatchHasRoom(id)) => self.calls.watch_has_room(id),
+            Some(Event::HasRoom(id)) => self.calls.has_room(id),
             Some(Event::Report(report)) => {
                 self.report = Some((*report, Instant::now()));
                 if let Some(link) = &mut self.link {
@@ -339,6 +339,7 @@ impl Actor {
                 if self.navigator.leads() {
                     self.attempts.clear();
                 }
+                self.calls.linked(hello.minor);
                 let takes_reports = hello.minor >= MINOR_REPORTS;
                 self.link = Some(Link {
                     address,

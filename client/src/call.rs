@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
+use holdfast_api::stream::MINOR_LIFE;
 use holdfast_api::{
-    Admin, Answer, Blob, Command, Condition, Effectiveness, Generation, LeaseId, Read, ReadAnswer,
-    Revision, Scope, Status,
+    Admin, Answer, Blob, Command, Condition, Effectiveness, Feed, Generation, LeaseId,
+    ProcessCommand, Read, ReadAnswer, Revision, Scope, Status, WatchBatch,
 };
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
 
 use crate::error::Error;
-use crate::watch::Mailbox;
+use crate::mailbox::Mailbox;
 
 /// Names a call within its client.
 pub(crate) type CallId = u64;
@@ -25,7 +26,7 @@ pub(crate) enum Ask {
     Propose { command: Command, reply: ReplyTo<Answer> },
     Read { read: Read, stale: bool, reply: ReplyTo<ReadAnswer> },
     Wait { wait: Wait, reply: ReplyTo<Revision> },
-    Feed { feed: FeedAsk, reply: ReplyTo<ReadAnswer> },
+    Feed(FeedAsk),
     Watch(WatchAsk),
     Status { reply: ReplyTo<Status> },
     Admin { admin: Admin, reply: ReplyTo<()> },
@@ -42,8 +43,10 @@ pub(crate) struct Wait {
 #[derive(Debug)]
 pub(crate) struct FeedAsk {
     pub(crate) lease: LeaseId,
+    /// Up to where it was delivered, and the members that are known by then.
     pub(crate) since: Revision,
     pub(crate) have: Vec<Generation>,
+    pub(crate) mailbox: Arc<Mailbox<Feed>>,
 }
 
 #[derive(Debug)]
@@ -52,7 +55,7 @@ pub(crate) struct WatchAsk {
     pub(crate) prefix: Blob,
     /// The first revision that was not delivered yet.
     pub(crate) next: Revision,
-    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) mailbox: Arc<Mailbox<WatchBatch>>,
 }
 
 /// The share of the client's bounds that a call holds while it is open.
@@ -68,6 +71,9 @@ pub(crate) struct Call {
     pub(crate) deadline: Option<Instant>,
     /// A read is held back until then, for others to join it.
     pub(crate) not_before: Option<Instant>,
+    /// How many sessions were over when its handle was bound to one: it goes out
+    /// in none that follows.
+    pub(crate) bound: Option<u64>,
     /// Encoded size of the request, about.
     pub(crate) bytes: usize,
     pub(crate) progress: Progress,
@@ -103,12 +109,46 @@ impl Ask {
         matches!(self, Ask::Propose { .. } | Ask::Admin { .. })
     }
 
+    /// Whether it comes to the same in another session, whatever became of it in
+    /// the one before: a nonce, a lease or the number of a call says what it is.
+    pub(crate) fn names_itself(&self) -> bool {
+        let Ask::Propose { command, .. } = self else { return false };
+        match command {
+            Command::Lease(_) | Command::Round(_) => true,
+            Command::Process(command) => !matches!(command, ProcessCommand::Remove { .. }),
+            _ => false,
+        }
+    }
+
+    /// The minor version of the stream that a node needs to take it.
+    pub(crate) fn minor(&self) -> u32 {
+        match self {
+            Ask::Propose {
+                command: Command::Lease(_) | Command::Process(_) | Command::Round(_),
+                ..
+            }
+            | Ask::Feed(_)
+            | Ask::Read {
+                read:
+                    Read::Processes { .. }
+                    | Read::Rounds { .. }
+                    | Read::Closed { .. }
+                    | Read::Iteration { .. }
+                    | Read::Plan { .. }
+                    | Read::Events { .. }
+                    | Read::Feed { .. },
+                ..
+            } => MINOR_LIFE,
+            _ => 0,
+        }
+    }
+
     pub(crate) fn fail(self, error: Error) {
         match self {
             Ask::Propose { reply, .. } => drop(reply.send(Err(error))),
             Ask::Read { reply, .. } => drop(reply.send(Err(error))),
             Ask::Wait { reply, .. } => drop(reply.send(Err(error))),
-            Ask::Feed { reply, .. } => drop(reply.send(Err(error))),
+            Ask::Feed(feed) => feed.mailbox.end(error),
             Ask::Watch(watch) => watch.mailbox.end(error),
             Ask::Status { reply } => drop(reply.send(Err(error))),
             Ask::Admin { reply, .. } => drop(reply.send(Err(error))),
@@ -122,6 +162,7 @@ impl Call {
             ask,
             deadline,
             not_before: None,
+            bound: None,
             bytes,
             progress: Progress::default(),
             _permits: permits,

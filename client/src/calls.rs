@@ -7,7 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use holdfast_api::{Command, Effectiveness, Problem, Proposal, Request, RequestBody, SessionRef};
+use holdfast_api::{
+    Code, Command, Effectiveness, Problem, Proposal, Request, RequestBody, SessionId, SessionRef,
+};
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
@@ -36,7 +38,7 @@ pub(crate) struct Calls {
     flights: Flights,
     queues: Queues,
     deadlines: BTreeSet<(Instant, CallId)>,
-    /// Waits and watches that the node should forget.
+    /// Waits, watches and feeds that the node should forget.
     cancels: Vec<u64>,
     last_wire: u64,
     /// Calls that a node turned away for the moment.
@@ -44,6 +46,10 @@ pub(crate) struct Calls {
     delayed_until: Option<Instant>,
     /// Reads that wait for others to join them.
     held: BTreeSet<(Instant, CallId)>,
+    /// What the connected node understands beyond the stream's first version.
+    minor: u32,
+    /// The session that ended last.
+    over: SessionId,
 }
 
 /// Calls that are to be sent. A call is in one queue at most.
@@ -75,10 +81,22 @@ impl Calls {
             delayed: BTreeSet::new(),
             delayed_until: None,
             held: BTreeSet::new(),
+            minor: 0,
+            over: 0,
         }
     }
 
+    /// There is a connection to a node that understands this minor version of
+    /// the stream.
+    pub(crate) fn linked(&mut self, minor: u32) {
+        self.minor = minor;
+    }
+
     pub(crate) fn submit(&mut self, id: CallId, call: Call) {
+        let over = self.counters.sessions_over.get();
+        if matches!(call.ask, Ask::Propose { .. }) && call.bound.is_some_and(|bound| bound < over) {
+            return call.ask.fail(Error::SessionExpired { session: self.over });
+        }
         if let Some(deadline) = call.deadline {
             self.deadlines.insert((deadline, id));
         }
@@ -148,8 +166,8 @@ impl Calls {
         }
     }
 
-    /// A watch that was cut because its consumer was slow goes on.
-    pub(crate) fn watch_has_room(&mut self, id: CallId) {
+    /// A watch or a feed that was cut because its consumer was slow goes on.
+    pub(crate) fn has_room(&mut self, id: CallId) {
         if self.open.get(&id).is_some_and(|call| call.progress.wire.is_none()) {
             self.enqueue(id);
         }
@@ -243,6 +261,11 @@ impl Calls {
     /// Takes a call out of its queue and makes the request that goes out.
     fn send(&mut self, id: CallId, now: Instant) -> Option<Request> {
         self.dequeue(id);
+        let needs_more = self.open.get(&id).is_some_and(|call| call.ask.minor() > self.minor);
+        if needs_more {
+            self.not_understood(id);
+            return None;
+        }
         let wire = self.next_wire();
         let call = self.open.get_mut(&id)?;
         let mut session = None;
@@ -267,6 +290,19 @@ impl Calls {
         call.progress.wire = Some(wire);
         self.on_wire.insert(wire, id);
         Some(Request { id: wire, body: request_body(&call.ask, session) })
+    }
+
+    /// The connected node would take this call for a broken frame, and close the
+    /// connection of all.
+    fn not_understood(&mut self, id: CallId) {
+        let uncertain = self.open.get(&id).is_some_and(|call| call.progress.uncertain);
+        let text = "the node that was asked is too old for leases, processes and rounds; upgrade all \
+                    nodes of the cluster, and retry";
+        let problem = match uncertain {
+            true => Problem::unknown(Code::FeatureLevel, text),
+            false => Problem::refused(Code::FeatureLevel, text),
+        };
+        self.fail(id, Error::refused(problem));
     }
 
     pub(crate) fn next_wire(&mut self) -> u64 {
@@ -322,7 +358,7 @@ impl Calls {
         }
     }
 
-    /// Has the node forget a wait or a watch.
+    /// Has the node forget a wait, a watch or a feed.
     pub(crate) fn cancel(&mut self, wire: u64) {
         self.cancels.push(wire);
     }
@@ -337,7 +373,7 @@ impl Calls {
         }
         if let Some(wire) = call.progress.wire
             && self.on_wire.remove(&wire).is_some()
-            && matches!(call.ask, Ask::Wait { .. } | Ask::Feed { .. } | Ask::Watch(_))
+            && matches!(call.ask, Ask::Wait { .. } | Ask::Feed(_) | Ask::Watch(_))
         {
             self.cancels.push(wire);
         }
@@ -400,18 +436,28 @@ impl Calls {
     }
 
     /// The session is gone. What may have been applied under it ends; what
-    /// certainly was not goes out under the next one.
+    /// certainly was not, or comes to the same again, goes out under the next
+    /// one, unless it is bound to this one.
     pub(crate) fn session_expired(&mut self) {
         let Some(session) = self.tenancy.expired() else { return };
-        let sequenced = |call: &Call| call.progress.sequence.is_some();
+        self.over = session;
+        self.counters.sessions_over.add(1);
+        let is_affected = |call: &Call| match &call.ask {
+            Ask::Propose { .. } => call.progress.sequence.is_some() || call.bound.is_some(),
+            _ => false,
+        };
         let affected: Vec<CallId> =
-            self.open.iter().filter(|(_, call)| sequenced(call)).map(|(id, _)| *id).collect();
+            self.open.iter().filter(|(_, call)| is_affected(call)).map(|(id, _)| *id).collect();
         for id in affected {
             self.dequeue(id);
             let Some(call) = self.open.get_mut(&id) else { continue };
-            if call.effect() == Effectiveness::Unknown {
+            let unknown = call.effect() == Effectiveness::Unknown;
+            if call.bound.is_some() || unknown && !call.ask.names_itself() {
                 self.fail(id, Error::SessionExpired { session });
             } else {
+                call.progress.uncertain |= unknown;
+                self.take_off_wire(id);
+                let Some(call) = self.open.get_mut(&id) else { continue };
                 call.progress.sequence = None;
                 self.enqueue(id);
             }
@@ -446,7 +492,7 @@ impl Calls {
                 let message = format!(
                     "{why}, so the change may or may not have been made; look at `holdfast status` before repeating it"
                 );
-                let problem = Problem::unknown(holdfast_api::Code::Unavailable, message);
+                let problem = Problem::unknown(Code::Unavailable, message);
                 self.fail(id, Error::refused(problem));
             } else {
                 self.enqueue(id);
@@ -527,7 +573,7 @@ fn request_body(ask: &Ask, session: Option<SessionRef>) -> RequestBody {
             conditions: wait.conditions.clone(),
             since: wait.since,
         },
-        Ask::Feed { feed, .. } => {
+        Ask::Feed(feed) => {
             RequestBody::Feed { lease: feed.lease, since: feed.since, have: feed.have.clone() }
         }
         Ask::Watch(watch) => RequestBody::Watch {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use holdfast_api::{
-    Admin, AgentReport, Answer, Blob, Code, Command, Condition, Effectiveness, Feed, Generation,
-    LeaseId, Problem, Read, ReadAnswer, ReadOutcome, Revision, Scope, Status,
+    Admin, AgentReport, Answer, Blob, Code, Command, Condition, Effectiveness, Generation, LeaseId,
+    Problem, Read, ReadAnswer, ReadOutcome, Revision, Scope, Status,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
@@ -16,11 +16,13 @@ use crate::actor::{Actor, Event};
 use crate::call::{Ask, Call, CallId, FeedAsk, Permits, ReplyTo, Wait, WatchAsk};
 use crate::deadline::Deadline;
 use crate::error::Error;
+use crate::feed::FeedReader;
 use crate::frame;
 use crate::keys::Keys;
+use crate::mailbox::Mailbox;
 use crate::options::Options;
 use crate::statistics::{Counters, Statistics};
-use crate::watch::{Mailbox, Watch};
+use crate::watch::Watch;
 
 /// Most commands and reads open at a time; further callers wait their turn. A
 /// node reads on from a connection with that many requests under way.
@@ -47,6 +49,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
+    /// How many sessions were over when this handle was bound to one.
+    bound: Option<u64>,
 }
 
 struct Shared {
@@ -98,7 +102,16 @@ impl Client {
             watches: Arc::new(Semaphore::new(OPEN_WATCHES_MAX)),
             tasks,
         };
-        Client { shared: Arc::new(shared) }
+        Client { shared: Arc::new(shared), bound: None }
+    }
+
+    /// A handle whose commands belong to the present session: once that is over,
+    /// they fail with [`Error::SessionExpired`] instead of going out under the
+    /// next one. For whoever acts in the name of others that must not go on
+    /// unnoticed: a host that was taken for dead has lost its session.
+    pub fn bound_to_session(&self) -> Client {
+        let bound = Some(self.shared.counters.sessions_over.get());
+        Client { shared: self.shared.clone(), bound }
     }
 
     /// Applies a command exactly once, through however many connections and
@@ -165,25 +178,21 @@ impl Client {
         self.call(ask, bytes, &self.shared.waits, deadline).await
     }
 
-    /// Waits until a lease has anything for its holder behind `since`, and
-    /// reads it. `have` names generations whose members the caller knows (see
-    /// [`Closed::same_as`](holdfast_api::Closed::same_as)). Survives failovers;
-    /// dropping the future cancels it.
+    /// Reads what a lease has to tell its holder behind `since`. `have` names
+    /// the generations whose members the caller keeps, the latest told last
+    /// (see [`Feed::note_rosters`](holdfast_api::Feed::note_rosters)).
     pub async fn feed(
         &self,
         lease: LeaseId,
         since: Revision,
         have: Vec<Generation>,
-        deadline: Deadline,
-    ) -> Result<Feed, Error> {
+    ) -> Result<FeedReader, Error> {
         let bytes = have.len() * size_of::<Generation>();
-        let feed = FeedAsk { lease, since, have };
-        let ask = |reply| Ask::Feed { feed, reply };
-        let answer = self.call(ask, bytes, &self.shared.waits, deadline).await?;
-        match answered(answer)?.outcome {
-            ReadOutcome::Feed(feed) => Ok(feed),
-            _ => Err(Error::unexpected("a feed")),
-        }
+        let permits = self.admit(bytes, &self.shared.waits, Deadline::never()).await?;
+        let mailbox = Arc::new(Mailbox::default());
+        let feed = FeedAsk { lease, since, have: have.clone(), mailbox: mailbox.clone() };
+        let guard = self.submit(Call::new(Ask::Feed(feed), None, bytes, permits))?;
+        Ok(FeedReader::new(mailbox, guard, since, have))
     }
 
     /// Watches the keys that start with `prefix`: every change from revision
@@ -328,7 +337,7 @@ impl Client {
 
     fn submit(&self, call: Call) -> Result<CallGuard, Error> {
         let id = self.shared.next_call.fetch_add(1, Ordering::Relaxed);
-        let event = Event::Submit(id, Box::new(call));
+        let event = Event::Submit(id, Box::new(Call { bound: self.bound, ..call }));
         if self.shared.events.send(event).is_err() {
             return Err(Error::Closed { outcome: Effectiveness::None });
         }
@@ -362,8 +371,8 @@ impl CallGuard {
         self.armed = false;
     }
 
-    pub(crate) fn watch_has_room(&self) {
-        let _ = self.client.shared.events.send(Event::WatchHasRoom(self.id));
+    pub(crate) fn has_room(&self) {
+        let _ = self.client.shared.events.send(Event::HasRoom(self.id));
     }
 }
 

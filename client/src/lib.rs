@@ -45,14 +45,16 @@
 //! * **Waits** are re-attached to the next leader with the revision at which
 //!   they were first registered, so that nothing between is missed.
 //! * **Watches** deliver every change once and in order, or end with
-//!   [`Compacted`](holdfast_api::Code::Compacted).
+//!   [`Compacted`](holdfast_api::Code::Compacted). **Feeds** deliver what a
+//!   lease has to tell its holder, once and in order, until it has ended.
 //! * Every call ends at its deadline at the latest, and tells what is known.
 //!
 //! # Map of the modules
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `client`, `keys`, `watch` | what a program calls |
+//! | `client`, `keys`, `watch`, `feed` | what a program calls |
+//! | `mailbox` | what waits for the consumer of a watch or a feed |
 //! | `options`, `deadline`, `error`, `statistics` | what goes in and comes out |
 //! | `actor` | the one task: connects the pure parts with sockets and time |
 //! | `calls`, `call`, `replies` | pure: the table of open calls, and what replies mean for them |
@@ -77,8 +79,8 @@
 //!   an answer the outcome is unknown.
 //! * Everything has a bound with a name: open calls and their bytes
 //!   ([`OPEN_CALLS_MAX`], [`OPEN_BYTES_MAX`]), waits ([`OPEN_WAITS_MAX`]),
-//!   watches ([`OPEN_WATCHES_MAX`]) and what waits in each
-//!   ([`WATCH_BATCHES_MAX`], [`WATCH_BYTES_MAX`]), the commands on the wire
+//!   watches ([`OPEN_WATCHES_MAX`]), what waits in each watch and feed
+//!   ([`PARCELS_MAX`], [`PARCEL_BYTES_MAX`]), the commands on the wire
 //!   (the session's window), requests ([`REQUEST_BYTES_MAX`]) and frames.
 //! * Deliberately absent: a cache, a background refresh of the node list, a
 //!   connection pool, and any retry under a new session: a session that
@@ -98,11 +100,13 @@ mod connection;
 mod deadline;
 mod endpoints;
 mod error;
+mod feed;
 mod fetch;
 mod flights;
 mod frame;
 mod keys;
 mod liveness;
+mod mailbox;
 mod navigator;
 mod options;
 mod replies;
@@ -118,9 +122,11 @@ pub use client::{
 };
 pub use deadline::Deadline;
 pub use error::Error;
+pub use feed::FeedReader;
 pub use fetch::{FETCH_BYTES_MAX, FetchError, Fetched, fetch};
 pub use keys::{Compared, Keys, Page, Popped, Transacted};
+pub use mailbox::{PARCEL_BYTES_MAX, PARCELS_MAX};
 pub use options::{ENDPOINTS_MAX, EndpointError, Options, parse_endpoints};
 pub use statistics::Statistics;
 pub use token_file::{TokenFileError, check_token_file};
-pub use watch::{WATCH_BATCHES_MAX, WATCH_BYTES_MAX, Watch};
+pub use watch::Watch;

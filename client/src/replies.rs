@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use holdfast_api::{
-    Answer, Code, Effectiveness, LeaderHint, Outcome, Problem, Refusal, Reply, ReplyBody,
-    SessionOutcome, WatchBatch, WatchProgress,
+    Answer, Code, Effectiveness, LeaderHint, Outcome, Problem, ReadAnswer, ReadOutcome, Refusal,
+    Reply, ReplyBody, SessionOutcome, WatchBatch, WatchProgress,
 };
 use tokio::time::Instant;
 
@@ -56,6 +56,7 @@ impl Calls {
                 wait.since.get_or_insert(revision);
             }
             (Ask::Watch(_), ReplyBody::Changes(batch)) => self.on_changes(id, batch),
+            (Ask::Feed(_), ReplyBody::Read(answer)) => self.on_feed(id, answer),
             (_, body) => self.finish(id, body),
         }
     }
@@ -104,8 +105,39 @@ impl Calls {
         }
         if batch.changes.is_empty() || watch.mailbox.offer(batch) {
             watch.next = revision.saturating_add(1);
+            call.progress.turned_away = 0;
         } else if let Some(wire) = call.progress.wire {
             // Cut here; it goes on from `next` once the consumer has caught up.
+            self.take_off_wire(id);
+            self.cancel(wire);
+        }
+    }
+
+    fn on_feed(&mut self, id: CallId, answer: ReadAnswer) {
+        let Some(call) = self.open.get_mut(&id) else { return };
+        let Ask::Feed(ask) = &mut call.ask else { return };
+        let piece = match answer.outcome {
+            ReadOutcome::Feed(piece) => piece,
+            other => {
+                let error = match other {
+                    ReadOutcome::Refused(refusal) => Error::from_refusal(refusal),
+                    _ => Error::unexpected("a feed"),
+                };
+                self.take_off_wire(id);
+                return self.fail(id, error);
+            }
+        };
+        if piece.upto <= ask.since {
+            // Delivered before.
+            return;
+        }
+        let (since, mut have) = (piece.upto, ask.have.clone());
+        piece.note_rosters(&mut have);
+        if ask.mailbox.offer(piece) {
+            (ask.since, ask.have) = (since, have);
+            call.progress.turned_away = 0;
+        } else if let Some(wire) = call.progress.wire {
+            // Cut here, as a watch is.
             self.take_off_wire(id);
             self.cancel(wire);
         }
@@ -244,9 +276,7 @@ impl Calls {
 fn give(ask: Ask, body: ReplyBody) {
     match (ask, body) {
         (Ask::Propose { reply, .. }, ReplyBody::Answer(answer)) => drop(reply.send(Ok(answer))),
-        (Ask::Read { reply, .. } | Ask::Feed { reply, .. }, ReplyBody::Read(answer)) => {
-            drop(reply.send(Ok(answer)));
-        }
+        (Ask::Read { reply, .. }, ReplyBody::Read(answer)) => drop(reply.send(Ok(answer))),
         (Ask::Wait { reply, .. }, ReplyBody::Released { revision }) => {
             drop(reply.send(Ok(revision)));
         }

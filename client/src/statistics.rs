@@ -15,6 +15,8 @@ pub struct Statistics {
     pub replayed: u64,
     /// Commands that ended with an unknown outcome.
     pub unknown: u64,
+    /// Sessions that the cluster ended while the client lived.
+    pub sessions_over: u64,
     /// Reads sent to a node, those sent again included.
     pub reads_sent: u64,
     /// Reads that were answered by another caller's, which asked the same.
@@ -30,6 +32,7 @@ pub(crate) struct Counters {
     pub(crate) resent: Counter,
     pub(crate) replayed: Counter,
     pub(crate) unknown: Counter,
+    pub(crate) sessions_over: Counter,
     pub(crate) reads_sent: Counter,
     pub(crate) reads_shared: Counter,
     /// 0 = not known; node ids start at 1.
@@ -44,7 +47,7 @@ impl Counter {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -61,6 +64,7 @@ impl Counters {
             resent: self.resent.get(),
             replayed: self.replayed.get(),
             unknown: self.unknown.get(),
+            sessions_over: self.sessions_over.get(),
             reads_sent: self.reads_sent.get(),
             reads_shared: self.reads_shared.get(),
             leader: (leader != 0).then_some(leader),

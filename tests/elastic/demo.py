@@ -57,7 +57,7 @@ def parse() -> argparse.Namespace:
 
 def sizes(quick: bool) -> list[tuple[str, type[Torchruns] | type[Iterations], tuple[int, int]]]:
     """Each part with its ranks and steps."""
-    return [("a", Torchruns, (2, 50) if quick else (4, 100)), ("b", Iterations, (3, 220) if quick else (4, 250))]
+    return [("a", Torchruns, (2, 100) if quick else (4, 150)), ("b", Iterations, (3, 450) if quick else (4, 500))]
 
 
 def start_writer(hosts: Hosts) -> Writer:
@@ -84,11 +84,13 @@ def check_writes(cluster: Cluster, results: list[int], nodes: list[int]) -> list
     if results != list(range(1, len(results) + 1)):
         problems.append(f"{len(results)} writes were answered with other numbers than 1 to {len(results)}")
     for node in [None, *nodes]:
-        where = f"node {node}, killed and restarted," if node else "the cluster"
-        found = cluster.entries(RUN, only_from=node).get("/" + KEY)
-        if found != str(len(results)):
-            problems.append(f"{where} counts {found} writes, acknowledged were {len(results)}")
+        problems += cluster.checked(RUN, node, lambda entries, where: check_count(entries, where, len(results)))
     return problems
+
+
+def check_count(entries: dict[str, str], where: str, writes: int) -> list[str]:
+    found = entries.get("/" + KEY)
+    return [] if found == str(writes) else [f"{where} counts {found} writes, acknowledged were {writes}"]
 
 
 def play(options: argparse.Namespace, children: Children, hosts: Hosts, say: Progress) -> bool:

@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Iterator
 
 from hosts import Failure, Host, Hosts, Program
-from part import Part, interleave
+from part import LOOK_UP_STEPS, Part, interleave
 
 SCRIPT = pathlib.Path(__file__).resolve().parent / "job_train.py"
 JOB, REFERENCE = "elastic", "elastic-reference"
@@ -53,9 +53,9 @@ class Iterations(Part):
         ], RANK=str(rank), WORLD_SIZE=str(world))
 
     def _script(self) -> Iterator[None]:
-        while self.step < KILL_AT:
-            self.listen()
-            yield
+        yield from self.up_to(KILL_AT - LOOK_UP_STEPS)
+        yield from self.leader.look_up()
+        yield from self.up_to(KILL_AT)
         self.kill_with_leader(self.first)
         self.programs["rank 0, again"] = self._rank(self.first, 0, "rank-0-again")
         del self.programs["rank 0"]

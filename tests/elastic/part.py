@@ -8,6 +8,8 @@ from cluster import POLL_SECONDS, Cluster
 from leader import LostLeader
 
 PART_SECONDS = 240.0
+# The leader is looked up this many steps before it is killed.
+LOOK_UP_STEPS = 10
 FINAL = r"final loss (\S+) weights (\S+)$"
 
 
@@ -28,8 +30,7 @@ class Part:
         self.say(what)
 
     def kill_with_leader(self, host: Host) -> None:
-        """Both in the same second, and in fact in the same few milliseconds."""
-        self.leader.look_up()
+        """Both in the same second, and in fact in the same few milliseconds: the leader was looked up before."""
         self.leader.kill()
         host.kill()
         took = 1000 * (time.monotonic() - self.leader.killed)
@@ -76,6 +77,12 @@ class Part:
         host.kill()
         self.programs.clear()
         return results.pop()
+
+    def up_to(self, step: int) -> Iterator[None]:
+        """Until the programs have come to this step."""
+        while self.step < step:
+            self.listen()
+            yield
 
     def to_the_end(self) -> Iterator[None]:
         """Until all programs have ended, and everything that they said was heard."""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from hosts import Host, Hosts, Program
-from part import Part, interleave
+from part import LOOK_UP_STEPS, Part, interleave
 
 SCRIPT = pathlib.Path(__file__).resolve().parent / "ddp_train.py"
 NODES = 2
@@ -51,7 +51,7 @@ class Torchruns(Part):
     def _torchrun(self, host: Host, name: str) -> Program:
         return host.start(name, [
             self.python, "-u", "-m", "torch.distributed.run", "--rdzv-backend=holdfast",
-            f"--rdzv-endpoint={self.cluster.store}", "--rdzv-id=ddp", "--rdzv-conf=ttl=2", f"--nnodes={NODES}",
+            f"--rdzv-endpoint={self.cluster.store}", "--rdzv-id=ddp", f"--nnodes={NODES}",
             f"--nproc-per-node={self.ranks_per_node}", "--max-restarts=3",
             str(SCRIPT), str(self.folder), *self._arguments(self.steps)])
 
@@ -59,11 +59,13 @@ class Torchruns(Part):
         return ["--steps", str(steps), "--checkpoint-every", str(STEPS_PER_CHECKPOINT)]
 
     def _script(self) -> Iterator[None]:
-        while self.step < KILL_AT:
-            self.listen()
-            yield
-        self.killed_at_step = self.step
+        yield from self.up_to(KILL_AT - LOOK_UP_STEPS)
+        yield from self.leader.look_up()
+        yield from self.up_to(KILL_AT)
         self.kill_with_leader(self.first)
+        # What was said before the end, too.
+        self.listen()
+        self.killed_at_step = self.step
         self.programs["node 0"] = self._torchrun(self.first, "torchrun-0-again")
         self.note("torchrun of node 0 started again, with the same command")
         yield from interleave(self.leader.recovery(), self.to_the_end())
@@ -95,10 +97,11 @@ class Torchruns(Part):
     def check(self) -> list[str]:
         """What is wrong."""
         problems = []
-        checkpoint = self.killed_at_step // STEPS_PER_CHECKPOINT * STEPS_PER_CHECKPOINT
-        # A checkpoint may have been written between the last line that was read and the kill.
-        if not self.resumed_at <= {checkpoint, checkpoint + STEPS_PER_CHECKPOINT} or len(self.resumed_at) != 1:
-            problems.append(f"ranks went on from steps {sorted(self.resumed_at)}, the last checkpoint was at {checkpoint}")
+        # A step is said before its checkpoint is written, and rank 0 of a node that lives may end the step that it is in.
+        said = range(self.killed_at_step - 1, self.killed_at_step + 2)
+        checkpoints = {step // STEPS_PER_CHECKPOINT * STEPS_PER_CHECKPOINT for step in said}
+        if not self.resumed_at <= checkpoints or len(self.resumed_at) != 1:
+            problems.append(f"ranks went on from steps {sorted(self.resumed_at)}, killed at step {self.killed_at_step}")
         if self.ranks_ended != self.ranks:
             problems.append(f"{self.ranks_ended} ranks came to the end, of {self.ranks}")
         starts = len(re.findall(r"starts at step \d+$", self.programs["node 1"].child.text(), re.MULTILINE))

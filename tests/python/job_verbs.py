@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import holdfast
 
 WORLD = 4
+# Longer than anybody here waits for anything: no lease expires.
+TTL = 90
 
 
 def raises(kind, call, *arguments, **named):
@@ -94,14 +96,14 @@ def blocks(jobs):
 
 
 def errors(jobs):
-    error = raises(holdfast.RoundTimeout, jobs[0].live_processes, "alone", timeout=0.5)
+    error = raises(holdfast.RoundTimeout, jobs[0].live_processes, "alone", timeout=3)
     assert isinstance(error, TimeoutError) and error.code == "timeout" and error.retryable, vars(error)
     assert error.outcome == "none", vars(error)
     for part in ("alone", "1 had arrived", "process 1 on here", "(alive)", "process 3"):
         assert part in str(error), (part, str(error))
 
     # The call was withdrawn: the next one is not met by a ghost of it.
-    raises(holdfast.RoundTimeout, jobs[1].live_processes, "alone", timeout=0.5)
+    raises(holdfast.RoundTimeout, jobs[1].live_processes, "alone", timeout=3)
     one(together(jobs, lambda job: job.live_processes("alone", timeout=60)))
 
     assert raises(holdfast.Refused, holdfast.Job.join, store="nonsense").code == "invalid_request"
@@ -125,6 +127,27 @@ def interrupted(job):
     raise AssertionError("an interrupted call still waits")
 
 
+def sockets():
+    """Connections of this program."""
+    found = 0
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found += os.readlink(f"/proc/self/fd/{fd}").startswith("socket:")
+    return found
+
+
+def interrupted_join():
+    """Ctrl-C ends a join, and its lease is not renewed for ever."""
+    before = sockets()
+    threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    raises(KeyboardInterrupt, holdfast.Job.join, "verbs", process=1, host="there", timeout=60)
+    for _ in range(600):
+        if sockets() <= before:
+            return
+        time.sleep(0.1)
+    raise AssertionError("an interrupted join keeps its connection")
+
+
 def forked(jobs):
     child = os.fork()
     if child == 0:
@@ -144,7 +167,7 @@ def forked(jobs):
 
 
 def main():
-    jobs = [holdfast.Job.join("verbs", process=n, world=WORLD, host="here", ttl=3) for n in range(WORLD)]
+    jobs = [holdfast.Job.join("verbs", process=n, world=WORLD, host="here", ttl=TTL) for n in range(WORLD)]
     now = rounds(jobs)
     print("rounds", flush=True)
     votes(jobs, now.generation)
@@ -152,6 +175,7 @@ def main():
     print("votes and blocks", flush=True)
     errors(jobs)
     interrupted(jobs[0])
+    interrupted_join()
     forked(jobs)
     print("errors", flush=True)
 
@@ -176,7 +200,7 @@ def main():
     now = together(jobs[:3], lambda job: job.advance(timeout=60))[0]
     assert now.processes == (0, 1, 2) and [(who.process, who.why) for who in now.dropped] == [(3, "left")], now
 
-    again = holdfast.Job.join("verbs", process=2, world=WORLD, host="there", takeover=True, ttl=3)
+    again = holdfast.Job.join("verbs", process=2, world=WORLD, host="there", takeover=True, ttl=TTL)
     assert again.incarnation > jobs[2].incarnation
     # A life that is over replaces nothing, and leaves nothing behind.
     old = f"{jobs[2].name}:{jobs[2].run}:2:{jobs[2].incarnation}:1"

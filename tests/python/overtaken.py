@@ -7,7 +7,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousGracefulExitError, RendezvousParameters
+from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousParameters
 
 from holdfast.torchrun import create_handler
 
@@ -15,6 +15,15 @@ from holdfast.torchrun import create_handler
 def handler():
     return create_handler(RendezvousParameters(
         "holdfast", sys.argv[1], "overtaken", 1, 2, last_call_timeout="1", ttl="5", join_timeout="60"))
+
+
+def until_it_waits(node, coming):
+    """It has more patience whenever it sees that there is no room."""
+    patience = set()
+    while len(patience) < 4:
+        assert not coming.done(), coming.result()
+        patience.add(node._patience_ends)
+        time.sleep(0.01)
 
 
 slow, quick = handler(), handler()
@@ -32,13 +41,14 @@ assert not slow._begin(job, alone), "what is void stays void"
 assert quick._begin(quick._job, quick._live), "and the other one goes on"
 print("void", flush=True)
 
-with ThreadPoolExecutor(2) as pool:
+with ThreadPoolExecutor(1) as pool:
     coming = pool.submit(slow.next_rendezvous)
-    while not quick.num_nodes_waiting():
-        assert not coming.done(), coming.result()
+    # As torchrun does: a last call may be over before the other one is there.
+    while not coming.done():
+        if quick.num_nodes_waiting():
+            again = quick.next_rendezvous()
         time.sleep(0.01)
-    again = pool.submit(quick.next_rendezvous)
-    both = [coming.result(), again.result()]
+    both = [coming.result(), again]
 assert sorted(node.rank for node in both) == [0, 1] and {node.world_size for node in both} == {2}, both
 assert slow._live == quick._live and slow._live.generation > alone.generation
 assert not slow._begin(job, alone), "void for ever"
@@ -49,15 +59,26 @@ print("met", flush=True)
 spare = handler()
 with ThreadPoolExecutor(1) as pool:
     waiting = pool.submit(spare.next_rendezvous)
-    patience = set()
-    # It has more of it whenever it sees that there is no room.
-    while len(patience) < 4:
-        assert not waiting.done(), waiting.result()
-        patience.add(spare._patience_ends)
-        time.sleep(0.01)
+    until_it_waits(spare, waiting)
     assert slow.num_nodes_waiting() == 0
-    assert quick.shutdown()
-    assert isinstance(waiting.exception(), RendezvousGracefulExitError), waiting.exception()
+
+    # One that comes again, and then no further, loses its place to the one that waits.
+    quick._be_patient()
+    quick._come()
+    while not waiting.done():
+        if slow.num_nodes_waiting():
+            again = slow.next_rendezvous()
+        time.sleep(0.01)
+    both = [again, waiting.result()]
+    assert sorted(node.rank for node in both) == [0, 1] and {node.world_size for node in both} == {2}, both
+    assert slow._live == spare._live
+    print("replaced", flush=True)
+
+    waiting = pool.submit(quick.next_rendezvous)
+    until_it_waits(quick, waiting)
+    assert spare.shutdown()
+    ended = waiting.exception()
+    assert isinstance(ended, SystemExit) and not ended.code, repr(ended)
 # One that was in it hears that it is over.
 try:
     slow.next_rendezvous()

@@ -3,12 +3,15 @@ import json
 import pathlib
 import subprocess
 import time
+from collections.abc import Callable
 
 from children import Child, Children, Failure, free_ports
 
 NODES = 3
 START_SECONDS = 60.0
 COMMAND_SECONDS = 30.0
+# How long a node may take to apply what the others have.
+CATCH_UP_SECONDS = 30.0
 POLL_SECONDS = 0.02
 
 
@@ -72,3 +75,15 @@ class Cluster:
         if answer.returncode != 0:
             raise Failure(f"`holdfast kv list` of run {run} failed:\n{answer.stdout}{answer.stderr}")
         return {entry["key"]: entry["value"] for entry in json.loads(answer.stdout)["entries"]}
+
+    def checked(self, run: str, node: int | None, check: Callable[[dict[str, str], str], list[str]]) -> list[str]:
+        """The problems that a check finds in the keys of a run: in the cluster's, or in those of a node that was
+        killed. Such a node is read as far as it is, and may take a while to have all of them."""
+        if node is None:
+            return check(self.entries(run), "the cluster")
+        deadline = time.monotonic() + CATCH_UP_SECONDS
+        while True:
+            problems = check(self.entries(run, only_from=node), f"node {node}, killed and restarted,")
+            if not problems or time.monotonic() > deadline:
+                return problems
+            time.sleep(POLL_SECONDS)

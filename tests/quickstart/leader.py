@@ -20,12 +20,13 @@ class LostLeader:
         self.node = self.term = self.new_leader = self.new_term = 0
         self.killed = self.elected = self.restarted = self.caught_up = 0.0
 
-    def look_up(self) -> None:
-        """Finds out whom to kill."""
-        status = self.cluster.status()
-        if not status or not status["leader"]:
-            raise Failure("the cluster has no leader in the middle of an undisturbed training")
-        self.node, self.term = status["leader"], status["term"]
+    def look_up(self) -> Iterator[None]:
+        """Finds out whom to kill. Yields whenever it waits: a loaded machine may elect anew, undisturbed."""
+        for status in self._statuses("the cluster has no leader in the middle of an undisturbed training,"):
+            if status["leader"]:
+                self.node, self.term = status["leader"], status["term"]
+                return
+            yield
 
     def kill(self) -> None:
         """SIGKILL, at once."""

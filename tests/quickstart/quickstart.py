@@ -7,6 +7,7 @@ Exits with 0 only if both trainings end with exactly the same loss and every ack
 is in the store, once. `make quickstart` builds everything first and then runs this.
 """
 import argparse
+import functools
 import os
 import pathlib
 import shutil
@@ -80,10 +81,8 @@ def play(options: argparse.Namespace, children: Children, say: Progress) -> bool
 
     print_timeline(disturbed, disturbance)
     problems = []
-    for training in (undisturbed, disturbed):
-        problems += check_writes(training, cluster.entries(training.run), "the cluster")
-    on_node = cluster.entries(disturbed.run, only_from=disturbance.node)
-    problems += check_writes(disturbed, on_node, f"node {disturbance.node}, killed and restarted,")
+    for training, node in (undisturbed, None), (disturbed, None), (disturbed, disturbance.node):
+        problems += cluster.checked(training.run, node, functools.partial(check_writes, training))
     unclean = [*undisturbed.unclean, *disturbed.unclean, *children.stop(*cluster.nodes.values())]
     for child in unclean:
         problems.append(f"{child.name} did not stop cleanly (exit code {child.exit_code}); see {child.log}")

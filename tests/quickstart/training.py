@@ -30,7 +30,7 @@ class Disturbance(LostLeader):
         """Yields whenever it waits; the training's loop drives it."""
         while training.step < self.at_step - LOOK_UP_STEPS:
             yield
-        self.look_up()
+        yield from self.look_up()
         while training.step < self.at_step:
             yield
         training.writer.act_in_flight(self.kill)

@@ -13,6 +13,11 @@ pub const WAITS: &str = "echo place $MASTER_ADDR:$MASTER_PORT of $HOLDFAST_CONTR
                      for n in $(seq 1200); do test -s \"$0\" && exit $(cat \"$0\"); sleep 0.05; done; \
                      exit 99";
 
+/// For bash: a TCPStore client on file descriptor 3, which the agent has heard
+/// of. It says VALIDATE and PING, and waits for the answer to the latter.
+pub const COMES: &str = r"exec 3<>/dev/tcp/$MASTER_ADDR/$MASTER_PORT
+    printf '\x00\xce\xf7\x85\x3c\x0d\x01\x00\x00\x00' >&3; head -c4 <&3 >/dev/null";
+
 /// A command under `holdfast-agent run`.
 #[derive(Debug)]
 pub struct Command {
@@ -63,7 +68,9 @@ impl Command {
 /// The agent at a control socket: its process id lies beside it.
 pub async fn process_at(control: &Path) -> i32 {
     eventually("the agent's process id", async || {
-        let text = std::fs::read_to_string(control.with_extension("alive")).ok()?;
+        let mut path = control.as_os_str().to_owned();
+        path.push(".alive");
+        let text = std::fs::read_to_string(path).ok()?;
         text.trim().parse().ok()
     })
     .await

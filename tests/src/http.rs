@@ -1,6 +1,6 @@
 //! Plain HTTP requests.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request};
@@ -11,6 +11,12 @@ use tokio::net::TcpStream;
 
 /// Bound on one request.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(20);
+
+/// How long a cluster may take to elect a leader, many times over.
+const SERVED_WITHIN: Duration = Duration::from_secs(60);
+
+/// Pause between two requests of which the first one was not served.
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// An answer.
 #[derive(Debug, Clone)]
@@ -43,6 +49,33 @@ impl Response {
 /// GET without headers.
 pub async fn get(address: &str, path: &str) -> Result<Response, String> {
     send(address, Method::GET, path, &[], "").await
+}
+
+/// GET without headers, as [`send_until_served`].
+pub async fn get_until_served(address: &str, path: &str) -> Result<Response, String> {
+    send_until_served(address, Method::GET, path, &[], "").await
+}
+
+/// One request, sent again while the node answers that it cannot serve it now
+/// (503) and that it has done nothing: on a loaded machine there may be an
+/// election at any time. Answers what came last.
+pub async fn send_until_served(
+    address: &str,
+    method: Method,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: impl Into<Bytes>,
+) -> Result<Response, String> {
+    let (body, began) = (body.into(), Instant::now());
+    loop {
+        let answer = send(address, method.clone(), path, headers, body.clone()).await?;
+        let unserved =
+            answer.status == 503 && (method == Method::GET || answer.json()["outcome"] == "none");
+        if !unserved || began.elapsed() > SERVED_WITHIN {
+            return Ok(answer);
+        }
+        tokio::time::sleep(AGAIN_AFTER).await;
+    }
 }
 
 /// One request on a connection of its own.

@@ -78,18 +78,26 @@ pub enum Over {
 impl RawLink {
     /// Connects, and is welcomed.
     pub fn open(control: &Path) -> io::Result<RawLink> {
+        let mut link = RawLink::connect(control)?;
+        link.welcome = link.say("{\"process\":{}}\n")?;
+        Ok(link)
+    }
+
+    /// Connects, and says nothing yet.
+    pub fn connect(control: &Path) -> io::Result<RawLink> {
         let stream = UnixStream::connect(control)?;
         stream.set_read_timeout(Some(ANSWER_TIME_MAX))?;
-        let mut link = RawLink {
-            reader: BufReader::new(stream.try_clone()?),
-            writer: stream,
-            welcome: Value::Null,
-        };
-        link.writer.write_all(b"{\"process\":{}}\n")?;
+        let reader = BufReader::new(stream.try_clone()?);
+        Ok(RawLink { reader, writer: stream, welcome: Value::Null })
+    }
+
+    /// Sends text, and hears a line. What was refused unread can be heard, too.
+    pub fn say(&mut self, text: &str) -> io::Result<Value> {
+        let sent = self.writer.write_all(text.as_bytes());
         let mut line = String::new();
-        link.reader.read_line(&mut line)?;
-        link.welcome = serde_json::from_str(&line)?;
-        Ok(link)
+        self.reader.read_line(&mut line)?;
+        sent.or_else(|error| if line.is_empty() { Err(error) } else { Ok(()) })?;
+        Ok(serde_json::from_str(&line)?)
     }
 
     /// The lease of the welcome.

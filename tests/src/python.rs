@@ -224,18 +224,15 @@ impl Script {
         kill(Pid::from_raw(pid), signal).expect("it is ours");
     }
 
-    /// Waits for its end, whatever its exit code; answers all that it said.
-    pub async fn ends(mut self) -> Vec<String> {
-        let hearing = self.heard.wait_for(|heard| heard.ended);
-        let heard = patiently("the program to end", hearing).await;
-        heard.expect("the end is told before the teller goes").lines.clone()
-    }
-
-    /// Waits for its end, which must be with exit code 0.
-    pub async fn succeeds(mut self) {
+    /// Waits for its end, which must be with exit code 0; answers all that it
+    /// said.
+    pub async fn succeeds(mut self) -> Vec<String> {
         let status = patiently("the program to end", self.child.wait()).await;
         let status = status.expect("a child can be waited for");
-        let lines = &self.heard.borrow().lines;
+        let hearing = self.heard.wait_for(|heard| heard.ended);
+        let heard = patiently("the program's last words", hearing).await;
+        let lines = heard.expect("the end is told before the teller goes").lines.clone();
         assert!(status.success(), "the program ended with {status}; it said {lines:#?}");
+        lines
     }
 }

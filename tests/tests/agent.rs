@@ -135,7 +135,7 @@ async fn progress(store: &mut TcpStore, goal: i64) {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_quorum_cancels_are_answered_and_what_waits_too_long_is_closed() {
     let mut cluster = Cluster::start(3).await;
-    let flags = ["--store-lost-deadline", "3s"];
+    let flags = ["--store-lost-deadline", "10s"];
     let mut agent = Agent::start_with(&mut cluster, "lost", &flags).await;
     let mut waiting = TcpStore::connect(agent.address()).await;
     let mut adding = TcpStore::connect(agent.address()).await;

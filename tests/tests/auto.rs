@@ -5,9 +5,12 @@ use std::time::Duration;
 
 use holdfast_tests::command::{Command, gone, process_at};
 use holdfast_tests::tcpstore::TcpStore;
-use holdfast_tests::{Cluster, eventually};
+use holdfast_tests::{Cluster, Process, Script, binaries, eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 
 /// Leases are short, so that a host that is lost is soon missed.
 const FLAGS: [&str; 6] = ["--job", "meet", "--run", "auto", "--lease-ttl", "2s"];
@@ -90,6 +93,29 @@ async fn a_host_whose_agent_was_lost_comes_back_into_its_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_was_taken_for_dead_holds_its_run_again() {
+    let mut cluster = Cluster::start(3).await;
+    let one = command(&mut cluster, "one", "host-1").await;
+    let mut trainer = binaries::command("holdfast-test-trainer");
+    trainer.arg("0").env("HOLDFAST_CONTROL", &one.control);
+    let mut trainer = Script::start_command(&mut cluster, "trainer", trainer);
+    trainer.says("joined ").await;
+    let agent = Pid::from_raw(process_at(&one.control).await);
+    kill(agent, Signal::SIGSTOP).expect("it is ours");
+    let leases = async |cluster: &Cluster, count: f64| {
+        let leader = cluster.leader().await;
+        (cluster.metric(leader, "holdfast_leases_active").await == count).then_some(())
+    };
+    eventually("the lease to expire", async || leases(&cluster, 0.0).await).await;
+    cluster.expect_error("the lease of this host has ended");
+    kill(agent, Signal::SIGCONT).expect("it is ours");
+    eventually("another lease", async || leases(&cluster, 1.0).await).await;
+    assert_eq!(runs(&cluster).await, ["r1 open"]);
+    one.end(0).await;
+    assert_eq!(runs(&cluster).await, ["r1 ending"], "it held the run");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_was_killed_and_started_again_still_ends_its_run() {
     let mut cluster = Cluster::start(1).await;
     let flags = ["--job", "meet", "--run", "auto", "--lease-ttl", "60s"];
@@ -99,4 +125,58 @@ async fn an_agent_that_was_killed_and_started_again_still_ends_its_run() {
     command.agent.says("another agent serves run r1 at the same ports").await;
     command.end(0).await;
     assert_eq!(runs(&cluster).await, ["r1 ending"], "its first lease was given back, too");
+}
+
+/// How long each answer of the store takes on a slow way.
+const ANSWER_TAKES: Duration = Duration::from_millis(500);
+
+/// A way to the store on which questions are fast and answers are slow; open for
+/// as long as the tasks are there.
+async fn slow_way(store: String) -> (String, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("it is bound").to_string();
+    let mut ways = JoinSet::new();
+    ways.spawn(async move {
+        let mut connections = JoinSet::new();
+        while let Ok((asking, _)) = listener.accept().await {
+            let answering = TcpStream::connect(&store).await.expect("the store is there");
+            let (mut questions, mut asking) = asking.into_split();
+            let (mut answers, mut answering) = answering.into_split();
+            connections.spawn(async move {
+                // Either end may go away.
+                let _ = tokio::io::copy(&mut questions, &mut answering).await;
+            });
+            connections.spawn(async move {
+                let mut bytes = vec![0; 64 * 1024];
+                while let Ok(length @ 1..) = answers.read(&mut bytes).await {
+                    tokio::time::sleep(ANSWER_TAKES).await;
+                    if asking.write_all(&bytes[..length]).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (address, ways)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_is_told_to_end_before_it_has_met_leaves_no_run_open() {
+    let mut cluster = Cluster::start(1).await;
+    let (store, _ways) = slow_way(cluster.address(1).to_owned()).await;
+    let address = format!("127.0.0.1:{}", cluster.port());
+    let mut command = binaries::command("holdfast-agent");
+    command.args(["serve", "--store", &store, "--tcpstore", &address]).args(FLAGS);
+    let mut agent = Process::start("the agent", command, &cluster.keep_log("early"));
+    eventually("the run to be opened", async || {
+        let listed = cluster.cli(&["--job", "meet", "run", "list"]).await;
+        listed.stdout.contains("open").then_some(())
+    })
+    .await;
+    // The lease is granted, and its holder does not know of it yet.
+    agent.signal(Signal::SIGTERM);
+    assert!(agent.ended().await.success(), "{}", agent.said());
+    assert!(agent.said().contains("before the store answered"), "{}", agent.said());
+    eventually("the run to end", async || (runs(&cluster).await == ["r1 ended"]).then_some(()))
+        .await;
 }

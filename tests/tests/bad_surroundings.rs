@@ -42,8 +42,8 @@ async fn a_hundred_and_twenty_eight_ranks_on_one_host_share_one_agent() {
         (waits["waits"][0]["waiters"].as_array().map(Vec::len) == Some(RANKS)).then_some(())
     })
     .await;
+    // All of them go, and the agent with the last.
     store.set("go", b"").await;
-    assert_eq!(store.get("go").await, b"");
     for rank in &mut ranks {
         assert_eq!(rank.ended().await.code(), Some(3), "{}", rank.said());
     }
@@ -129,6 +129,33 @@ async fn a_rank_that_comes_before_the_cluster_is_served_when_it_is_up() {
     numbers.sort_unstable();
     assert_eq!(numbers, (1..=8).collect::<Vec<_>>());
     assert!(agent.stop().await.success(), "{}", agent.said());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_in_the_way_of_a_control_socket_are_left_alone() {
+    let mut cluster = Cluster::plan(1, &[]);
+    let path = |name: &str| cluster.folder().join(name);
+    for file in ["thesis", "c.sock.alive", "link.real"] {
+        std::fs::write(path(file), "my work").expect("the folder is ours");
+    }
+    std::os::unix::fs::symlink(path("link.real"), path("link")).expect("the folder is ours");
+    let address = format!("127.0.0.1:{}", cluster.port());
+    for (name, words) in [
+        ("thesis", "thesis is there already and is not a socket"),
+        ("link", "link is there already and is not a socket"),
+        ("c.sock", "c.sock.alive: this file is there already and is no agent's lock"),
+        ("nowhere/c.sock", "its folder does not exist; make it"),
+    ] {
+        let control = cluster.folder().join(name);
+        let mut command = binaries::command("holdfast-agent");
+        command.args(["serve", "--store", &cluster.list(), "--tcpstore", &address, "--control"]);
+        command.arg(control);
+        Ended::of(command).await.failed(125, &[words, "name another path with --control"]);
+    }
+    for file in ["thesis", "c.sock.alive", "link"] {
+        let text = std::fs::read_to_string(cluster.folder().join(file));
+        assert_eq!(text.expect("it is there"), "my work", "{file}");
+    }
 }
 
 /// `run` against a store of that name, and how it ended.

@@ -277,7 +277,7 @@ async fn noted(cluster: &Cluster, victim: u64) {
         cluster.cli_ok(&["leader", "transfer", &to.to_string()]).await;
         eventually("the transfer", async || (cluster.leader().await == to).then_some(())).await;
     }
-    tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
+    tokio::time::sleep(std::time::Duration::from_secs(6)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

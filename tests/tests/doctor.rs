@@ -1,6 +1,6 @@
 //! `holdfast doctor` against real nodes.
 
-use holdfast_tests::{Cluster, python};
+use holdfast_tests::{Cluster, eventually, python};
 use serde_json::Value;
 
 /// The checks of a kind, with their verdicts.
@@ -20,24 +20,34 @@ async fn a_cluster_is_examined_and_a_missing_node_found() {
     }
     // One node is enough to be told of the others.
     let one = cluster.address(1).to_owned();
-    let examined = cluster.cli_at(&one, &["-o", "json", "doctor", "--python", &python]).await;
-    let document: Value = serde_json::from_str(&examined.stdout).expect("JSON was asked for");
-    assert_eq!((examined.code, &document["healthy"]), (Some(0), &Value::Bool(true)), "{document}");
+    // A node that was busy, or without a leader, in just that moment is found so.
+    let document = eventually("an examination that finds all well", async || {
+        let examined = cluster.cli_at(&one, &["-o", "json", "doctor", "--python", &python]).await;
+        let document: Value = serde_json::from_str(&examined.stdout).expect("JSON was asked for");
+        let healthy = document["healthy"] == true;
+        assert_eq!(examined.code, Some(i32::from(!healthy)), "{document}");
+        (healthy && verdicts(&document, "voters") == ["ok"]).then_some(document)
+    })
+    .await;
     for kind in ["reach", "ready", "clock", "fsync"] {
         assert_eq!(verdicts(&document, kind).len(), 3, "{kind}: {document}");
     }
-    assert_eq!(verdicts(&document, "voters"), ["ok"]);
     let torch = document["checks"].as_array().and_then(|checks| checks.last());
     let found = torch.and_then(|torch| torch["found"].as_str()).unwrap_or_default();
     assert!(found.contains("PyTorch 2."), "{document}");
 
     let gone = cluster.follower().await;
     cluster.kill(gone);
-    let table = cluster.cli(&["doctor"]).await;
-    assert_eq!(table.code, Some(1), "{table:?}");
-    let line = table.stdout.lines().find(|line| line.starts_with("FAILED")).unwrap_or_default();
-    assert!(line.contains(cluster.address(gone)) && line.contains("start that node"), "{table:?}");
-    assert!(table.stdout.contains("the next loss stops all writes"), "{table:?}");
+    let line = eventually("an examination in which one thing fails", async || {
+        let table = cluster.cli(&["doctor"]).await;
+        assert_eq!(table.code, Some(1), "{table:?}");
+        let failed = table.stdout.lines().filter(|line| line.starts_with("FAILED"));
+        let warned = table.stdout.contains("the next loss stops all writes");
+        let failed: Vec<_> = failed.map(str::to_owned).collect();
+        (failed.len() == 1 && warned).then(|| failed.concat())
+    })
+    .await;
+    assert!(line.contains(cluster.address(gone)) && line.contains("start that node"), "{line}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

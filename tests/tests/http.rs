@@ -1,7 +1,7 @@
 //! JSON over HTTP: any node answers any call, and a retry has one effect.
 
 use holdfast_api::routes;
-use holdfast_tests::http::{Response, get, send};
+use holdfast_tests::http::{Response, get, get_until_served, send_until_served};
 use holdfast_tests::{Cluster, eventually};
 use http::Method;
 use serde_json::{Value, json};
@@ -10,7 +10,8 @@ const JSON: (&str, &str) = ("content-type", "application/json");
 
 async fn post(address: &str, path: &str, headers: &[(&str, &str)], body: Value) -> Response {
     let headers = [&[JSON], headers].concat();
-    let answer = send(address, Method::POST, path, &headers, body.to_string()).await;
+    let body = body.to_string();
+    let answer = send_until_served(address, Method::POST, path, &headers, body).await;
     answer.unwrap_or_else(|error| panic!("POST {path} to {address}: {error}"))
 }
 
@@ -35,11 +36,12 @@ async fn every_node_answers_every_call() {
         assert_eq!(post_ok(node, "/v1/kv/cas", cas).await["swapped"], n == 0);
         post_ok(node, "/v1/kv/append", json!({"key": "a", "value": "+"})).await;
         post_ok(node, "/v1/kv/push", json!({"key": "q", "value": key})).await;
-        let waited = json!({"keys": [key], "timeout_ms": 1000});
+        let waited = json!({"keys": [key], "timeout_ms": 60_000});
         assert_eq!(post_ok(node, "/v1/kv/wait", waited).await["met"], true);
         // What one node was told, each node tells.
         for other in cluster.ids() {
-            let entry = get(cluster.address(other), &format!("/v1/kv/get?key={key}")).await;
+            let path = format!("/v1/kv/get?key={key}");
+            let entry = get_until_served(cluster.address(other), &path).await;
             assert_eq!(entry.expect("an answer").json()["value"], "v");
         }
     }
@@ -50,9 +52,9 @@ async fn every_node_answers_every_call() {
     assert_eq!(keys, ["k0", "k1", "k2"]);
     assert_eq!(post_ok(node, "/v1/kv/pop", json!({"key": "q"})).await["value"], "k0");
     assert_eq!(post_ok(node, "/v1/kv/count", json!({"prefix": "k"})).await["count"], 3);
-    let status = get(node, routes::STATUS).await.expect("an answer").json();
+    let status = get_until_served(node, routes::STATUS).await.expect("an answer").json();
     assert_eq!(status["nodes"].as_array().map(Vec::len), Some(3));
-    let document = get(node, routes::OPENAPI).await.expect("an answer").json();
+    let document = get_until_served(node, routes::OPENAPI).await.expect("an answer").json();
     for path in ["/v1/kv/put", "/v1/kv/watch", "/v1/node/add", "/v1/status"] {
         assert!(document["paths"][path].is_object(), "{path} is not described");
     }
@@ -77,7 +79,10 @@ async fn a_retry_in_a_session_has_one_effect_through_any_node_and_leader() {
         assert_eq!((&again["value"], &again["replayed"]), (&json!(7), &json!(true)));
         assert_eq!(again["revision"], first["revision"]);
     }
-    assert!(cluster.duplicates_answered().await >= 3.0);
+    eventually("the nodes to count their answers to retries", async || {
+        (cluster.duplicates_answered().await >= 3.0).then_some(())
+    })
+    .await;
     let leader = cluster.leader().await;
     cluster.kill(leader);
     for id in cluster.awake() {
@@ -110,14 +115,18 @@ async fn problems_say_what_happened_and_what_to_do() {
     let node = cluster.address(leader).to_owned();
     let put = |body: &'static str| {
         let node = node.clone();
-        async move { send(&node, Method::POST, "/v1/kv/put", &[JSON], body).await.expect("an answer") }
+        async move {
+            let put = send_until_served(&node, Method::POST, "/v1/kv/put", &[JSON], body);
+            put.await.expect("an answer")
+        }
     };
+    let look = async |path| get_until_served(&node, path).await.expect("an answer");
     for (answer, status, code) in [
         (put("{").await, 400, "invalid_request"),
         (put(r#"{"key": 7}"#).await, 400, "invalid_request"),
         (put(r#"{"job": "a/b", "key": "k", "value": "v"}"#).await, 400, "invalid_request"),
-        (get(&node, "/v1/kv/get?key=missing").await.expect("an answer"), 404, "key_not_found"),
-        (get(&node, "/v1/nothing").await.expect("an answer"), 404, "invalid_request"),
+        (look("/v1/kv/get?key=missing").await, 404, "key_not_found"),
+        (look("/v1/nothing").await, 404, "invalid_request"),
     ] {
         let text = answer.text();
         assert_eq!(answer.headers["content-type"], "application/problem+json", "{text}");

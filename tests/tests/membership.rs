@@ -20,7 +20,11 @@ async fn a_node_joins_votes_and_replaces_another_under_load() {
         tokio::net::TcpStream::connect(&address).await.ok()
     })
     .await;
-    cluster.cli_ok(&["node", "add", &new.to_string(), &address]).await;
+    eventually("the new node to be added", async || {
+        let ended = cluster.cli(&["node", "add", &new.to_string(), &address]).await;
+        (ended.code == Some(0)).then_some(())
+    })
+    .await;
     let role = role_of(&cluster, new).await;
     assert_eq!(role, (NodeRole::Learner, false), "a new node does not vote");
     promote(&cluster, new).await;

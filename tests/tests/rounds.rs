@@ -1,7 +1,7 @@
 //! Trainers' verbs on a real cluster: who is alive, the next iteration, votes
 //! and blocks, with leaders, hosts and processes that die in between.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use holdfast_api::{Cause, Code, DroppedWhy, Role, VoteRule};
 use holdfast_client::{Client, Deadline};
@@ -212,12 +212,12 @@ async fn votes_and_blocks_tell_everybody_the_same() {
 async fn a_call_that_is_given_up_is_withdrawn_and_a_later_one_counts() {
     let cluster = Cluster::start(1).await;
     let processes = four(&cluster).await;
-    let alone = processes[0].live_processes("r", Deadline::after(Duration::from_millis(100)));
+    let alone = processes[0].live_processes("r", Deadline::after(Duration::from_secs(3)));
     let given_up = alone.await.expect_err("the others are not there");
     assert!(matches!(given_up, Error::Withdrawn { .. }), "{given_up:?}");
     // A future that is dropped withdraws, too.
     let dropped = processes[1].live_processes("r", Deadline::never());
-    tokio::time::timeout(Duration::from_millis(50), dropped).await.expect_err("nobody is there");
+    tokio::time::timeout(Duration::from_secs(3), dropped).await.expect_err("nobody is there");
     // Until the log has it, the call still counts: the others come afterwards.
     eventually("the withdrawal", async || {
         let rounds = processes[0].rounds(soon()).await.expect("the open rounds");
@@ -248,4 +248,28 @@ async fn a_second_registration_is_told_of_the_first() {
     assert!(matches!(fenced, Error::Fenced { .. }), "{fenced:?}");
     let live = patiently("a roll", taken.live_processes("r", soon())).await.expect("a roll");
     assert!(live.members.contains(0, taken.incarnation()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn renewals_of_many_hosts_share_entries_of_the_log() {
+    let cluster = Cluster::start(1).await;
+    let mut hosts = Vec::new();
+    for n in 0..64 {
+        hosts.push(host(cluster.client(), &format!("host-{n}")).await);
+    }
+    let last_log = async || {
+        let status = cluster.client().status(soon()).await.expect("the status");
+        status.nodes[0].last_log.expect("it runs")
+    };
+    let (began, first) = (Instant::now(), last_log().await);
+    tokio::time::sleep(3 * TTL).await;
+    let (took, entries) = (began.elapsed(), last_log().await - first);
+    // Each of them renews four times in a TTL. The leader looks 20 times in a second.
+    let renewals = 64 * 4 * took.as_millis() / TTL.as_millis();
+    assert!(entries < took.as_millis() as u64 / 40, "{entries} entries for {renewals} renewals");
+    for host in &hosts {
+        // A lease that has ended is never valid again.
+        let valid = async || host.valid_for().map(|_| ());
+        eventually(&format!("the lease of {host:?} to be renewed"), valid).await;
+    }
 }

@@ -92,7 +92,10 @@ async fn a_full_job_names_the_run_to_delete() {
     let headers = [("content-type", "application/json")];
     let body = serde_json::to_string(&limits).expect("numbers");
     let leader = cluster.address(cluster.leader().await);
-    let set = http::send(leader, ::http::Method::POST, "/v1/limits", &headers, body).await;
+    let post = async |path, body: String| {
+        http::send_until_served(leader, ::http::Method::POST, path, &headers, body).await
+    };
+    let set = post("/v1/limits", body).await;
     assert_eq!(set.expect("the leader answers").status, 200);
     for _ in 0..2 {
         cluster.cli_ok(&["--job", "llm", "run", "open"]).await;
@@ -103,7 +106,7 @@ async fn a_full_job_names_the_run_to_delete() {
     assert_eq!(cluster.cli_ok(&["--job", "llm", "run", "open"]).await, "r3");
     // The same by plain HTTP: which run it is stands in the refusal.
     let body = json!({"job": "llm"}).to_string();
-    let refused = http::send(leader, ::http::Method::POST, "/v1/run/open", &headers, body).await;
+    let refused = post("/v1/run/open", body).await;
     let refused = refused.expect("a node answers").json();
     assert_eq!(refused["refusal"]["quota_exceeded"]["oldest_ended"], "r2", "{refused}");
 }

@@ -48,7 +48,8 @@ async fn ask(cluster: &Cluster, path: &str, token: Option<&str>) -> Response {
     let authorization = token.map(|token| format!("Bearer {token}"));
     let headers: Vec<(&str, &str)> =
         authorization.iter().map(|value| ("authorization", value.as_str())).collect();
-    let answer = http::send(cluster.address(1), Method::GET, path, &headers, "").await;
+    let node = cluster.address(1);
+    let answer = http::send_until_served(node, Method::GET, path, &headers, "").await;
     answer.expect("a node answers strangers too")
 }
 
@@ -87,7 +88,7 @@ async fn nobody_gets_in_without_the_token_and_everything_works_with_it() {
     let authorization = format!("Bearer {OLD}");
     let headers = [("authorization", authorization.as_str()), ("content-type", "application/json")];
     for id in cluster.ids() {
-        let put = http::send(
+        let put = http::send_until_served(
             cluster.address(id),
             Method::POST,
             "/v1/kv/put",

@@ -50,14 +50,21 @@ async fn a_blocked_wait_is_shown_with_its_process_through_a_failover() {
     assert!(group["blocked_ms"].as_u64() >= before, "since it began, not since the failover");
     cluster.restart(leader).await;
 
-    let agents = json(&cluster, &["--job", "waiting", "agent", "list"]).await;
-    let listed = &agents["agents"][0];
-    assert_eq!(listed["clients"][0]["connections"], 2, "{agents}");
+    // Agents tell a new leader of themselves, each in its own time.
+    let listed = eventually("the agent to be listed with both connections", async || {
+        let agents = json(&cluster, &["--job", "waiting", "agent", "list"]).await;
+        let listed = agents["agents"][0].clone();
+        (listed["clients"][0]["connections"] == 2).then_some(listed)
+    })
+    .await;
     assert_eq!(listed["listens"], agent.address());
-    let status = json(&cluster, &["status"]).await;
-    assert_eq!(status["agents"].as_array().map(Vec::len), Some(2), "{status}");
-    let table = cluster.cli_ok(&["agent", "list"]).await;
-    assert!(table.contains("waiting") && table.contains("other"), "{table}");
+    eventually("both agents to be listed", async || {
+        let status = json(&cluster, &["status"]).await;
+        let table = cluster.cli_ok(&["agent", "list"]).await;
+        let both = status["agents"].as_array().is_some_and(|agents| agents.len() == 2);
+        (both && table.contains("waiting") && table.contains("other")).then_some(())
+    })
+    .await;
 
     third.set("missing", b"x").await;
     assert_eq!(waiter.byte("a WAIT").await, 0);

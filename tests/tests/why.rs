@@ -1,7 +1,7 @@
 //! Why a job waits, as operators are told: leases, processes and rounds made
 //! over plain HTTP, looked at with the command line.
 
-use holdfast_tests::http::send;
+use holdfast_tests::http::send_until_served;
 use holdfast_tests::{Cluster, Process, binaries, eventually};
 use http::Method;
 use nix::sys::signal::Signal;
@@ -14,8 +14,8 @@ const TTL_MS: u64 = 3_600_000;
 async fn try_post(cluster: &Cluster, path: &str, body: &Value) -> Result<Value, String> {
     let leader = cluster.leader().await;
     let headers = [("content-type", "application/json")];
-    let answer =
-        send(cluster.address(leader), Method::POST, path, &headers, body.to_string()).await?;
+    let (node, body) = (cluster.address(leader), body.to_string());
+    let answer = send_until_served(node, Method::POST, path, &headers, body).await?;
     match answer.status {
         200 => Ok(answer.json()["outcome"].clone()),
         status => Err(format!("{status}: {}", answer.text())),

@@ -28,12 +28,16 @@ const ITERATIONS: u64 = 20;
 /// in the next one already.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// How long to wait until this trainer is in: for the lease of its host, which
+/// a cluster grants once all of its nodes can, and for the end of its own
+/// former life, which lasts as long as its lease if it was killed.
+const JOIN_PATIENCE: Duration = Duration::from_secs(60);
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let host = host().await?;
     let rank = env::var("RANK")?.parse()?;
-    // After a kill its former life lasts as long as its lease.
-    let patience = Some(Deadline::after(Duration::from_secs(60)));
+    let patience = Some(Deadline::after(JOIN_PATIENCE));
     let join = Join { process: Some(rank), patience, ..Join::default() };
     let process = host.join(join).await?;
 
@@ -81,7 +85,7 @@ async fn train(process: &Process, begun: &Iteration) -> Result<bool, holdfast_tr
 /// The agent of this host, or a lease for this program alone.
 async fn host() -> Result<Host, Box<dyn Error>> {
     match env::var(CONTROL_VARIABLE) {
-        Ok(agent) => Ok(Host::attach(Path::new(&agent), Wanted::default(), PATIENCE).await?),
+        Ok(agent) => Ok(Host::attach(Path::new(&agent), Wanted::default(), JOIN_PATIENCE).await?),
         Err(VarError::NotPresent) => {
             let client = Client::new(Options::new(parse_endpoints(&env::var("HOLDFAST_STORE")?)?));
             let scope = Scope { job: env::var("HOLDFAST_JOB")?.parse()?, run: None };

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use holdfast_api::{Fence, Generation, Name, Read, ReadOutcome};
+use holdfast_api::{Code, Fence, Generation, Name, Read, ReadOutcome};
 use holdfast_client::Deadline;
 
 use crate::error::Error;
@@ -30,10 +30,16 @@ impl Process {
     pub async fn check(&self, fence: &Fence, deadline: Deadline) -> Result<(), Error> {
         let after = fence.process.checked_sub(1);
         let read = Read::Processes { scope: fence.scope(), after, limit: 1 };
-        let ReadOutcome::Processes { processes, .. } = self.read(read, deadline).await? else {
-            return Err(unexpected("processes"));
+        let found = match self.read(read, deadline).await {
+            Ok(ReadOutcome::Processes { processes, .. }) => processes,
+            Ok(_) => return Err(unexpected("processes")),
+            // Nobody lives where there is no run.
+            Err(error) if matches!(error.code(), Code::JobNotFound | Code::RunNotFound) => {
+                Vec::new()
+            }
+            Err(error) => return Err(error),
         };
-        match fence.void(processes.first()) {
+        match fence.void(found.first()) {
             None => Ok(()),
             Some(why) => Err(Error::Void { fence: Box::new(fence.clone()), why }),
         }

@@ -344,16 +344,11 @@ impl Host {
     }
 
     async fn read_feed(self, lease: Lease) {
-        loop {
-            let (since, have) = {
-                let pending = self.shared.pending.lock();
-                (pending.since, pending.have())
-            };
-            match lease.feed(since, &have).await {
-                Some(feed) => self.shared.pending.lock().hand_out(feed),
-                None => return self.finish(Ending::LeaseLost { lease: lease.id() }),
-            }
+        let mut feed = lease.feed();
+        while let Some(piece) = feed.next().await {
+            self.shared.pending.lock().hand_out(piece);
         }
+        self.finish(Ending::LeaseLost { lease: lease.id() });
     }
 
     /// Hears the agent out. What it tells is delivered only while it is certain

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_api::{
-    Code, Command, Feed, Generation, LeaseCommand, LeaseId, LeaseOutcome, Name, Nonce, Outcome,
-    Revision, RunCommand, Scope,
+    Code, Command, Effectiveness, Feed, Generation, LeaseCommand, LeaseId, LeaseOutcome, Name,
+    Nonce, Outcome, Revision, RunCommand, Scope,
 };
-use holdfast_client::{Client, Deadline};
+use holdfast_client::{Client, Deadline, FeedReader};
 use rand::RngExt;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -21,6 +21,10 @@ use crate::validity::{Validity, boot_time};
 
 /// Renewals in the time of one TTL.
 const RENEWALS_PER_TTL: u32 = 4;
+
+/// Shortest time from one renewal to the next, whatever TTL was granted: a
+/// clock cannot tick all the time.
+const RENEWAL_INTERVAL_MIN: Duration = Duration::from_millis(1);
 
 /// How often it is looked whether an outcome may be delivered again.
 pub(crate) const VALIDITY_POLL: Duration = Duration::from_millis(20);
@@ -78,6 +82,55 @@ struct Held {
     over: watch::Sender<bool>,
     stop: CancellationToken,
     tasks: TaskTracker,
+}
+
+/// What a lease has to tell its holder, piece by piece.
+#[derive(Debug)]
+pub struct LeaseFeed {
+    lease: Lease,
+    reader: Option<FeedReader>,
+    /// What another reader goes on from.
+    read_so_far: (Revision, Vec<Generation>),
+}
+
+impl LeaseFeed {
+    /// The next piece; waits until there is one, and until it is certain that
+    /// the lease still holds. None once it is over. Not cancel-safe.
+    pub async fn next(&mut self) -> Option<Feed> {
+        let lease = self.lease.clone();
+        loop {
+            let piece = tokio::select! {
+                piece = self.read() => piece,
+                () = lease.ended() => return None,
+            };
+            match piece {
+                Ok(feed) if lease.certainly_valid().await => return Some(feed),
+                Ok(_) => lease.lost(),
+                Err(error) if has_ended(&error) => lease.lost(),
+                Err(error) => {
+                    tracing::warn!(%error, "the feed of this host's lease cannot be read");
+                    tokio::time::sleep(VALIDITY_POLL).await;
+                }
+            }
+        }
+    }
+
+    async fn read(&mut self) -> Result<Feed, holdfast_client::Error> {
+        let reader = match &mut self.reader {
+            Some(reader) => reader,
+            None => {
+                let (client, (since, have)) = (self.lease.client(), self.read_so_far.clone());
+                self.reader.insert(client.feed(self.lease.id(), since, have).await?)
+            }
+        };
+        let closed = holdfast_client::Error::Closed { outcome: Effectiveness::None };
+        let piece = reader.next().await.unwrap_or(Err(closed));
+        if piece.is_err() {
+            self.read_so_far = reader.read_so_far();
+            self.reader = None;
+        }
+        piece
+    }
 }
 
 impl Lease {
@@ -151,7 +204,7 @@ impl Lease {
             tasks: TaskTracker::new(),
         };
         let lease = Lease { held: Arc::new(held) };
-        let renewing = lease.clone().renew(ttl / RENEWALS_PER_TTL);
+        let renewing = lease.clone().renew(renewal_interval(ttl));
         let Held { tasks, stop, .. } = lease.held.as_ref();
         tasks.spawn(stop.clone().run_until_cancelled_owned(renewing));
         Ok(lease)
@@ -204,27 +257,9 @@ impl Lease {
         let _ = over.wait_for(|over| *over).await;
     }
 
-    /// What it has to tell its holder behind a revision; waits until there is
-    /// something, and until it is certain that the lease still holds. None once
-    /// it is over.
-    pub async fn feed(&self, since: Revision, have: &[Generation]) -> Option<Feed> {
-        let Held { client, id, .. } = self.held.as_ref();
-        loop {
-            let asking = client.feed(*id, since, have.to_vec(), Deadline::never());
-            let answer = tokio::select! {
-                answer = asking => answer,
-                () = self.ended() => return None,
-            };
-            match answer {
-                Ok(feed) if self.certainly_valid().await => return Some(feed),
-                Ok(_) => self.lost(),
-                Err(error) if has_ended(&error) => self.lost(),
-                Err(error) => {
-                    tracing::warn!(%error, "the feed of this host's lease cannot be read");
-                    tokio::time::sleep(VALIDITY_POLL).await;
-                }
-            }
-        }
+    /// What it has to tell its holder, from its beginning on.
+    pub fn feed(&self) -> LeaseFeed {
+        LeaseFeed { lease: self.clone(), reader: None, read_so_far: (0, Vec::new()) }
     }
 
     /// Stops renewing, without a word to the cluster: what happens to a host
@@ -248,7 +283,9 @@ impl Lease {
             let Scope { job, run } = self.scope();
             let run = run.as_ref().map(Name::as_str).unwrap_or_default();
             tracing::warn!(
-                "the cluster was not told that this host has left run {run} of job {job} for good                  ({error}): the run may stay open, and whoever comes next joins it; end it with                  `holdfast --job {job} run end {run}`"
+                "the cluster was not told that this host has left run {run} of job {job} for good \
+                 ({error}): the run may stay open, and whoever comes next joins it; end it with \
+                 `holdfast --job {job} run end {run}`"
             );
         }
     }
@@ -307,6 +344,10 @@ impl Lease {
     }
 }
 
+fn renewal_interval(ttl: Duration) -> Duration {
+    (ttl / RENEWALS_PER_TTL).max(RENEWAL_INTERVAL_MIN)
+}
+
 fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
@@ -319,4 +360,15 @@ pub(crate) fn nonce() -> Nonce {
 
 fn has_ended(error: &holdfast_client::Error) -> bool {
     matches!(error.code(), Code::LeaseEnded | Code::RunNotFound | Code::JobNotFound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_renewed_several_times_in_its_ttl_and_never_all_the_time() {
+        assert_eq!(renewal_interval(Duration::from_secs(5)), Duration::from_millis(1_250));
+        assert_eq!(renewal_interval(Duration::ZERO), RENEWAL_INTERVAL_MIN);
+    }
 }

@@ -25,8 +25,6 @@ pub(crate) struct Pending {
     rosters: Rosters<Members>,
     /// Nothing is handed out any more.
     over: Option<Ending>,
-    /// Everything up to here was handed out.
-    pub since: Revision,
 }
 
 impl Pending {
@@ -56,15 +54,9 @@ impl Pending {
         Some(Error::Fenced { refusal: Box::new(refusal) })
     }
 
-    /// The generations whose members are known here.
-    pub fn have(&self) -> Vec<Generation> {
-        self.rosters.generations()
-    }
-
     /// Hands out a feed: first the ends, so that nobody gets an outcome who is
     /// dead by then, then the decisions in the order of the log.
     pub fn hand_out(&mut self, feed: Feed) {
-        self.since = self.since.max(feed.upto);
         for Ended { process, incarnation, at, cause } in feed.ended {
             let known = self.ended.get(&process).map_or(0, |(known, ..)| *known);
             if incarnation >= known {

@@ -1,12 +1,11 @@
 //! Memberships that were told lately, so that they need not be told again.
-//! Whoever reads a feed and whoever writes it count alike.
+//! Whoever reads a feed and whoever writes it count alike, the store included
+//! ([`Feed::note_rosters`](holdfast_api::Feed::note_rosters)).
 
 use std::collections::VecDeque;
 
+use holdfast_api::round::ROSTERS_MAX;
 use holdfast_api::{Closed, Generation, Members};
-
-/// Memberships that are remembered.
-const ROSTERS_MAX: usize = 16;
 
 /// The memberships that a reader of a feed has, the latest last: for the reader
 /// itself with the members, for a writer who keeps account of it without.
@@ -23,7 +22,8 @@ impl<M> Default for Rosters<M> {
 
 impl<M> Rosters<M> {
     /// The generations whose members are known.
-    pub fn generations(&self) -> Vec<Generation> {
+    #[cfg(test)]
+    fn generations(&self) -> Vec<Generation> {
         self.known.iter().map(|(generation, _)| *generation).collect()
     }
 
@@ -78,7 +78,7 @@ impl Rosters<()> {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_api::Concluded;
+    use holdfast_api::{Concluded, Feed};
     use proptest::prelude::*;
 
     use super::*;
@@ -108,7 +108,7 @@ mod tests {
             pieces in prop::collection::vec(prop::collection::vec(1_u64..40, 0..6), 0..40),
         ) {
             let (mut writer, mut reader) = (Rosters::<()>::default(), Rosters::default());
-            let (mut generation, mut left_out) = (100, 0);
+            let (mut generation, mut left_out, mut account) = (100, 0, Vec::new());
             for piece in pieces {
                 let full: Vec<Closed> = piece
                     .into_iter()
@@ -119,10 +119,14 @@ mod tests {
                     .collect();
                 let mut sent = full.clone();
                 writer.leave_out(&mut sent);
+                let (decisions, ended) = (Vec::new(), Vec::new());
+                let feed = Feed { upto: generation, decisions, closed: sent.clone(), ended };
+                feed.note_rosters(&mut account);
                 left_out += sent.iter().filter(|closed| closed.members.is_none()).count();
                 reader.fill_in(&mut sent);
                 prop_assert_eq!(sent, full);
                 prop_assert_eq!(writer.generations(), reader.generations());
+                prop_assert_eq!(&account, &reader.generations(), "the store counts alike");
             }
             prop_assert!(left_out > 0 || generation < 141);
         }

@@ -1,9 +1,11 @@
 use std::time::Duration;
 
+use holdfast_api::stream::MINOR;
 use holdfast_api::{
-    Admin, Answer, Blob, Change, ChangeKind, Code, Condition, KvOp, KvOutcome, LeaderHint, Nonce,
-    Outcome, Read, Refusal, Reply, ReplyBody, Revision, Scope, SessionCommand, SessionOutcome,
-    Until, WatchBatch, WatchProgress,
+    Admin, Answer, Blob, Change, ChangeKind, Closed, Code, Concluded, Condition, Feed, Generation,
+    KvOp, KvOutcome, LeaderHint, Members, Nonce, Outcome, Read, ReadAnswer, ReadOutcome, Refusal,
+    Reply, ReplyBody, Revision, Scope, SessionCommand, SessionOutcome, Until, WatchBatch,
+    WatchProgress,
 };
 use proptest::prelude::*;
 use rand::SeedableRng;
@@ -11,9 +13,9 @@ use rand::rngs::StdRng;
 use tokio::sync::oneshot::{self, Receiver};
 
 use super::*;
-use crate::call::{Permits, Wait, WatchAsk};
+use crate::call::{FeedAsk, Permits, Wait, WatchAsk};
+use crate::mailbox::{Mailbox, PARCELS_MAX};
 use crate::replies::News;
-use crate::watch::{Mailbox, WATCH_BATCHES_MAX};
 
 mod ends;
 mod exactly_once;
@@ -41,7 +43,8 @@ impl Bench {
     fn new() -> Bench {
         let tenancy = Tenancy::new(TTL, StdRng::seed_from_u64(1));
         let backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
-        let calls = Calls::new(tenancy, backoff, Arc::default());
+        let mut calls = Calls::new(tenancy, backoff, Arc::default());
+        calls.linked(MINOR);
         Bench { calls, now: Instant::now(), next_call: 0 }
     }
 
@@ -72,11 +75,20 @@ impl Bench {
         self.submit(None, |reply| Ask::Propose { command: add(n), reply })
     }
 
+    /// By a handle that was bound when so many sessions were over.
+    fn propose_bound(&mut self, n: i64, bound: u64) -> Open<Answer> {
+        let (reply, result) = oneshot::channel();
+        let call = Call::new(Ask::Propose { command: add(n), reply }, None, 1, Permits::default());
+        self.next_call += 1;
+        self.calls.submit(self.next_call, Call { bound: Some(bound), ..call });
+        Open { id: self.next_call, result }
+    }
+
     fn propose_until(&mut self, deadline: Instant) -> Open<Answer> {
         self.submit(Some(deadline), |reply| Ask::Propose { command: add(1), reply })
     }
 
-    fn read(&mut self, stale: bool) -> Open<holdfast_api::ReadAnswer> {
+    fn read(&mut self, stale: bool) -> Open<ReadAnswer> {
         self.submit(None, |reply| Ask::Read { read: Read::Jobs, stale, reply })
     }
 
@@ -86,7 +98,7 @@ impl Bench {
         self.submit(None, |reply| Ask::Wait { wait, reply })
     }
 
-    fn watch(&mut self, from: Revision) -> (CallId, Arc<Mailbox>) {
+    fn watch(&mut self, from: Revision) -> (CallId, Arc<Mailbox<WatchBatch>>) {
         let mailbox = Arc::new(Mailbox::default());
         let ask = Ask::Watch(WatchAsk {
             scope: Scope::default(),
@@ -94,6 +106,15 @@ impl Bench {
             next: from,
             mailbox: mailbox.clone(),
         });
+        self.next_call += 1;
+        self.calls.submit(self.next_call, Call::new(ask, None, 1, Permits::default()));
+        (self.next_call, mailbox)
+    }
+
+    fn feed(&mut self, since: Revision, have: &[Generation]) -> (CallId, Arc<Mailbox<Feed>>) {
+        let mailbox = Arc::new(Mailbox::default());
+        let (have, mailbox_of_ask) = (have.to_vec(), mailbox.clone());
+        let ask = Ask::Feed(FeedAsk { lease: 5, since, have, mailbox: mailbox_of_ask });
         self.next_call += 1;
         self.calls.submit(self.next_call, Call::new(ask, None, 1, Permits::default()));
         (self.next_call, mailbox)

@@ -46,7 +46,7 @@ async fn said_about(answer: &[u8]) -> String {
             }
         }
     };
-    let call = client.propose(add(1), Deadline::after(Duration::from_millis(200)));
+    let call = client.propose(add(1), Deadline::after(Duration::from_secs(1)));
     tokio::select! {
         result = call => result.unwrap_err().to_string(),
         () = script => unreachable!("the script never ends"),

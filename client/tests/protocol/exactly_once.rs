@@ -73,7 +73,7 @@ async fn a_command_in_doubt_ends_as_unknown_and_is_never_sent_again() {
                 peer.open_session().await;
                 peer
             };
-            let doubtful = client.propose(add(1), Deadline::after(Duration::from_millis(300)));
+            let doubtful = client.propose(add(1), Deadline::after(Duration::from_secs(2)));
             let (peer, result) = join!(accept, doubtful);
             let error = result.unwrap_err();
             assert_eq!((error.code(), error.outcome()), (Code::Timeout, Effectiveness::Unknown));

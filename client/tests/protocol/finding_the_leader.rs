@@ -6,7 +6,7 @@ use holdfast_api::{Code, Effectiveness, Problem, Read, ReadAnswer, ReadOutcome, 
 use holdfast_client::{Client, Consistency, Deadline, Error, Options};
 use tokio::join;
 
-use crate::scripted::{CLUSTER, Node, Peer, add, client, listen, options, play};
+use crate::scripted::{CLUSTER, Node, Peer, add, client, listen, options, options_of, play};
 
 async fn serve_one(peer: &mut Peer) {
     peer.open_session().await;
@@ -116,7 +116,7 @@ async fn when_nobody_can_be_reached_the_error_says_whom_and_why() {
                 peer.reply(poll.id, ReplyBody::Problem(Problem::not_leader(None))).await;
             }
         };
-        let call = client.propose(add(1), Deadline::after(Duration::from_millis(500)));
+        let call = client.propose(add(1), Deadline::after(Duration::from_secs(2)));
         let error = tokio::select! {
             result = call => result.unwrap_err(),
             () = script => unreachable!("the script never ends"),
@@ -156,8 +156,8 @@ async fn a_leader_that_falls_silent_is_probed_and_left() {
     play(async {
         let (frozen, next) = (Node::start(1).await, Node::start(2).await);
         let client = Client::new(Options {
-            probe_after: Duration::from_millis(50),
-            probe_timeout: Duration::from_millis(50),
+            probe_after: Duration::from_millis(500),
+            probe_timeout: Duration::from_millis(500),
             ..options(&[&frozen, &next])
         });
         let script = async {
@@ -184,7 +184,7 @@ async fn a_slow_node_that_answers_probes_is_waited_for() {
     play(async {
         let node = Node::start(1).await;
         let client = Client::new(Options {
-            probe_after: Duration::from_millis(20),
+            probe_after: Duration::from_millis(500),
             probe_timeout: Duration::from_secs(3600),
             ..options(&[&node])
         });
@@ -220,22 +220,26 @@ async fn a_node_of_another_cluster_gets_nothing() {
         let (answer, ()) = join!(client.propose(add(1), Deadline::never()), script);
         answer.unwrap();
 
-        let script = async {
+        let strangers = async {
             let mut hello = stranger.hello(Some(stranger.hint()));
             hello.cluster_id = "c2".to_owned();
-            let mut peer = stranger.accept(hello).await;
-            let said = format!("holdfast-cluster: {CLUSTER}");
-            assert!(peer.head.to_lowercase().contains(&said), "{}", peer.head);
-            assert_eq!(peer.frame().await, None, "the client sends a stranger nothing");
-            // The endpoints of the first cluster are tried again meanwhile.
+            loop {
+                let mut peer = stranger.accept(hello.clone()).await;
+                let said = format!("holdfast-cluster: {CLUSTER}");
+                assert!(peer.head.to_lowercase().contains(&said), "{}", peer.head);
+                assert_eq!(peer.frame().await, None, "the client sends a stranger nothing");
+            }
+        };
+        // The endpoints of the first cluster are tried again meanwhile.
+        let others = async {
             loop {
                 drop(node.accept_raw().await);
             }
         };
-        let call = client.propose(add(1), Deadline::after(Duration::from_millis(300)));
+        let call = client.propose(add(1), Deadline::after(Duration::from_secs(2)));
         let error = tokio::select! {
             result = call => result.unwrap_err(),
-            () = script => unreachable!("the script never ends"),
+            ((), ()) = async { join!(strangers, others) } => unreachable!("the scripts never end"),
         };
         let text = error.to_string();
         assert!(
@@ -253,8 +257,8 @@ async fn a_client_may_be_made_before_its_cluster_runs() {
         let listener = listen().await;
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);
-        let client = Client::new(Options::new(vec![address.clone()]));
-        let early = client.propose(add(1), Deadline::after(Duration::from_millis(50))).await;
+        let client = Client::new(options_of(vec![address.clone()]));
+        let early = client.propose(add(1), Deadline::after(Duration::from_secs(1))).await;
         assert!(matches!(early, Err(Error::Unreachable { .. })), "{early:?}");
         let node = Node::start_at(1, &address).await;
         let script = async {

@@ -31,7 +31,13 @@ pub fn client(nodes: &[&Node]) -> Client {
 }
 
 pub fn options(nodes: &[&Node]) -> Options {
-    Options::new(nodes.iter().map(|node| node.address.clone()).collect())
+    options_of(nodes.iter().map(|node| node.address.clone()).collect())
+}
+
+/// The options of a client that sends no probes, however long a script takes: a
+/// script is told of each request.
+pub fn options_of(addresses: Vec<String>) -> Options {
+    Options { probe_after: Duration::from_secs(3600), ..Options::new(addresses) }
 }
 
 /// A free address. Below the range from which the system takes the ports of

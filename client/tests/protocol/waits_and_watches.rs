@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use holdfast_api::{
-    Blob, Change, ChangeKind, Code, Problem, ReadAnswer, ReadOutcome, Refusal, ReplyBody,
+    Blob, Change, ChangeKind, Code, Feed, Problem, ReadAnswer, ReadOutcome, Refusal, ReplyBody,
     RequestBody, Revision, WatchBatch, name::default_name,
 };
 use holdfast_client::{Deadline, Error};
@@ -140,6 +140,53 @@ async fn a_watch_goes_on_behind_what_it_delivered() {
             let error = watch.next().await.unwrap().unwrap_err();
             assert_eq!(error.code(), Code::Compacted);
             assert!(watch.next().await.is_none(), "an error is the last item");
+        };
+        join!(consume, script);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_feed_is_told_piece_by_piece_and_by_the_next_node_from_there() {
+    play(async {
+        let (first, second) = (Node::start(1).await, Node::start(2).await);
+        let client = client(&[&first, &second]);
+        let mut feed = client.feed(5, 0, Vec::new()).await.unwrap();
+        let fed = async |peer: &mut Peer| {
+            let request = peer.request().await;
+            match request.body {
+                RequestBody::Feed { lease: 5, since, .. } => (request.id, since),
+                other => panic!("a feed expected, not {other:?}"),
+            }
+        };
+        let piece = |upto| Feed { upto, decisions: vec![], closed: vec![], ended: vec![] };
+        let told = |upto| {
+            let outcome = ReadOutcome::Feed(piece(upto));
+            ReplyBody::Read(ReadAnswer { revision: upto, outcome })
+        };
+        let script = async {
+            let mut peer = first.lead().await;
+            let (id, since) = fed(&mut peer).await;
+            assert_eq!(since, 0);
+            peer.reply(id, told(4)).await;
+            peer.reply(id, told(6)).await;
+            peer.reply(id, ReplyBody::Problem(Problem::not_leader(Some(second.hint())))).await;
+            let mut peer = second.lead().await;
+            let (id, since) = fed(&mut peer).await;
+            assert_eq!(since, 6);
+            peer.reply(id, told(9)).await;
+            let outcome = ReadOutcome::Refused(Refusal::LeaseEnded { lease: 5 });
+            peer.reply(id, ReplyBody::Read(ReadAnswer { revision: 10, outcome })).await;
+            peer
+        };
+        let consume = async {
+            for upto in [4, 6, 9] {
+                assert_eq!(feed.next().await.unwrap().unwrap(), piece(upto));
+                assert_eq!(feed.read_so_far(), (upto, vec![]));
+            }
+            let error = feed.next().await.unwrap().unwrap_err();
+            assert_eq!(error.code(), Code::LeaseEnded);
+            assert!(feed.next().await.is_none(), "an error is the last item");
         };
         join!(consume, script);
     })

@@ -15,6 +15,8 @@ use crate::round::Generation;
 /// Of the tokens of one process, one with a larger incarnation, or with the same
 /// and a larger generation, makes all smaller ones void. Incarnations grow with
 /// every life of any process of the job and are never used again.
+/// The cluster vouches for the life alone: the generation is its holder's word,
+/// and orders the tokens of one incarnation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Fence {

@@ -14,7 +14,8 @@ pub type LeaseId = u64;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LeaseCommand {
-    /// Grants a lease; the same nonce grants the same one.
+    /// Grants a lease; the same nonce grants the same one. The session of the
+    /// command, or of the latest renewal, is the holder's.
     Grant {
         /// The run.
         scope: Scope,
@@ -58,7 +59,10 @@ pub enum LeaseCommand {
         lease: LeaseId,
     },
     /// The leader's own: ends a lease, if the deadline that the leader saw is
-    /// still its deadline and has passed. Its processes end in the same entry.
+    /// still its deadline and has passed. Its processes end in the same entry,
+    /// and if there were any the holder's session, so that nothing that they
+    /// had under way is written behind their end. Leases that are held in one
+    /// session share that.
     Expire {
         /// The lease.
         lease: LeaseId,

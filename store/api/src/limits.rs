@@ -1,7 +1,7 @@
 //! The limits of every collection and queue: replicated, so that every node
 //! refuses the same command.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// Replicated limits. Sizes are in bytes, times in milliseconds of log time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,6 +66,9 @@ pub struct LifeLimits {
     pub label_bytes_max: u64,
     /// Open rounds of one run.
     pub rounds_per_run_max: u64,
+    /// Processes that the open rounds of one run name, in sets and bases of
+    /// votes, each as often as it is named.
+    pub named_per_run_max: u64,
     /// Longest name of a round.
     pub round_name_bytes_max: u64,
     /// Calls of one process that wait, or whose outcome is not acknowledged.
@@ -91,6 +94,7 @@ impl Default for LifeLimits {
             processes_per_run_max: 65_536,
             label_bytes_max: 4_096,
             rounds_per_run_max: 4_096,
+            named_per_run_max: 524_288,
             round_name_bytes_max: 256,
             calls_per_process_max: 256,
             calls_per_command_max: 65_536,
@@ -131,6 +135,29 @@ impl Default for Limits {
     }
 }
 
+/// All limits, for people. In the log those of leases, processes and rounds are
+/// left out as long as they have their defaults.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Whole {
+    #[serde(flatten)]
+    others: Limits,
+    life: Box<LifeLimits>,
+}
+
+impl From<&Limits> for Whole {
+    fn from(limits: &Limits) -> Whole {
+        let Limits { life, .. } = limits.clone();
+        Whole { others: Limits { life: Box::default(), ..limits.clone() }, life }
+    }
+}
+
+impl Whole {
+    /// For serde's `serialize_with`.
+    pub fn serialize<S: Serializer>(limits: &Limits, serializer: S) -> Result<S::Ok, S::Error> {
+        Serialize::serialize(&Whole::from(limits), serializer)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,6 +175,7 @@ mod tests {
             processes_per_run_max,
             label_bytes_max,
             rounds_per_run_max,
+            named_per_run_max,
             round_name_bytes_max,
             calls_per_process_max,
             calls_per_command_max,
@@ -160,6 +188,7 @@ mod tests {
         assert_eq!(run_ending_ms, 10_000);
         assert_eq!((processes_per_run_max, label_bytes_max), (65_536, 4_096));
         assert_eq!((rounds_per_run_max, round_name_bytes_max), (4_096, 256));
+        assert_eq!(named_per_run_max, 524_288);
         assert_eq!((calls_per_process_max, calls_per_command_max), (256, 65_536));
         assert_eq!((payload_bytes_max, run_payload_bytes_max), (65_536, 268_435_456));
         assert_eq!(events_per_job_max, 20_000);

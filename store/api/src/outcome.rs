@@ -190,7 +190,7 @@ pub enum Refusal {
         key: Blob,
     },
     /// The command itself is too big.
-    #[error("{what} is {size}, the limit is {limit} (see `holdfast status -o json`, limits)")]
+    #[error("{what} is {limit}, and this would be {size} (see `holdfast status -o json`, limits)")]
     LimitExceeded {
         /// Which limit, by its field name in [`crate::Limits`].
         what: String,
@@ -471,6 +471,16 @@ pub enum Refusal {
     GenerationUnknown {
         /// The generation.
         generation: Generation,
+    },
+    /// There is nothing to plan by.
+    #[error(
+        "run {run} of job {job} has had no iteration yet, and the first one says how ranks are given"
+    )]
+    NoIteration {
+        /// The job.
+        job: Name,
+        /// The run.
+        run: Name,
     },
 }
 

@@ -232,7 +232,9 @@ impl From<Refusal> for Problem {
             Refusal::LeaseEnded { .. } => Code::LeaseEnded,
             Refusal::ProcessNotFound { .. } => Code::ProcessNotFound,
             Refusal::Superseded { .. } => Code::Superseded,
-            Refusal::GenerationUnknown { .. } => Code::GenerationUnknown,
+            Refusal::GenerationUnknown { .. } | Refusal::NoIteration { .. } => {
+                Code::GenerationUnknown
+            }
             Refusal::CallStale { .. } => Code::Stale,
             Refusal::SessionExpired { .. } => Code::SessionExpired,
             Refusal::Stale { .. } => Code::Stale,

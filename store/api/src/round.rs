@@ -144,6 +144,23 @@ pub struct Feed {
     pub ended: Vec<Ended>,
 }
 
+/// Memberships that the reader of a feed keeps: those that it was told of last.
+pub const ROSTERS_MAX: usize = 16;
+
+impl Feed {
+    /// Keeps account of the memberships that a reader has, once it has read
+    /// this: the generations by which they are known (see
+    /// [`Closed::same_as`]), the latest told last. Whoever writes a feed counts
+    /// as its reader does.
+    pub fn note_rosters(&self, have: &mut Vec<Generation>) {
+        for closed in &self.closed {
+            have.retain(|known| *known != closed.same_as);
+            have.push(closed.same_as);
+        }
+        have.drain(..have.len().saturating_sub(ROSTERS_MAX));
+    }
+}
+
 /// What came of a call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -25,6 +25,7 @@ pub struct Status {
     /// All nodes, in order of their ids.
     pub nodes: Vec<NodeStatus>,
     /// The replicated limits.
+    #[serde(serialize_with = "crate::limits::Whole::serialize")]
     pub limits: Limits,
 }
 

@@ -105,8 +105,12 @@ pub enum RequestBody {
         #[serde(default)]
         progress_together: bool,
     },
-    /// Answered once with `Read`, as soon as the lease has anything for its
-    /// holder behind `since`; from [`MINOR_LIFE`] on.
+    /// Answered with `Read` as soon as the lease has anything for its holder
+    /// behind `since`, and again whenever there is more behind the answer
+    /// before, until it is cancelled; the last answer says that the lease has
+    /// ended. Members that the reader has by its own answers (see
+    /// [`Feed::note_rosters`](crate::Feed::note_rosters)) are left out. From
+    /// [`MINOR_LIFE`] on.
     Feed {
         /// The lease.
         lease: LeaseId,

@@ -48,6 +48,8 @@ pub(crate) struct Life {
     pub rounds: OrdMap<Blob, Round>,
     /// Which of them are among a set with this process.
     pub naming: OrdMap<ProcessId, OrdSet<Blob>>,
+    /// How many processes they name, each as often as it is named.
+    pub named: u64,
     /// Closed rounds that some member has not acknowledged.
     pub outcomes: OrdMap<Generation, Outcome>,
     /// Of arrivals and outcomes.
@@ -261,6 +263,15 @@ impl Life {
         Missing { process, state, since_ms, host: record.host.as_ref().to_owned() }
     }
 
+    /// The number of a process that has none: above all that ever were, or the
+    /// lowest that never was where somebody has taken the very last.
+    pub fn next_process(&self) -> ProcessId {
+        let above = self.processes.get_max().map_or(Some(0), |(last, _)| last.checked_add(1));
+        let mut taken = self.processes.keys().copied().zip(0..);
+        let free = || taken.find_map(|(process, n)| (process != n).then_some(n));
+        above.or_else(free).unwrap_or_default()
+    }
+
     /// Takes a member's hold from an outcome, and gives the outcome back if it
     /// was the last.
     pub fn release(&mut self, generation: Generation) -> Option<Outcome> {
@@ -287,6 +298,15 @@ impl Round {
             (Among::Set(set), _) => Box::new(set.iter().copied()),
             (Among::Active, Some(base)) => Box::new(base.iter().map(|(process, _)| process)),
             (Among::Active, None) => Box::new(std::iter::empty()),
+        }
+    }
+
+    /// How many processes it is among by name.
+    pub fn named_count(&self) -> usize {
+        match (&self.terms.among, &self.base) {
+            (Among::Set(set), _) => set.len(),
+            (Among::Active, Some(base)) => base.len(),
+            (Among::Active, None) => 0,
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use holdfast_api::{
     Answer, Change, Command, Entry, Limits, LogTime, NodeId, Outcome, Proposal, Refusal, Revision,
-    WatchBatch,
+    SessionId, WatchBatch,
 };
 
 use crate::applied::{Applied, Compacted, Counts, Effect, RunKey};
@@ -57,11 +57,11 @@ impl Machine {
     fn answer_once(&mut self, proposal: &Proposal, applied: &mut Applied) -> Answer {
         let Proposal { session, command } = proposal;
         let Some(place) = session else {
-            return self.carry_out(command, applied);
+            return self.carry_out(None, command, applied);
         };
         match self.sessions.admit(place, self.cluster.limits()) {
             Admission::Fresh => {
-                let answer = self.carry_out(command, applied);
+                let answer = self.carry_out(Some(place.id), command, applied);
                 self.sessions.record(place, &answer);
                 answer
             }
@@ -70,13 +70,18 @@ impl Machine {
         }
     }
 
-    fn carry_out(&mut self, command: &Command, applied: &mut Applied) -> Answer {
+    fn carry_out(
+        &mut self,
+        session: Option<SessionId>,
+        command: &Command,
+        applied: &mut Applied,
+    ) -> Answer {
         let outcome = match command {
             Command::Kv { scope, op } => self.apply_kv(scope, op, applied),
             Command::Session(command) => self.apply_session(command, applied),
             Command::Run(command) => self.apply_run(command, applied),
             Command::Cluster(command) => self.apply_cluster(command, applied),
-            Command::Lease(command) => self.apply_lease(command, applied),
+            Command::Lease(command) => self.apply_lease(session, command, applied),
             Command::Process(command) => self.apply_process(command, applied),
             Command::Round(command) => self.apply_round(command, applied),
         };

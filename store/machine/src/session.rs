@@ -181,7 +181,7 @@ impl Sessions {
     }
 
     /// Forgets a session, and gives it back so that it can be freed elsewhere.
-    fn remove(&mut self, id: SessionId) -> Option<Session> {
+    pub fn remove(&mut self, id: SessionId) -> Option<Session> {
         let session = self.by_id.remove(&id)?;
         self.by_nonce.remove(&session.nonce);
         self.answer_bytes -= session.answer_bytes;
@@ -192,8 +192,8 @@ impl Sessions {
     /// Whether an expiry that the leader proposed holds.
     fn is_due(&self, id: SessionId, deadline: LogTime, time: LogTime) -> bool {
         let session = self.by_id.get(&id);
-        session.is_some_and(|session| session.usage.deadline(self.leader_since) == deadline)
-            && deadline <= time
+        let of = |session: &Session| self.deadlines.of(session.usage, self.leader_since);
+        session.is_some_and(|session| of(session) == deadline) && deadline <= time
     }
 
     /// Expiries that hold at this time, the cost of each O(log n).

@@ -1,18 +1,15 @@
-//! Sessions, jobs, runs, nodes and limits as JSON.
+//! Sessions, jobs, runs and nodes as JSON.
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
 use holdfast_api::name::default_name;
 use holdfast_api::read::JobInfo;
 use holdfast_api::{
-    Admin, ClusterCommand, Command, LeaderHint, Limits, Name, NodeId, NodeStatus, Nonce, Outcome,
-    Read, ReadOutcome, RunCommand, RunInfo, RunOutcome, Scope, SessionCommand, SessionId,
-    SessionOutcome, Status,
+    Admin, Command, LeaderHint, Name, NodeId, NodeStatus, Nonce, Outcome, Read, ReadOutcome,
+    RunCommand, RunInfo, RunOutcome, SessionCommand, SessionId, SessionOutcome, Status,
 };
 use rand::Rng;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::App;
@@ -24,7 +21,7 @@ use super::problem::{AdminProblems, ChangeProblems, Failure, ReadProblems};
 /// Idle time of a session that does not ask for one, in milliseconds.
 const SESSION_TTL_MS_DEFAULT: u64 = 600_000;
 
-type Answered<T> = Result<Json<T>, Failure>;
+pub(super) type Answered<T> = Result<Json<T>, Failure>;
 
 /// The answer to a command whose outcome tells nothing but that it was applied.
 fn written(expected: &Outcome) -> impl FnOnce(&Outcome, Mark) -> Option<WrittenAnswer> {
@@ -122,8 +119,21 @@ pub async fn close_session(
     commit(&app, None, command, written(&expected)).await
 }
 
+/// A run to open. A misspelt field must not end the run of another job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OpenRunRequest {
+    /// The job; `default` when left out.
+    #[serde(default = "default_name")]
+    pub job: Name,
+    /// The run; the job's next one when left out.
+    #[serde(default)]
+    pub run: Option<Name>,
+}
+
 /// A run to end or to delete.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct RunRequest {
     /// The job; `default` when left out.
     #[serde(default = "default_name")]
@@ -153,13 +163,13 @@ pub struct RunAnswer {
 /// before: it stays readable, and writes to it are refused.
 #[utoipa::path(
     post, path = "/v1/run/open", operation_id = "run_open", tag = "runs", params(SessionHeaders),
-    request_body = Scope,
+    request_body = OpenRunRequest,
     responses((status = 200, description = "The run", body = RunAnswer), ChangeProblems)
 )]
 pub async fn open_run(
     State(app): State<App>,
     InSession(session): InSession,
-    Body(Scope { job, run }): Body<Scope>,
+    Body(OpenRunRequest { job, run }): Body<OpenRunRequest>,
 ) -> Answered<RunAnswer> {
     let command = Command::Run(RunCommand::Open { job, run });
     let fitting = |outcome: &Outcome, mark| match outcome.clone() {
@@ -451,111 +461,8 @@ pub async fn transfer_leader(
     administer(&app, Admin::TransferLeader { to }).await
 }
 
-/// The replicated limits.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct LimitsAnswer {
-    /// Each limit.
-    #[serde(flatten, serialize_with = "whole::serialize")]
-    pub limits: Limits,
-    /// When it was so.
-    #[serde(flatten)]
-    pub seen: Seen,
-}
-
-/// The replicated limits.
-#[utoipa::path(
-    get, path = "/v1/limits", operation_id = "limits", tag = "cluster", params(Freshness),
-    responses((status = 200, description = "The limits", body = LimitsAnswer), ReadProblems)
-)]
-pub async fn limits(
-    State(app): State<App>,
-    Params(Freshness { stale }): Params<Freshness>,
-) -> Answered<LimitsAnswer> {
-    let node = app.node()?;
-    if !stale {
-        node.linearize().await?;
-    }
-    let machine = node.machine();
-    let seen = Seen { revision: machine.revision(), stale };
-    Ok(Json(LimitsAnswer { limits: machine.limits().clone(), seen }))
-}
-
-/// Changes the limits that are named and leaves the others.
-#[utoipa::path(
-    post, path = "/v1/limits", operation_id = "limits_set", tag = "cluster",
-    params(SessionHeaders), request_body = Limits,
-    responses((status = 200, description = "The limits now", body = LimitsAnswer), ChangeProblems)
-)]
-pub async fn set_limits(
-    State(app): State<App>,
-    InSession(session): InSession,
-    Body(wanted): Body<Map<String, Value>>,
-) -> Answered<LimitsAnswer> {
-    let node = app.node()?;
-    node.linearize().await?;
-    let present = node.machine().limits().clone();
-    let limits =
-        overlay(&present, wanted).map_err(|why| Failure::invalid(StatusCode::BAD_REQUEST, why))?;
-    let command = ClusterCommand::SetLimits { limits: limits.clone() };
-    let fitting = |outcome: &Outcome, mark: Mark| {
-        let seen = Seen { revision: mark.revision, stale: false };
-        matches!(outcome, Outcome::Cluster(_)).then_some(LimitsAnswer { limits, seen })
-    };
-    commit(&app, session, Command::Cluster(command), fitting).await
-}
-
-/// All limits for people. In the log those of leases, processes and rounds are
-/// left out as long as they have their defaults.
-mod whole {
-    use holdfast_api::Limits;
-    use serde::{Serialize, Serializer};
-    use serde_json::{Map, Value};
-
-    pub fn map(limits: &Limits) -> serde_json::Result<Map<String, Value>> {
-        let Value::Object(mut map) = serde_json::to_value(limits)? else {
-            return Ok(Map::new());
-        };
-        map.insert("life".to_owned(), serde_json::to_value(limits.life.as_ref())?);
-        Ok(map)
-    }
-
-    pub fn serialize<S: Serializer>(limits: &Limits, serializer: S) -> Result<S::Ok, S::Error> {
-        map(limits).map_err(serde::ser::Error::custom)?.serialize(serializer)
-    }
-}
-
-/// The limits with some of them changed.
-fn overlay(present: &Limits, wanted: Map<String, Value>) -> Result<Limits, String> {
-    let mut limits = whole::map(present).map_err(|error| error.to_string())?;
-    change(&mut limits, wanted)?;
-    serde_json::from_value(Value::Object(limits)).map_err(|error| error.to_string())
-}
-
-/// Changes the limits that are named. A misspelt one must not pass for a change
-/// that was made.
-fn change(limits: &mut Map<String, Value>, wanted: Map<String, Value>) -> Result<(), String> {
-    for (name, limit) in wanted {
-        match (limits.get_mut(&name), limit) {
-            (Some(Value::Object(limits)), Value::Object(wanted)) => change(limits, wanted)?,
-            (Some(present @ Value::Number(_)), limit) if limit.is_u64() => *present = limit,
-            (Some(Value::Object(_)), limit) => {
-                return Err(format!("{name} holds limits by their names, and is not {limit}"));
-            }
-            (Some(_), limit) => {
-                return Err(format!("the limit {name} must be a whole number, not {limit}"));
-            }
-            (None, _) => {
-                let known: Vec<&str> = limits.keys().map(String::as_str).collect();
-                return Err(format!("there is no limit {name:?}; there are {}", known.join(", ")));
-            }
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
-    use holdfast_api::LifeLimits;
     use serde_json::{from_value, json};
 
     use super::*;
@@ -573,46 +480,8 @@ mod tests {
         assert_eq!(from_value::<RunRequest>(json!({"run": "r1"})).unwrap().job.as_str(), "default");
         assert_eq!(from_value::<TransferRequest>(json!({})).unwrap().to, None);
         assert!(from_value::<RunRequest>(json!({"job": "j"})).is_err(), "which run?");
+        assert!(from_value::<RunRequest>(json!({"jbo": "j", "run": "r1"})).is_err(), "whose run?");
+        assert!(from_value::<OpenRunRequest>(json!({"jbo": "j"})).is_err(), "whose run?");
         assert!(from_value::<NodeRequest>(json!({"node": -1})).is_err());
-    }
-
-    #[test]
-    fn limits_are_changed_one_by_one() {
-        let present = Limits { jobs_max: 5, ..Limits::default() };
-        let Value::Object(wanted) = json!({"job_keys_max": 7}) else { unreachable!() };
-        assert_eq!(
-            overlay(&present, wanted).unwrap(),
-            Limits { jobs_max: 5, job_keys_max: 7, ..Limits::default() }
-        );
-    }
-
-    #[test]
-    fn limits_of_processes_are_shown_and_changed_like_all_others() {
-        let seen = Seen { revision: 1, stale: false };
-        let answer = LimitsAnswer { limits: Limits::default(), seen };
-        let shown = serde_json::to_value(&answer).unwrap();
-        assert_eq!(shown["life"], serde_json::to_value(LifeLimits::default()).unwrap());
-        assert_eq!(from_value::<LimitsAnswer>(shown).unwrap(), answer);
-        let Value::Object(wanted) = json!({"life": {"leases_max": 7}}) else { unreachable!() };
-        let life = LifeLimits { leases_max: 7, ..LifeLimits::default() };
-        let changed = overlay(&Limits::default(), wanted).unwrap();
-        assert_eq!(changed, Limits { life: Box::new(life), ..Limits::default() });
-    }
-
-    #[test]
-    fn an_unknown_limit_and_one_that_is_no_number_are_refused() {
-        for (wanted, expected) in [
-            (json!({"life": 7}), "by their names"),
-            (json!({"life": {"lease_max": 7}}), "leases_max"),
-            (json!({"life": {"leases_max": -7}}), "whole number"),
-            (json!({"job_keys_max": {"leases_max": 7}}), "whole number"),
-            (json!({"job_key_max": 7}), "job_keys_max"),
-            (json!({"job_keys_max": -7}), "whole number"),
-            (json!({"job_keys_max": "7"}), "whole number"),
-        ] {
-            let Value::Object(wanted) = wanted else { unreachable!() };
-            let refused = overlay(&Limits::default(), wanted).unwrap_err();
-            assert!(refused.contains(expected), "{refused}");
-        }
     }
 }

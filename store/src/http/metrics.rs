@@ -219,6 +219,7 @@ struct Sample {
     revision: u64,
     counts: Counts,
     waits: u64,
+    feeds: u64,
     watches: u64,
 }
 
@@ -234,12 +235,13 @@ impl Sample {
             revision,
             counts,
             waits: effects.waits.lock().len() as u64,
+            feeds: effects.feeds.lock().len() as u64,
             watches: effects.watches.len(),
         }
     }
 
     fn register(&self, registry: &mut Registry) {
-        let Sample { view, revision, counts, waits, watches } = self;
+        let Sample { view, revision, counts, waits, feeds, watches } = self;
         let mut add = |name, help, value| gauge(registry, name, help, value);
         let knows_leader = u64::from(view.leader.is_some());
         add("server_has_leader", "Whether this node knows a leader", knows_leader);
@@ -264,7 +266,9 @@ impl Sample {
         add("session_answer_bytes", "Bytes of answers kept for retries", answers);
         add("history_changes", "Changes kept for watches that resume", counts.history_changes);
         add("history_bytes", "Bytes of those changes", counts.history_bytes);
+        add("leases_active", "Leases, each of a host with processes", counts.leases);
         add("waits_parked", "Waits parked on this node", *waits);
+        add("feeds_parked", "Feeds of leases parked on this node", *feeds);
         add("watches_active", "Watches on this node", *watches);
         registry.register(
             "raft_replication_lag_entries",
@@ -349,6 +353,7 @@ mod tests {
             revision: 42,
             counts: Counts { keys: 7, ..Counts::default() },
             waits: 5,
+            feeds: 0,
             watches: 6,
         }
     }

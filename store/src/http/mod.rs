@@ -3,7 +3,7 @@
 //! | module | serves |
 //! | --- | --- |
 //! | [`life`] | leases, processes and rounds as JSON |
-//! | [`kv`], [`cluster`] | JSON under `/v1/`, for people and scripts |
+//! | [`kv`], [`cluster`], [`limits`] | JSON under `/v1/`, for people and scripts |
 //! | [`agents`] | what agents tell of themselves |
 //! | [`stream`] | the multiplexed stream of clients and agents |
 //! | [`peers`] | other nodes, under `/raft/v1/` |
@@ -22,6 +22,7 @@ pub mod forward;
 pub mod health;
 pub mod kv;
 pub mod life;
+pub mod limits;
 pub mod metrics;
 pub mod openapi;
 pub mod peers;

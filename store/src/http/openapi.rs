@@ -17,7 +17,7 @@ use utoipa_axum::routes;
 
 use super::problem::extract::BODY_BYTES_MAX;
 use super::problem::{Failure, ProblemDocument};
-use super::{App, admission, agents, cluster, forward, health, kv, life, metrics};
+use super::{App, admission, agents, cluster, forward, health, kv, life, limits, metrics};
 
 /// What the description says of itself.
 #[derive(OpenApi)]
@@ -132,7 +132,7 @@ fn described_routes() -> OpenApiRouter<App> {
         .routes(routes!(c::remove_node))
         .routes(routes!(c::leader))
         .routes(routes!(c::transfer_leader))
-        .routes(routes!(c::limits, c::set_limits))
+        .routes(routes!(limits::limits, limits::set_limits))
         .routes(routes!(health::livez))
         .routes(routes!(health::readyz))
         .routes(routes!(metrics::metrics))

@@ -17,25 +17,26 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bytes::Bytes;
 use futures::SinkExt;
+use holdfast_api::round::ROSTERS_MAX;
 use holdfast_api::stream::{FRAME_BYTES_MAX, MINOR, UPGRADE};
 use holdfast_api::{
-    Code, Generation, Hello, LeaseId, Problem, Read, Reply, ReplyBody, Request as Asked,
-    RequestBody, Revision, Scope, routes,
+    Code, Generation, Hello, LeaseId, Problem, Read, ReadOutcome, Reply, ReplyBody,
+    Request as Asked, RequestBody, Revision, Scope, routes,
 };
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt, BufReader, ReadHalf, WriteHalf};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::codec::{FramedWrite, LengthDelimitedCodec};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use super::App;
 use super::agents::Place as ReportPlace;
 use crate::node::watches::Bell;
-use crate::node::{Node, ParkedFeed, ParkedWait, VERSION};
+use crate::node::{Node, ParkedWait, VERSION};
 
 mod watching;
 
@@ -44,6 +45,13 @@ const UNDER_WAY_MAX: usize = 8_192;
 
 /// Waits and watches of one connection.
 const PARKED_MAX: usize = 262_144;
+
+/// Feeds of one connection: an agent reads one.
+const FEEDS_MAX: usize = 256;
+
+/// Pieces of all feeds of one connection that wait to be written: each may be
+/// long.
+const PIECES_MAX: usize = 4;
 
 /// KiB of commands and of long answers under way in all connections together;
 /// past it requests are not read.
@@ -131,6 +139,8 @@ async fn serve(app: App, node: Node, io: Upgraded) {
         node,
         under_way: Arc::new(Semaphore::new(UNDER_WAY_MAX)),
         watch_kib: Arc::new(Semaphore::new(watching::WAITING_KIB_MAX)),
+        feeds: Arc::new(Semaphore::new(FEEDS_MAX)),
+        pieces: Arc::new(Semaphore::new(PIECES_MAX)),
         parked: Arc::default(),
         report: app.inner.reports.place(),
         tasks: TaskTracker::new(),
@@ -228,6 +238,10 @@ struct Connection {
     under_way: Arc<Semaphore>,
     /// KiB of changes that may wait to be written.
     watch_kib: Arc<Semaphore>,
+    /// Feeds that may be read.
+    feeds: Arc<Semaphore>,
+    /// Pieces of feeds that may wait to be written.
+    pieces: Arc<Semaphore>,
     parked: AllParked,
     /// What the agent at the other end tells of itself.
     report: ReportPlace,
@@ -245,8 +259,9 @@ enum Parked {
     Wait {
         _parked: ParkedWait,
     },
+    /// Told by a task of its own, until this is dropped.
     Feed {
-        _parked: ParkedFeed,
+        _ended: DropGuard,
     },
     Watch {
         ended: CancellationToken,
@@ -443,35 +458,33 @@ impl Connection {
         }
     }
 
-    fn feed(&self, id: u64, lease: LeaseId, since: Revision, have: Vec<Generation>) {
+    fn feed(&self, id: u64, lease: LeaseId, since: Revision, mut have: Vec<Generation>) {
         if !self.park(id) {
             return;
         }
-        let (replies, parked) = (self.replies.clone(), self.parked.clone());
-        let (tasks, closed) = (self.tasks.clone(), self.closed.clone());
-        let node = self.node.clone();
-        // May be called while the node holds its locks: what is to be told is
-        // read in a task.
-        let ended = Box::new(move |result: Result<(), Problem>| {
-            let tell = async move {
-                let read = Read::Feed { lease, since, have };
-                let body = match result {
-                    Ok(()) => ReplyBody::Read(node.machine().read(&read)),
-                    Err(problem) => ReplyBody::Problem(problem),
-                };
-                replies.send(id, body, None);
-                drop(parked.lock().remove(&id));
-            };
-            tasks.spawn(closed.run_until_cancelled_owned(tell));
-        });
-        if let Some(feed) = self.node.await_feed(lease, since, ended) {
-            let mut parked = self.parked.lock();
-            match parked.get_mut(&id) {
-                Some(place) => *place = Parked::Feed { _parked: feed },
-                // It ended meanwhile.
-                None => drop(parked),
-            }
-        }
+        let Ok(feeding) = self.feeds.clone().try_acquire_owned() else {
+            self.parked.lock().remove(&id);
+            let problem = Problem::retryable(Code::Overloaded, "too many feeds on this connection");
+            return self.replies.send(id, ReplyBody::Problem(problem), None);
+        };
+        // More than the reader of a feed keeps is nothing that it has.
+        have.drain(..have.len().saturating_sub(ROSTERS_MAX));
+        have.shrink_to_fit();
+        let ended = self.closed.child_token();
+        let place = Parked::Feed { _ended: ended.clone().drop_guard() };
+        self.parked.lock().insert(id, place);
+        let room = self.pieces.clone();
+        let (node, replies, parked) =
+            (self.node.clone(), self.replies.clone(), self.parked.clone());
+        let task = async move {
+            let hand_on = |body, place| replies.send(id, body, place);
+            let last = follow(&node, lease, (since, have), room, hand_on).await;
+            // The id may be used again as soon as it is answered.
+            let parked = parked.lock().remove(&id);
+            replies.send(id, last, None);
+            drop((parked, feeding));
+        };
+        self.tasks.spawn(ended.run_until_cancelled_owned(task));
     }
 
     fn watch(
@@ -505,6 +518,37 @@ impl Connection {
             parked.lock().remove(&id);
         };
         self.tasks.spawn(ended.run_until_cancelled_owned(task));
+    }
+}
+
+/// Hands on what a lease has to tell its holder, piece by piece, each as soon as
+/// there is room for it on the connection. Answers what comes last.
+async fn follow(
+    node: &Node,
+    lease: LeaseId,
+    (mut since, mut have): (Revision, Vec<Generation>),
+    room: Arc<Semaphore>,
+    hand_on: impl Fn(ReplyBody, Option<Place>),
+) -> ReplyBody {
+    loop {
+        let (tell, told) = oneshot::channel();
+        // May be called while the node holds its locks: it only sends.
+        let ended = Box::new(move |result: Result<(), Problem>| drop(tell.send(result)));
+        let parked = node.await_feed(lease, since, ended);
+        let told = told.await;
+        drop(parked);
+        match told {
+            Ok(Ok(())) => {}
+            Ok(Err(problem)) => return ReplyBody::Problem(problem),
+            Err(_) => return ReplyBody::Problem(Problem::not_leader(None)),
+        }
+        let place = room.clone().acquire_owned().await;
+        let answer = node.machine().read(&Read::Feed { lease, since, have: have.clone() });
+        let ReadOutcome::Feed(feed) = &answer.outcome else { return ReplyBody::Read(answer) };
+        since = feed.upto;
+        feed.note_rosters(&mut have);
+        let place = place.ok().map(|place| Place { _room: None, _place: place });
+        hand_on(ReplyBody::Read(answer), place);
     }
 }
 
@@ -547,7 +591,7 @@ fn closed_bytes(closed: &holdfast_api::Closed) -> usize {
 
 /// Roughly the bytes of a reply.
 fn reply_bytes(body: &ReplyBody) -> usize {
-    use holdfast_api::{KvOutcome, Outcome, ReadOutcome, TransactionOutcome};
+    use holdfast_api::{KvOutcome, Outcome, TransactionOutcome};
     let entry = |e: &holdfast_api::KeyEntry| {
         64 + e.key.len() + e.value.as_ref().map_or(0, holdfast_api::Blob::len)
     };
@@ -564,7 +608,13 @@ fn reply_bytes(body: &ReplyBody) -> usize {
             ReadOutcome::Processes { processes, .. } => processes.len() * 256,
             ReadOutcome::Rounds(rounds) => rounds
                 .iter()
-                .map(|r| 256 + r.arrived.stretches().len() * 24 + r.missing.len() * 96)
+                .map(|r| {
+                    let set = match &r.terms.among {
+                        holdfast_api::Among::Set(set) => set.len() * 5,
+                        holdfast_api::Among::Active => 0,
+                    };
+                    256 + set + r.arrived.stretches().len() * 24 + r.missing.len() * 96
+                })
                 .sum(),
             ReadOutcome::Events { events, .. } => events.len() * 160,
             _ => 64,

@@ -22,6 +22,7 @@ pub mod feeds;
 pub mod membership;
 pub mod proposer;
 pub mod reader;
+pub mod sanity;
 pub mod status;
 pub mod succession;
 pub mod upkeep;
@@ -35,9 +36,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use holdfast_api::{
-    Answer, Blob, ClusterCommand, Code, Command, Condition, LeaderHint, LeaseCommand, LeaseId,
-    LifeLimits, Limits, NodeId, Outcome, Problem, Proposal, Read, ReadAnswer, ReadOutcome, Refusal,
-    Revision, RoundCommand, RunCommand, Scope, SessionCommand, WatchBatch,
+    Answer, Blob, ClusterCommand, Code, Command, Condition, LeaderHint, LeaseId, LifeLimits,
+    NodeId, Outcome, Problem, Proposal, Read, ReadAnswer, ReadOutcome, Refusal, Revision,
+    RunCommand, Scope, WatchBatch,
 };
 use holdfast_machine::{LIFE_LEVEL, Machine, RUNS_LEVEL};
 use parking_lot::{MappedRwLockReadGuard, RwLockReadGuard};
@@ -52,17 +53,12 @@ use effects::Effects;
 use feeds::FeedId;
 use proposer::{Done, Proposer};
 use reader::Reader;
+use sanity::{are_bounded, is_for_clients};
 use waits::{Registered, WaitId};
 use watches::{Bell, Registration};
 
 /// This build's version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-
-/// Largest `command_bytes_max`: half of the longest frame of a stream.
-const COMMAND_BYTES_CEILING: u64 = 32 * 1024 * 1024;
-
-/// Largest `list_page_max`.
-const LIST_PAGE_CEILING: u64 = 1_000_000;
 
 /// Changes given to a watch at a time.
 const WATCH_CHANGES_MAX: usize = 1_024;
@@ -486,91 +482,6 @@ fn unheard() -> Problem {
         Code::Unavailable,
         "this node stopped while the command was under way; retry in the same session",
     )
-}
-
-/// Refuses what only the leader itself may propose: log time, feature level,
-/// node ids and expiries follow from what the nodes see.
-fn is_for_clients(proposal: &Proposal) -> Result<(), Problem> {
-    if let Some(place) = &proposal.session
-        && (place.sequence == 0 || place.ack == 0 || place.ack > place.sequence)
-    {
-        let why = "a sequence starts at 1, and its acknowledgement is at least 1 and not above it";
-        return Err(Problem::refused(Code::InvalidRequest, why));
-    }
-    match &proposal.command {
-        Command::Run(RunCommand::Purge { .. })
-        | Command::Lease(LeaseCommand::Expire { .. })
-        | Command::Round(RoundCommand::Deadline { .. }) => Err(only_for_the_leader()),
-        Command::Lease(_) | Command::Process(_) | Command::Round(_) => Ok(()),
-        Command::Kv { .. } | Command::Run(_) => Ok(()),
-        Command::Session(SessionCommand::Expire { .. }) => Err(only_for_the_leader()),
-        Command::Session(_) => Ok(()),
-        Command::Cluster(ClusterCommand::SetLimits { limits }) => are_sane(limits),
-        Command::Cluster(_) => Err(only_for_the_leader()),
-    }
-}
-
-/// Limits with which a cluster can still work, and be read and changed.
-fn are_sane(limits: &Limits) -> Result<(), Problem> {
-    let checks = [
-        (limits.session_window >= 1, "session_window must be at least 1"),
-        (limits.sessions_max >= 1, "sessions_max must be at least 1"),
-        (limits.jobs_max >= 1, "jobs_max must be at least 1"),
-        (limits.list_page_max >= 1, "list_page_max must be at least 1"),
-        (limits.list_page_max <= LIST_PAGE_CEILING, "list_page_max is at most 1 000 000"),
-        (
-            limits.life.lease_ttl_ms_min <= limits.life.lease_ttl_ms_max,
-            "life.lease_ttl_ms_min exceeds life.lease_ttl_ms_max",
-        ),
-        (
-            limits.life.payload_bytes_max <= limits.command_bytes_max,
-            "life.payload_bytes_max exceeds command_bytes_max",
-        ),
-        (
-            limits.session_ttl_ms_min <= limits.session_ttl_ms_max,
-            "session_ttl_ms_min exceeds session_ttl_ms_max",
-        ),
-        (
-            limits.command_bytes_max <= COMMAND_BYTES_CEILING,
-            "command_bytes_max is at most 32 MiB: larger commands do not fit a frame",
-        ),
-        (
-            limits.value_bytes_max <= limits.command_bytes_max,
-            "value_bytes_max exceeds command_bytes_max",
-        ),
-        (
-            limits.key_bytes_max <= limits.command_bytes_max,
-            "key_bytes_max exceeds command_bytes_max",
-        ),
-    ];
-    match checks.into_iter().find(|(sane, _)| !sane) {
-        None => Ok(()),
-        Some((_, why)) => Err(Problem::refused(Code::InvalidRequest, why)),
-    }
-}
-
-/// A wait is bounded like a command.
-fn are_bounded(conditions: &[Condition], limits: &Limits) -> Result<(), Problem> {
-    let refuse = |what: &str, size: u64, limit: u64| {
-        Err(Refusal::LimitExceeded { what: what.to_owned(), size, limit }.into())
-    };
-    let count = conditions.len() as u64;
-    if count > limits.keys_per_command_max {
-        return refuse("keys_per_command_max", count, limits.keys_per_command_max);
-    }
-    let longest = conditions.iter().map(|c| c.key.len() as u64).max().unwrap_or(0);
-    if longest > limits.key_bytes_max {
-        return refuse("key_bytes_max", longest, limits.key_bytes_max);
-    }
-    let bytes = conditions.iter().map(|c| c.key.len() as u64).sum();
-    if bytes > limits.command_bytes_max {
-        return refuse("command_bytes_max", bytes, limits.command_bytes_max);
-    }
-    Ok(())
-}
-
-fn only_for_the_leader() -> Problem {
-    Problem::refused(Code::InvalidRequest, "only the cluster's leader makes such a command")
 }
 
 /// One watch: reads the history at its own pace.

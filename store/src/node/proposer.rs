@@ -10,8 +10,8 @@ use std::time::Duration;
 use futures::stream::FuturesOrdered;
 use futures::{FutureExt, StreamExt};
 use holdfast_api::{
-    Among, Answer, ClusterCommand, Code, Command, Compare, Entry, KvOp, LogTime, NodeId, Problem,
-    ProcessCommand, Proposal, RoundCommand, TransactionOp,
+    Among, Answer, ClusterCommand, Code, Command, Compare, Entry, KvOp, LeaseCommand, LogTime,
+    NodeId, Problem, ProcessCommand, Proposal, RoundCommand, TransactionOp,
 };
 use holdfast_machine::Machine;
 use tokio::sync::mpsc;
@@ -66,8 +66,11 @@ pub struct Ticket {
 #[derive(Clone)]
 pub struct Proposer {
     queue: mpsc::Sender<Ticket>,
-    /// Renewals, ends and arrivals: they go before everything else.
+    /// Ends, arrivals and the like: they go before everything else.
     urgent: mpsc::Sender<Ticket>,
+    /// Renewals of leases have time: they go with whatever is proposed next, at
+    /// the next tick at the latest.
+    renewals: mpsc::Sender<Ticket>,
 }
 
 impl Proposer {
@@ -80,22 +83,25 @@ impl Proposer {
     ) -> (Proposer, impl Future<Output = ()> + Send) {
         let (queue, tickets) = mpsc::channel(QUEUE_MAX);
         let (urgent, urgent_tickets) = mpsc::channel(QUEUE_MAX);
+        let (renewals, renewal_tickets) = mpsc::channel(QUEUE_MAX);
         let task = Task {
             id,
             consensus,
             state,
             tickets,
             urgent: urgent_tickets,
+            renewals: renewal_tickets,
             clock: LogClock::new(Instant::now()),
             started_term: None,
             ended_runs_kept,
         };
-        (Proposer { queue, urgent }, task.run())
+        (Proposer { queue, urgent, renewals }, task.run())
     }
 
     /// Queues a command; `done` hears what became of it. Never blocks.
     pub fn submit(&self, proposal: Proposal, done: Done) {
         let queue = match &proposal.command {
+            Command::Lease(LeaseCommand::KeepAlive { .. }) => &self.renewals,
             Command::Lease(_) | Command::Process(_) | Command::Round(_) => &self.urgent,
             _ => &self.queue,
         };
@@ -112,12 +118,21 @@ impl Proposer {
     }
 }
 
+/// Commands of one entry, and who wants to know.
+#[derive(Default)]
+struct Packed {
+    commands: Vec<Proposal>,
+    dones: VecDeque<Done>,
+    bytes: usize,
+}
+
 struct Task {
     id: NodeId,
     consensus: Consensus,
     state: SharedState,
     tickets: mpsc::Receiver<Ticket>,
     urgent: mpsc::Receiver<Ticket>,
+    renewals: mpsc::Receiver<Ticket>,
     clock: LogClock,
     /// The term in which this node has announced itself as leader.
     started_term: Option<u64>,
@@ -137,8 +152,9 @@ impl Task {
                 look = false;
                 self.look_at_the_clock();
                 let own = self.own_commands();
-                if !own.is_empty() {
-                    under_way.push_back(self.propose(own, VecDeque::new()));
+                let packed = self.pack(None);
+                if !own.is_empty() || !packed.commands.is_empty() {
+                    under_way.push_back(self.propose(own, packed));
                     continue;
                 }
             }
@@ -148,19 +164,27 @@ impl Task {
                     self.heard_back(proposed);
                 }
                 Some(ticket) = self.urgent.recv(), if has_room => {
-                    let (commands, dones) = self.pack(ticket);
-                    under_way.push_back(self.propose(commands, dones));
+                    let packed = self.pack(Some(ticket));
+                    under_way.push_back(self.propose(Vec::new(), packed));
                 }
                 ticket = self.tickets.recv(), if has_room => {
                     let Some(ticket) = ticket else { break };
-                    let (commands, dones) = self.pack(ticket);
-                    under_way.push_back(self.propose(commands, dones));
+                    let packed = self.pack(Some(ticket));
+                    under_way.push_back(self.propose(Vec::new(), packed));
                 }
                 _ = ticks.tick() => {
                     self.look_at_the_clock();
                     look = true;
                 }
             }
+        }
+        // All handles are gone: what is left is left by them.
+        loop {
+            let packed = self.pack(None);
+            if packed.commands.is_empty() {
+                break;
+            }
+            under_way.push_back(self.propose(Vec::new(), packed));
         }
         while under_way.next().await.is_some() {}
     }
@@ -194,19 +218,26 @@ impl Task {
         self.clock.stamp(Instant::now(), machine.time(), ahead_max)
     }
 
-    /// Takes what is waiting behind the first ticket, up to the bounds.
-    fn pack(&mut self, first: Ticket) -> (Vec<Proposal>, VecDeque<Done>) {
-        let mut bytes = weight(&first.proposal);
-        let mut commands = vec![first.proposal];
-        let mut dones = VecDeque::from([first.done]);
-        while commands.len() < ENTRY_COMMANDS_MAX && bytes < ENTRY_BYTES_MAX {
-            let next = self.urgent.try_recv().or_else(|_| self.tickets.try_recv());
-            let Ok(ticket) = next else { break };
-            bytes += weight(&ticket.proposal);
-            commands.push(ticket.proposal);
-            dones.push_back(ticket.done);
+    /// Takes what is waiting, behind a first ticket if there is one, up to the
+    /// bounds.
+    fn pack(&mut self, first: Option<Ticket>) -> Packed {
+        let mut packed = Packed::default();
+        let mut next = first;
+        while let Some(ticket) = next.take().or_else(|| self.waiting()) {
+            packed.bytes += weight(&ticket.proposal);
+            packed.commands.push(ticket.proposal);
+            packed.dones.push_back(ticket.done);
+            if packed.commands.len() >= ENTRY_COMMANDS_MAX || packed.bytes >= ENTRY_BYTES_MAX {
+                break;
+            }
         }
-        (commands, dones)
+        packed
+    }
+
+    fn waiting(&mut self) -> Option<Ticket> {
+        let Task { renewals, urgent, tickets, .. } = self;
+        let queues = [renewals, urgent, tickets];
+        queues.into_iter().find_map(|queue| queue.try_recv().ok())
     }
 
     /// What the leader has to say on its own: its start, expiries, the time.
@@ -235,15 +266,17 @@ impl Task {
         commands
     }
 
-    /// Proposes one entry; everybody hears what became of it. The future fails
-    /// with the term that the entry announced, if it did.
+    /// Proposes one entry, the leader's own commands first; everybody hears what
+    /// became of it. The future fails with the term that the entry announced, if
+    /// it did.
     fn propose(
         &mut self,
-        mut commands: Vec<Proposal>,
-        dones: VecDeque<Done>,
+        own: Vec<Proposal>,
+        packed: Packed,
     ) -> impl Future<Output = Result<(), Option<u64>>> + Send + use<> {
         let time = self.stamp();
         let (term, leads) = self.consensus.leadership();
+        let mut commands = own;
         // The first entry of a leader says so, whatever else it carries:
         // idle times count anew from here (a failover expires nothing).
         let announces = leads && self.started_term != Some(term);
@@ -252,8 +285,10 @@ impl Task {
             let command = Command::Cluster(ClusterCommand::LeaderStarted { node: self.id });
             commands.insert(0, Proposal { session: None, command });
         }
+        let own = commands.len();
+        commands.extend(packed.commands);
         let consensus = self.consensus.clone();
-        let done = EntryDone::new(move |result| tell(dones, result, usize::from(announces)));
+        let done = EntryDone::new(move |result| tell(packed.dones, result, own));
         async move {
             let proposed = consensus.propose(Entry { time, commands }, done).await;
             proposed.map_err(|_| announces.then_some(term))

@@ -23,11 +23,22 @@ pub struct Agent {
 impl Agent {
     /// Starts an agent with a new run of its own job, and waits for its door.
     pub async fn start(bench: &Bench, cluster: &Cluster) -> anyhow::Result<Agent> {
+        Agent::start_with(bench, cluster, "agent", &["--job", "bench"]).await
+    }
+
+    /// Starts an agent with these flags beside the necessary ones.
+    pub async fn start_with(
+        bench: &Bench,
+        cluster: &Cluster,
+        name: &str,
+        flags: &[&str],
+    ) -> anyhow::Result<Agent> {
         let address = format!("127.0.0.1:{}", free_ports(1)?[0]);
         let store = cluster.endpoints().join(",");
-        let arguments = ["serve", "--store", &store, "--job", "bench", "--tcpstore", &address];
+        let own = ["serve", "--store", &store, "--tcpstore", &address];
         let program = bench.binaries.join("holdfast-agent");
-        let mut child = Child::start("agent", &program, arguments, cluster.folder())?;
+        let arguments = own.iter().chain(flags);
+        let mut child = Child::start(name, &program, arguments, cluster.folder())?;
         wait_for_door(&address, &mut child).await?;
         Ok(Agent { child, address })
     }

@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use holdfast_api::{
-    Arrival, ArrivalAnswer, Blob, Cause, Code, Command, Feed, Generation, Incarnation,
-    LeaseCommand, LeaseId, LeaseOutcome, Nonce, Outcome, ProcessCommand, ProcessEnd, ProcessId,
-    ProcessOutcome, Revision, Role, RoundCommand, RoundOutcome, Scope, Terms,
+    Arrival, ArrivalAnswer, Blob, Cause, Code, Command, Feed, Incarnation, LeaseCommand, LeaseId,
+    LeaseOutcome, Nonce, Outcome, ProcessCommand, ProcessEnd, ProcessId, ProcessOutcome, Role,
+    RoundCommand, RoundOutcome, Scope, Terms,
 };
 use holdfast_client::{Client, Deadline};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
-use crate::load::soon;
+use crate::load::{OPERATION_TIME_MAX, soon};
 
 /// Processes of one host.
 pub const PROCESSES: u32 = 8;
 /// Hosts that join at one time.
 const JOINING_MAX: usize = 64;
-/// Memberships that an agent remembers, so that it need not be told them again.
-const KNOWN_MAX: usize = 16;
 /// Renewals in the time of one TTL, as of a real agent.
 const RENEWALS_PER_TTL: u32 = 4;
 
@@ -31,11 +31,11 @@ pub struct Host {
     ttl: Duration,
     processes: Vec<(ProcessId, Incarnation)>,
     call: u64,
-    since: Revision,
-    known: Vec<Generation>,
+    feeds: mpsc::UnboundedReceiver<Feed>,
     /// Bytes of all outcomes that it was told, as they are encoded on the wire.
     pub told_bytes: usize,
-    renewing: JoinSet<()>,
+    /// The lease is renewed, and its feed read.
+    tasks: JoinSet<()>,
 }
 
 impl Host {
@@ -93,20 +93,12 @@ impl Host {
             processes.push(registered??);
         }
         processes.sort_unstable();
-        let mut renewing = JoinSet::new();
         let ttl = Duration::from_millis(ttl_ms);
-        renewing.spawn(renew(client.clone(), lease, ttl / RENEWALS_PER_TTL));
-        Ok(Host {
-            client,
-            lease,
-            ttl,
-            processes,
-            call: 0,
-            since: 0,
-            known: Vec::new(),
-            told_bytes: 0,
-            renewing,
-        })
+        let (give, feeds) = mpsc::unbounded_channel();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(renew(client.clone(), lease, ttl / RENEWALS_PER_TTL));
+        tasks.spawn(read_feed(client.clone(), lease, give));
+        Ok(Host { client, lease, ttl, processes, call: 0, feeds, told_bytes: 0, tasks })
     }
 
     /// So many hosts, each over a connection of its own.
@@ -129,6 +121,11 @@ impl Host {
         }
         joined.sort_by_key(|host| host.processes.first().copied());
         Ok(joined)
+    }
+
+    /// How many processes are left.
+    pub fn processes(&self) -> usize {
+        self.processes.len()
     }
 
     /// The TTL that was granted.
@@ -178,23 +175,12 @@ impl Host {
     pub async fn told(&mut self) -> anyhow::Result<()> {
         let mut missing = self.processes.len();
         while missing > 0 {
-            let have = self.known.clone();
-            let feed = self.client.feed(self.lease, self.since, have, soon()).await?;
-            self.since = feed.upto;
+            let feed = timeout(OPERATION_TIME_MAX, self.feeds.recv()).await?;
+            let feed = feed.context("the feed of a lease has ended")?;
             self.told_bytes += rmp_serde::to_vec_named(&feed)?.len();
             missing -= feed.decisions.iter().filter(|one| one.call == self.call).count();
-            self.learn(&feed);
         }
         Ok(())
-    }
-
-    fn learn(&mut self, feed: &Feed) {
-        for closed in feed.closed.iter().filter(|closed| closed.members.is_some()) {
-            self.known.retain(|known| *known != closed.same_as);
-            self.known.push(closed.same_as);
-        }
-        let over = self.known.len().saturating_sub(KNOWN_MAX);
-        self.known.drain(..over);
     }
 
     /// Says that the last of its processes was killed, as an agent does that
@@ -209,7 +195,18 @@ impl Host {
 
     /// Renews no more: the host is lost.
     pub fn is_lost(&mut self) {
-        self.renewing.abort_all();
+        self.tasks.abort_all();
+    }
+}
+
+/// Reads what its lease has to tell it, as a real agent does.
+async fn read_feed(client: Client, lease: LeaseId, give: mpsc::UnboundedSender<Feed>) {
+    let Ok(mut reader) = client.feed(lease, 0, Vec::new()).await else { return };
+    // Whoever waits for more hears of the end.
+    while let Some(Ok(feed)) = reader.next().await {
+        if give.send(feed).is_err() {
+            return;
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::samples::Samples;
 use crate::wire::Wire;
 
 /// Longest that one operation may take before the measurement fails.
-const OPERATION_TIME_MAX: Duration = Duration::from_secs(30);
+pub const OPERATION_TIME_MAX: Duration = Duration::from_secs(30);
 /// Different keys that are written and read.
 pub const KEYS: u64 = 10_000;
 /// Bytes of a value.

@@ -14,6 +14,7 @@
 //! | [`measure`] | the measurements, one module each |
 //! | [`cluster`], [`agent`], [`child`] | the programs under test as children |
 //! | [`host`] | a host as its agent has it: a lease, and processes that wait in rounds |
+//! | [`rank`] | a real rank: a program under an agent |
 //! | [`load`] | closed-loop load, from workers that do one operation at a time |
 //! | [`wire`] | a client of the TCPStore protocol |
 //! | [`disk`] | the raw limit: append and fdatasync |
@@ -40,6 +41,7 @@ mod load;
 mod machine;
 mod measure;
 mod peer;
+mod rank;
 mod report;
 mod samples;
 mod wire;

@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{debug, info, warn};
 
 use crate::collector::collect;
 use crate::door::process;
@@ -37,6 +37,10 @@ use serving::{Ports, listen, namespace_of, take_ports};
 const LEADER_INTERVAL: Duration = Duration::from_secs(1);
 /// How often to look whether there is anything new to tell operators.
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
+
+/// How long one that is given up waits for the store: a leader that is lost in
+/// that moment is followed by another one.
+const GIVEN_UP_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Ports of one agent: each is a namespace of its run.
 pub const PORTS_MAX: usize = 64;
@@ -106,19 +110,12 @@ struct Identity {
 /// What is asked of an agent that runs.
 #[derive(Debug)]
 enum Request {
-    /// One more port.
-    Open { port: NewPort, answer: oneshot::Sender<Result<SocketAddr, Error>> },
+    /// Ports at these addresses.
+    OpenAt { addresses: Vec<SocketAddr>, answer: oneshot::Sender<Result<(), Error>> },
+    /// A port under this name.
+    Open { name: Name, answer: oneshot::Sender<Result<SocketAddr, Error>> },
     /// The namespace of this name is over.
     Close { name: Name, done: oneshot::Sender<()> },
-}
-
-/// A port to be opened while the agent runs.
-#[derive(Debug, Clone)]
-pub enum NewPort {
-    /// At this address, under the namespace of its number.
-    At(SocketAddr),
-    /// At any free loopback port, under a name of its own.
-    Named(Name),
 }
 
 impl Handle {
@@ -189,11 +186,25 @@ impl Handle {
         self.client.statistics()
     }
 
-    /// Opens a port, or answers the one that serves the same namespace.
-    pub async fn open(&self, port: NewPort) -> Result<SocketAddr, Error> {
+    /// Opens those of these ports that are not open yet, each under the
+    /// namespace of its number: all, or none of them.
+    pub async fn open_at(&self, addresses: Vec<SocketAddr>) -> Result<(), Error> {
+        self.ask(|answer| Request::OpenAt { addresses, answer }).await
+    }
+
+    /// Opens any free loopback port under a name of its own, or answers the one
+    /// that serves that already.
+    pub async fn open(&self, name: Name) -> Result<SocketAddr, Error> {
+        self.ask(|answer| Request::Open { name, answer }).await
+    }
+
+    async fn ask<T>(
+        &self,
+        request: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Request,
+    ) -> Result<T, Error> {
         let (answer, answered) = oneshot::channel();
         // A refusal to take it and a dropped answer both mean that it stops.
-        let _ = self.requests.send(Request::Open { port, answer }).await;
+        let _ = self.requests.send(request(answer)).await;
         answered.await.unwrap_or(Err(Error::Stopping))
     }
 
@@ -229,19 +240,30 @@ impl Agent {
             lease_ttl: options.lease_ttl,
             holds_run: options.holds_run,
         };
-        let (run, lease) = match opening::run(&client, &options, &of_processes).await {
+        let addresses: Vec<SocketAddr> = bound.iter().map(Bound::address).collect();
+        let opening = async {
+            let (run, lease) = opening::run(&client, &options, &of_processes).await?;
+            let listening = bound.into_iter().map(|bound| {
+                let namespace = namespace_of(bound.address(), &addresses);
+                Ok((listen(bound)?, namespace))
+            });
+            match listening.collect::<Result<Vec<_>, Error>>() {
+                Ok(listeners) => Ok((run, lease, listeners)),
+                Err(error) => {
+                    if let Some(lease) = lease {
+                        lease.leave().await;
+                    }
+                    Err(error)
+                }
+            }
+        };
+        let (run, lease, listeners) = match opening.await {
             Ok(opened) => opened,
             Err(error) => {
                 client.close().await;
                 return Err(error);
             }
         };
-        let addresses: Vec<SocketAddr> = bound.iter().map(Bound::address).collect();
-        let mut listeners = Vec::new();
-        for bound in bound {
-            let namespace = namespace_of(bound.address(), &addresses);
-            listeners.push((listen(bound)?, namespace));
-        }
         let scope = Scope { job: options.job.clone(), run: Some(run.clone()) };
         let door = Door::new(client.clone(), scope.clone(), options.door);
         let processes = process::Door::new(client.clone(), scope.clone(), of_processes, lease);
@@ -263,9 +285,45 @@ impl Agent {
         Ok(Agent { client, listeners, requests, scope, attempts_kept, door, handle })
     }
 
+    /// The same, unless it is `given_up` before: then nobody holds the run any
+    /// more for this host, and nothing is answered. An answer of the store that
+    /// is on its way is waited for, for a while: a lease that was just granted
+    /// would be given back by nobody, and keep the run open.
+    pub async fn open_unless(
+        options: Options,
+        given_up: impl Future<Output = ()>,
+    ) -> Result<Option<Agent>, Error> {
+        let takes_lease = options.holds_run || options.run == Wanted::Auto;
+        let job = options.job.clone();
+        let mut opening = std::pin::pin!(Agent::open(options));
+        tokio::select! {
+            opened = &mut opening => return opened.map(Some),
+            () = given_up => {}
+        }
+        if !takes_lease {
+            return Ok(None);
+        }
+        match tokio::time::timeout(GIVEN_UP_TIME_MAX, opening).await {
+            Ok(Ok(agent)) => agent.close().await,
+            Ok(Err(error)) => debug!(%error, "nothing was opened that would have to be closed"),
+            Err(_) => warn!(
+                "the store has not answered: if it grants this host a lease after all, the run of \
+                 job {job} stays open; `holdfast --job {job} run list` shows it"
+            ),
+        }
+        Ok(None)
+    }
+
     /// A view of this agent.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
+    }
+
+    /// Gives back what it has opened, without serving it.
+    async fn close(self) {
+        let Agent { client, handle, .. } = self;
+        handle.processes.close().await;
+        client.close().await;
     }
 
     /// Serves until `shutdown`, or drained to the last, then closes all
@@ -283,9 +341,12 @@ impl Agent {
                     () = shutdown.cancelled() => break,
                     () = ports.one_ends() => {}
                     Some(request) = requests.recv() => match request {
-                        Request::Open { port, answer } => {
-                            // Whoever asked may have gone; the port stays.
-                            let _ = answer.send(ports.add(port, handle.addresses()));
+                        // Whoever asked may have gone; the ports stay.
+                        Request::OpenAt { addresses, answer } => {
+                            let _ = answer.send(ports.add_at(&addresses, handle.addresses()));
+                        }
+                        Request::Open { name, answer } => {
+                            let _ = answer.send(ports.add_named(name));
                         }
                         Request::Close { name, done } => {
                             ports.close(&name);

@@ -25,7 +25,6 @@ from torch.distributed import PrefixStore, Store, TCPStore
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousClosedError,
     RendezvousConnectionError,
-    RendezvousGracefulExitError,
     RendezvousHandler,
     RendezvousInfo,
     RendezvousParameters,
@@ -64,6 +63,9 @@ PRESENT = "present"
 POLL = 0.5
 """Seconds between two looks at what may have changed."""
 
+CONFIRM = 2.0
+"""Seconds between two looks whether all who have met are still alive."""
+
 CONFIG = {"timeout": 900.0, "join_timeout": 600.0, "last_call_timeout": 5.0, "ttl": 5.0}
 """What ``--rdzv-conf`` may set, in seconds, and the defaults. ``timeout``: how long the store may be
 silent; ``join_timeout``: how long to wait for the smallest number of nodes; ``last_call_timeout``: how
@@ -97,6 +99,7 @@ class Handler(RendezvousHandler):
         store = params.endpoint or os.environ.get("HOLDFAST_STORE", "")
         if not store:
             raise ValueError("no store: give --rdzv-endpoint=HOST:PORT,… of its nodes, or set HOLDFAST_STORE")
+        self._place_kept = 2 * max(self._config["last_call_timeout"], self._config["ttl"])
         self._host = params.local_addr or socket.gethostname()
         self._run_id = _id(params.run_id, self._max)
         name = _name(self._run_id)
@@ -200,7 +203,7 @@ class Handler(RendezvousHandler):
             try:
                 self._wait_for_turn(job)
                 live = self._gather(job)
-                if self._begin(job, live):
+                if self._begin(job, live) and self._goes_on(job, live):
                     return job, live
             except Fenced as error:
                 # Taken for dead while it waited.
@@ -209,35 +212,53 @@ class Handler(RendezvousHandler):
     def _come(self) -> Job:
         """A new life of this node: it is in no rendezvous."""
         before, self._live = self._job, None
-        if before is not None:
-            before.leave()
-        # Only at first may this launch put an end to the run of another one.
+        # It takes the place of the one before in one step: the others never see this node gone. Only at
+        # first may this launch put an end to the run of another one.
         self._job = Job.join(
             self._agent.job + SUFFIX,
             self._agent.run,
             "any" if before is None else before.process,
+            takeover=before is not None,
             open_run=before is None,
             store=self._store_list,
             host=self._host,
             ttl=self._config["ttl"],
             timeout=self._config["join_timeout"],
         )
+        if before is not None:
+            before.leave()
         return self._job
 
     def _wait_for_turn(self, job: Job) -> None:
-        """Waits until nobody is left in the present rendezvous."""
-        full = False
+        """Waits until nobody is left in the present rendezvous, and there is room for this node in the
+        next: for those who were in the present one first, for the others as they have come. Whoever
+        does not take a place for long loses it to one who waits."""
+        me = Member(job.process, job.incarnation)
+        full, passed_over_since = False, None
         while True:
             if self.is_closed():
                 if full:
-                    raise RendezvousGracefulExitError(f"the rendezvous {self._run_id} has ended without this spare node")
+                    log.info("the rendezvous %s has ended without this spare node", self._run_id)
+                    # torch has an error for this, over which torchrun itself fails (2.15).
+                    raise SystemExit(0)
                 raise self._over()
             _, _, members, _ = self._present()
             alive = job.alive()
             left = sum(member in alive for member in members)
             if not left:
-                return
-            full = left >= self._max
+                former = {member.process for member in members}
+                places = sorted(alive, key=lambda member: (member.process not in former, member.process))
+                passed_over_since = passed_over_since or time.monotonic()
+                if time.monotonic() - passed_over_since > self._place_kept:
+                    there = job.waiting(NODES)
+                    late = [member for member in places[: self._max] if member not in there and member != me]
+                    places = [member for member in places if member not in late]
+                # One that has been taken for dead hears of it when it meets the others.
+                if me not in places[self._max :]:
+                    return
+            elif left >= self._max:
+                passed_over_since = None
+            full = not left or left >= self._max
             if full:
                 # A spare waits as long as it takes.
                 self._be_patient()
@@ -264,6 +285,26 @@ class Handler(RendezvousHandler):
             else:
                 decision = [live.generation, live.members, live.generation]
             self._with_common(lambda store: store.compare_set(PRESENT, written, json.dumps(decision)))
+
+    def _goes_on(self, job: Job, live: Live) -> bool:
+        """Whether all who have met are still there: torchrun's next step waits for each of them, and
+        hears of no death. They meet once more, among themselves. False if one has died since it
+        arrived: then the others come again, all of them."""
+        while True:
+            try:
+                job.quorum(f"{NODES}-{live.generation}", len(live), len(live), 0.0, CONFIRM)
+                return True
+            except RoundTimeout:
+                if self.is_closed():
+                    raise self._over() from None
+                alive = job.alive()
+                if any(member not in alive for member in live.members):
+                    return False
+                if time.monotonic() > self._patience_ends:
+                    raise RendezvousTimeoutError(
+                        f"the rendezvous {self._run_id}: not all of its {len(live)} nodes go on, though they have "
+                        f"met and live; `holdfast --job {job.name} why` names them"
+                    ) from None
 
     def _present(self) -> tuple[str, int, list[Member], int]:
         """The present rendezvous: as it is written, its generation, its members, and the generation

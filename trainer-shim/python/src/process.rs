@@ -414,13 +414,7 @@ async fn granted(
     let client = Client::new(options);
     let patience = Deadline::after(host.patience);
     let host = Host::grant(client.clone(), scope, host).await?;
-    match joined(host, join, patience).await {
-        Ok(process) => Ok(Held { process, client: Some(client) }),
-        Err(error) => {
-            client.close().await;
-            Err(error)
-        }
-    }
+    joined(Taken(Some((host, Some(client)))), join, patience).await
 }
 
 /// With that of the agent on this host.
@@ -432,27 +426,46 @@ async fn attached(
 ) -> Result<Held, Error> {
     let until = Deadline::after(patience);
     let host = Host::attach(&control, meant, patience).await?;
-    Ok(Held { process: joined(host, join, until).await?, client: None })
+    joined(Taken(Some((host, None))), join, until).await
 }
 
-/// A failed join leaves nothing behind.
-async fn joined(host: Host, join: Join, patience: Deadline) -> Result<Process, Error> {
-    match host.join(Join { patience: Some(patience), ..join }).await {
-        Ok(process) => Ok(process),
+/// A failed join leaves nothing behind, and neither does one that is broken off.
+async fn joined(mut taken: Taken, join: Join, patience: Deadline) -> Result<Held, Error> {
+    let (host, _) = taken.0.as_ref().ok_or(Error::Closed)?;
+    let joined = host.join(Join { patience: Some(patience), ..join }).await;
+    let (host, client) = taken.0.take().ok_or(Error::Closed)?;
+    match joined {
+        Ok(process) => Ok(Held { process, client }),
         Err(error) => {
-            host.close().await;
+            give_back(host, client).await;
             Err(error)
         }
+    }
+}
+
+/// What a join has taken that is not done yet; given back if it is dropped,
+/// within the runtime.
+struct Taken(Option<(Host, Option<Client>)>);
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if let Some((host, client)) = self.0.take() {
+            Handle::current().spawn(give_back(host, client));
+        }
+    }
+}
+
+async fn give_back(host: Host, client: Option<Client>) {
+    host.close().await;
+    if let Some(client) = client {
+        client.close().await;
     }
 }
 
 async fn leave(Held { process, client }: Held) {
     // Without this word its end is told as that of its lease, which is as final.
     let _ = tokio::time::timeout(LEAVE_TIME_MAX, process.end(Cause::Left)).await;
-    process.host().clone().close().await;
-    if let Some(client) = client {
-        client.close().await;
-    }
+    give_back(process.host().clone(), client).await;
 }
 
 /// Calls a function of Python's with the seconds of silence, and those until the

@@ -126,10 +126,14 @@ async fn greet(socket: &Path, wanted: Wanted) -> io::Result<(Halves, Welcome)> {
     let mut line = serde_json::to_vec(&Request::Process(wanted))?;
     line.push(b'\n');
     let asked_at = boot_time();
-    writer.write_all(&line).await?;
+    let told = writer.write_all(&line).await;
     let mut text = Vec::new();
     let limit = u64::try_from(LINE_BYTES_MAX).unwrap_or(u64::MAX);
-    (&mut reader).take(limit).read_until(b'\n', &mut text).await?;
+    // One that did not even read the question may have said why.
+    let heard = (&mut reader).take(limit).read_until(b'\n', &mut text).await;
+    if text.is_empty() {
+        told.and(heard)?;
+    }
     if !text.ends_with(b"\n") {
         return Err(other("it closed the connection without an answer".to_owned()));
     }

@@ -31,6 +31,9 @@ pub enum FrameError {
     /// It cannot be written.
     #[error("a frame that cannot be written: {0}")]
     Encode(#[from] rmp_serde::encode::Error),
+    /// There is nothing in it.
+    #[error("an empty frame")]
+    Empty,
     /// It says nothing that is known here.
     #[error("a frame that cannot be understood: {0}")]
     Decode(#[from] rmp_serde::decode::Error),
@@ -60,6 +63,9 @@ pub fn encode(value: &impl Serialize, bytes_max: usize) -> Result<Vec<u8>, Frame
 
 /// What a frame says; `frame` is without its length.
 pub fn decode<T: DeserializeOwned>(frame: &[u8]) -> Result<T, FrameError> {
+    if frame.is_empty() {
+        return Err(FrameError::Empty);
+    }
     let mut decoder = rmp_serde::Deserializer::from_read_ref(frame);
     decoder.set_max_depth(NESTING_MAX);
     Ok(T::deserialize(&mut decoder)?)
@@ -109,6 +115,12 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         let refused = encode(&keep_alive(1), 8).unwrap_err();
         assert!(matches!(refused, FrameError::TooLong { bytes_max: 8, .. }), "{refused}");
+    }
+
+    #[test]
+    fn a_frame_says_something() {
+        let refused = decode::<FromProgram>(&[]).unwrap_err();
+        assert_eq!(refused.to_string(), "an empty frame");
     }
 
     proptest! {

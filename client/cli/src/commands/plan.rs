@@ -33,20 +33,12 @@ pub(crate) async fn run(
     }
     let Lost { hosts: without_hosts, processes: without } = lost;
     let read = Read::Plan { scope: scope.clone(), without_hosts, without };
-    match context.read(read, false).await {
-        Ok((ReadOutcome::Closed(planned), revision)) => match Plan::of(*planned, revision) {
+    match context.read(read, false).await? {
+        (ReadOutcome::Closed(planned), revision) => match Plan::of(*planned, revision) {
             Ok(plan) => context.emit(&plan),
             Err(other) => Err(unexpected_answer("job plan", &other)),
         },
-        Ok((other, _)) => Err(unexpected_answer("job plan", &other)),
-        Err(failure) if failure.code() == Some(Code::GenerationUnknown) => {
-            let message = format!(
-                "{} has had no iteration yet, and the first one says how ranks are given",
-                place(&scope)
-            );
-            Err(Failure::refused(Problem::refused(Code::GenerationUnknown, message)))
-        }
-        Err(failure) => Err(failure),
+        (other, _) => Err(unexpected_answer("job plan", &other)),
     }
 }
 

@@ -1,5 +1,8 @@
 //! How calls end, and what their errors tell.
 
+use holdfast_api::LeaseCommand;
+use holdfast_api::stream::MINOR_LIFE;
+
 use super::*;
 
 #[test]
@@ -22,6 +25,28 @@ fn a_refusal_after_a_lost_try_does_not_claim_that_nothing_happened() {
     let request = bench.sent().remove(0);
     bench.problem(request.id, Problem::refused(Code::WrongCluster, "another cluster"));
     assert_eq!(call.now().unwrap_err().outcome(), Effectiveness::Unknown);
+}
+
+#[test]
+fn a_node_that_is_too_old_is_not_asked() {
+    let mut bench = Bench::with_session(8);
+    bench.calls.linked(MINOR_LIFE - 1);
+    let renew = Command::Lease(LeaseCommand::KeepAlive { lease: 1 });
+    let renewal = bench.submit(None, |reply| Ask::Propose { command: renew, reply });
+    let events = Read::Events { job: Scope::default().job, after: 0, limit: 1 };
+    let mut read =
+        |events| bench.submit(None, |reply| Ask::Read { read: events, stale: false, reply });
+    let (read, sharing) = (read(events.clone()), read(events));
+    let put = bench.propose(1);
+    let mut batch = Vec::new();
+    bench.calls.fill(&mut batch, true, bench.now);
+    assert_eq!(batch.len(), 1, "all others are asked as before: {batch:?}");
+    bench.reply(batch[0].id, written(false));
+    put.now().unwrap();
+    for error in [renewal.now().unwrap_err(), read.now().unwrap_err(), sharing.now().unwrap_err()] {
+        assert_eq!((error.code(), error.outcome()), (Code::FeatureLevel, Effectiveness::None));
+        assert!(error.to_string().contains("upgrade all nodes"), "{error}");
+    }
 }
 
 #[test]

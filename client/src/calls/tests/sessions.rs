@@ -1,5 +1,7 @@
 //! Sessions: opened, kept, expired, and how many commands they allow.
 
+use holdfast_api::LeaseCommand;
+
 use super::*;
 
 #[test]
@@ -56,6 +58,51 @@ fn an_expired_session_ends_what_was_sent_and_spares_the_rest() {
     nonce(&open);
     bench.reply(open.id, opened(SESSION + 1, 8));
     assert_eq!(references(&bench.sent()), [(1, 1)]);
+}
+
+#[test]
+fn what_says_itself_what_it_is_goes_out_again_in_the_next_session() {
+    let mut bench = Bench::with_session(8);
+    let renew = Command::Lease(LeaseCommand::KeepAlive { lease: 5 });
+    let mut renewal = bench.submit(None, |reply| Ask::Propose { command: renew.clone(), reply });
+    let put = bench.propose(1);
+    let sent = bench.sent();
+    assert_eq!(sent.len(), 2);
+    bench.reply(sent[1].id, refused(Refusal::SessionExpired { session: SESSION }));
+    assert_eq!(put.now().unwrap_err(), Error::SessionExpired { session: SESSION });
+    // A late answer to what went out before is nobody's.
+    bench.reply(sent[0].id, refused(Refusal::SessionExpired { session: SESSION }));
+    assert!(renewal.is_open());
+    let open = bench.sent().remove(0);
+    bench.reply(open.id, opened(SESSION + 1, 8));
+    let again = bench.sent().remove(0);
+    let RequestBody::Propose(Proposal { session: Some(place), command }) = again.body else {
+        panic!("a command in a session expected, not {again:?}")
+    };
+    assert_eq!((place.id, place.sequence, command), (SESSION + 1, 1, renew));
+    let ended = Refusal::LeaseEnded { lease: 5 };
+    bench.reply(again.id, refused(ended));
+    assert_eq!(renewal.now().unwrap_err().code(), Code::LeaseEnded);
+}
+
+#[test]
+fn what_is_bound_to_a_session_goes_out_in_no_other() {
+    let mut bench = Bench::with_session(1);
+    let sent_before = bench.propose(1);
+    let never_sent = bench.propose_bound(2, 0);
+    let unbound = bench.propose(3);
+    let request = bench.sent().remove(0);
+    bench.reply(request.id, refused(Refusal::SessionExpired { session: SESSION }));
+    let late = bench.propose_bound(4, 0);
+    for call in [sent_before, never_sent, late] {
+        assert_eq!(call.now().unwrap_err(), Error::SessionExpired { session: SESSION });
+    }
+    assert_eq!(bench.calls.counters.read().sessions_over, 1);
+    let of_the_next = bench.propose_bound(5, 1);
+    let open = bench.sent().remove(0);
+    bench.reply(open.id, opened(SESSION + 1, 8));
+    assert_eq!(references(&bench.sent()), [(1, 1), (2, 1)]);
+    drop((unbound, of_the_next));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Waits and watches: resumed where they were, cancelled when nobody cares.
 
+use futures::FutureExt;
+
 use super::*;
 
 #[test]
@@ -53,14 +55,14 @@ fn a_slow_watch_is_cut_and_goes_on_where_it_stopped() {
     let mut bench = Bench::new();
     let (id, _mailbox) = bench.watch(1);
     let request = bench.sent().remove(0);
-    let fits = WATCH_BATCHES_MAX as u64;
+    let fits = PARCELS_MAX as u64;
     for revision in 1..=fits + 5 {
         bench.reply(request.id, ReplyBody::Changes(batch(revision)));
     }
     let cut = bench.sent();
     assert_eq!(cut.len(), 1, "one cancel, and the watch waits: {cut:?}");
     assert_eq!(cut[0].body, RequestBody::Cancel { request: request.id });
-    bench.calls.watch_has_room(id);
+    bench.calls.has_room(id);
     assert_eq!(watched_from(&bench.sent()[0]), Some(fits + 1));
 }
 
@@ -84,4 +86,90 @@ fn progress_of_many_watches_moves_those_that_it_names() {
     bench.calls.link_lost("gone");
     let from: Vec<_> = bench.sent().iter().map(watched_from).collect();
     assert_eq!(from, [Some(21), Some(31), Some(3), Some(21)]);
+}
+
+/// What a feed is told up to a revision: a round with these members.
+fn piece(upto: Revision, same_as: Generation) -> Feed {
+    let closed = Closed {
+        run: "r".parse().unwrap(),
+        round: Blob::from("x"),
+        generation: upto,
+        witness: upto,
+        closed_at_ms: 0,
+        same_as,
+        count: 1,
+        members: None,
+        absent: Vec::new(),
+        evicted: Members::default(),
+        promoted: Members::default(),
+        conclusion: Concluded::Roll,
+        payloads: None,
+    };
+    Feed { upto, decisions: Vec::new(), closed: vec![closed], ended: Vec::new() }
+}
+
+fn told(upto: Revision, same_as: Generation) -> ReplyBody {
+    let outcome = ReadOutcome::Feed(piece(upto, same_as));
+    ReplyBody::Read(ReadAnswer { revision: upto, outcome })
+}
+
+/// From where a feed is asked for, and with which members known.
+fn fed_from(request: &Request) -> (Revision, &[Generation]) {
+    match &request.body {
+        RequestBody::Feed { lease: 5, since, have } => (*since, have),
+        other => panic!("a feed expected, not {other:?}"),
+    }
+}
+
+/// Takes what was delivered, up to where.
+fn taken(mailbox: &Mailbox<Feed>) -> Vec<Revision> {
+    let next = || match mailbox.next(|| {}).now_or_never()?? {
+        Ok(piece) => Some(piece.upto),
+        Err(error) => panic!("{error}"),
+    };
+    std::iter::from_fn(next).collect()
+}
+
+#[test]
+fn a_feed_goes_on_behind_what_it_delivered_and_ends_with_its_lease() {
+    let mut bench = Bench::new();
+    let (_, mailbox) = bench.feed(3, &[1, 2]);
+    let request = bench.sent().remove(0);
+    assert_eq!(fed_from(&request), (3, &[1, 2][..]));
+    bench.reply(request.id, told(7, 7));
+    bench.reply(request.id, told(9, 1));
+    bench.calls.link_lost("gone");
+    let request = bench.sent().remove(0);
+    assert_eq!(fed_from(&request), (9, &[2, 7, 1][..]), "what was told last stands last");
+    bench.reply(request.id, told(9, 1));
+    bench.reply(request.id, told(12, 12));
+    bench.problem(request.id, Problem::not_leader(None));
+    assert_eq!(taken(&mailbox), [7, 9, 12], "each once");
+    let request = bench.sent().remove(0);
+    assert_eq!(fed_from(&request), (12, &[2, 7, 1, 12][..]));
+    let outcome = ReadOutcome::Refused(Refusal::LeaseEnded { lease: 5 });
+    bench.reply(request.id, ReplyBody::Read(ReadAnswer { revision: 20, outcome }));
+    let end = mailbox.next(|| {}).now_or_never().unwrap().unwrap();
+    assert_eq!(end.unwrap_err().code(), Code::LeaseEnded);
+    assert!(bench.sent().is_empty(), "nothing is asked or cancelled any more");
+}
+
+#[test]
+fn a_slow_feed_is_cut_and_goes_on_where_it_stopped() {
+    let mut bench = Bench::new();
+    let (id, _mailbox) = bench.feed(0, &[]);
+    let request = bench.sent().remove(0);
+    let fits = PARCELS_MAX as u64;
+    for revision in 1..=fits + 5 {
+        bench.reply(request.id, told(revision, revision));
+    }
+    let cut = bench.sent();
+    assert_eq!(cut.len(), 1, "one cancel, and the feed waits: {cut:?}");
+    assert_eq!(cut[0].body, RequestBody::Cancel { request: request.id });
+    bench.calls.has_room(id);
+    let request = bench.sent().remove(0);
+    let (since, have) = fed_from(&request);
+    assert_eq!((since, have.len(), have.last()), (fits, 16, Some(&fits)));
+    bench.calls.abandon(id);
+    assert_eq!(bench.sent()[0].body, RequestBody::Cancel { request: request.id });
 }

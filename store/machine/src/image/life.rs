@@ -66,6 +66,7 @@ pub(super) fn write(life: &Life, out: &mut Writer<'_>) -> io::Result<()> {
         live: _,
         rounds,
         naming: _,
+        named: _,
         outcomes,
         payload_bytes: _,
         formed,
@@ -329,6 +330,7 @@ fn read_round(input: &mut Reader<'_>, name: &Blob, life: &mut Life) -> Result<Ro
         return invalid("nobody has arrived at a round that gathers");
     }
     round.live = life.live_in(&round);
+    life.named += round.named_count() as u64;
     for process in round.named() {
         life.naming.entry(process).or_default().insert(name.clone());
     }
@@ -382,7 +384,7 @@ pub(super) fn write_leases(leases: &Leases, out: &mut Writer<'_>) -> io::Result<
     out.u64(*next_id)?;
     out.length(by_id.len())?;
     for (id, lease) in by_id {
-        let Lease { run, nonce, host, usage, told, processes, is_last } = lease;
+        let Lease { run, nonce, host, session, usage, told, processes, is_last } = lease;
         let Use { ttl_ms, last_used } = usage;
         out.u64(*id)?;
         out.bytes(run.job.as_str().as_bytes())?;
@@ -390,6 +392,8 @@ pub(super) fn write_leases(leases: &Leases, out: &mut Writer<'_>) -> io::Result<
         out.u64(nonce.0)?;
         out.u64(nonce.1)?;
         out.bytes(host.as_bytes())?;
+        // No session has the id 0.
+        out.u64(session.unwrap_or(0))?;
         out.u64(*ttl_ms)?;
         out.u64(*last_used)?;
         out.u64(*told)?;
@@ -419,6 +423,7 @@ pub(super) fn read_leases(
             run,
             nonce,
             host: text(input)?.into(),
+            session: Some(input.u64()?).filter(|id| *id != 0),
             usage: Use { ttl_ms: input.u64()?, last_used: input.u64()? },
             told: input.u64()?,
             is_last: input.bool()?,

@@ -29,6 +29,7 @@ fn compare(machine: &Machine, copy: &Machine) -> Result<(), TestCaseError> {
 fn compare_life(life: &Life, copy: &Life) -> Result<(), TestCaseError> {
     prop_assert_eq!(life.live, copy.live);
     prop_assert_eq!(&life.naming, &copy.naming);
+    prop_assert_eq!(life.named, copy.named);
     prop_assert_eq!(life.payload_bytes, copy.payload_bytes);
     let counts = |round: &Round| (round.counted, round.live);
     prop_assert!(life.rounds.values().map(counts).eq(copy.rounds.values().map(counts)));

@@ -177,6 +177,7 @@ impl Act<'_> {
     pub fn take_round(&mut self, name: &Blob) -> Option<super::Round> {
         self.set_timer(name, None);
         let round = self.life.rounds.remove(name)?;
+        self.life.named -= round.named_count() as u64;
         for process in round.named() {
             if let Some(names) = self.life.naming.get_mut(&process) {
                 names.remove(name);

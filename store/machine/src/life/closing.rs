@@ -265,7 +265,7 @@ impl Act<'_> {
         let Some(round) = self.life.rounds.get(name) else {
             return;
         };
-        let (missing_count, missing) = self.life.missing_in(round);
+        let (missing_count, missing) = self.life.missing_in(round, usize::MAX);
         let failure = Arc::new(RoundFailure {
             generation: round.generation,
             arrived: round.arrivals.len() as u32,
@@ -318,33 +318,28 @@ impl Life {
         round.named().filter(alive).count() as u32
     }
 
-    /// Who a round waits for: how many, and the first of them.
-    pub fn missing_in(&self, round: &Round) -> (u32, Vec<Missing>) {
-        let mut count = 0;
-        let mut listed = Vec::new();
-        let mut note = |process: ProcessId| {
-            count += 1;
-            if listed.len() < MISSING_LISTED_MAX {
-                listed.push(self.missing(process));
-            }
+    /// Who a round waits for: how many, and the first of them, as many as are
+    /// found in so many steps.
+    pub fn missing_in(&self, round: &Round, steps: usize) -> (u32, Vec<Missing>) {
+        let among_active = round.is_among_active();
+        let require_all = round.terms.require_all && !among_active;
+        let (needed, all): (_, Box<dyn Iterator<Item = ProcessId>>) = match among_active {
+            true => (self.live.active, Box::new(self.processes.keys().copied())),
+            false if require_all => (round.named_count() as u32, round.named()),
+            false => (round.live, round.named()),
         };
-        if round.is_among_active() {
-            let absent = self.processes.iter().filter(|(process, record)| {
-                record.is_alive()
-                    && record.role == Role::Active
-                    && !round.arrivals.contains_key(process)
+        let count = needed.saturating_sub(round.counted);
+        let waits_for = |process: &ProcessId| {
+            let record = self.processes.get(process).filter(|record| record.is_alive());
+            let waited_for = record.is_some_and(|record| match among_active {
+                true => record.role == Role::Active,
+                false => round.admits(*process, record.incarnation),
             });
-            absent.for_each(|(process, _)| note(*process));
-        } else {
-            let waits_for = |process: &ProcessId| {
-                let record = self.processes.get(process).filter(|record| record.is_alive());
-                round.terms.require_all
-                    || record.is_some_and(|record| round.admits(*process, record.incarnation))
-            };
-            let absent = round.named().filter(|process| !round.arrivals.contains_key(process));
-            absent.filter(waits_for).for_each(note);
-        }
-        (count, listed)
+            (waited_for || require_all) && !round.arrivals.contains_key(process)
+        };
+        let missing = all.take(steps).filter(waits_for);
+        let listed = missing.take(MISSING_LISTED_MAX.min(count as usize));
+        (count, listed.map(|process| self.missing(process)).collect())
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use holdfast_api::{
     Cause, Command, Entry, Incarnation, LeaseCommand, LeaseId, LeaseOutcome, LogTime, Name, Nonce,
-    Outcome, ProcessId, Refusal, Revision, Scope,
+    Outcome, ProcessId, Refusal, Revision, Scope, SessionId,
 };
 use imbl::{OrdMap, OrdSet};
 
@@ -13,6 +13,11 @@ use crate::applied::{Applied, Effect, RunKey};
 use crate::deadlines::{Deadlines, Use};
 use crate::machine::Machine;
 use crate::size;
+
+/// No lease that was not renewed since ends sooner than this after a leader's
+/// start: three times what a host needs at worst to find the new one, where the
+/// old one was frozen.
+const FAILOVER_MS: u64 = 5_000;
 
 /// All leases of the cluster.
 #[derive(Clone)]
@@ -33,6 +38,8 @@ pub(crate) struct Lease {
     pub run: RunKey,
     pub nonce: Nonce,
     pub host: Arc<str>,
+    /// The session of its holder: who dies with the lease writes no more keys.
+    pub session: Option<SessionId>,
     pub usage: Use,
     /// The newest revision that has something for its holder.
     pub told: Revision,
@@ -51,6 +58,14 @@ pub(crate) struct Attached {
     pub former: Option<(Incarnation, Revision, Cause)>,
 }
 
+/// Who asks for a lease.
+struct Holder<'c> {
+    session: Option<SessionId>,
+    nonce: Nonce,
+    host: &'c str,
+    ttl_ms: u64,
+}
+
 impl Default for Leases {
     fn default() -> Self {
         Leases::new(1)
@@ -64,7 +79,7 @@ impl Leases {
             by_nonce: OrdMap::new(),
             by_run: OrdSet::new(),
             next_id,
-            deadlines: Deadlines::default(),
+            deadlines: Deadlines::sparing(FAILOVER_MS),
         }
     }
 
@@ -92,6 +107,16 @@ impl Leases {
         }
         if let Some(lease) = self.by_id.get_mut(&id) {
             self.deadlines.touch(id, &mut lease.usage, time, leader_since);
+        }
+    }
+
+    /// Its holder was heard of in this session: that of the grant may be over.
+    fn held_in(&mut self, id: LeaseId, session: Option<SessionId>) {
+        let is_news = |lease: &Lease| session.is_some() && lease.session != session;
+        if self.by_id.get(&id).is_some_and(is_news)
+            && let Some(lease) = self.by_id.get_mut(&id)
+        {
+            lease.session = session;
         }
     }
 
@@ -143,7 +168,7 @@ impl Leases {
     /// last lease is its only one.
     pub fn ends_at(&self, run: &RunKey, leader_since: LogTime) -> Option<LogTime> {
         let first = self.of_run(run).next().and_then(|id| self.by_id.get(&id))?;
-        first.is_last.then(|| first.usage.deadline(leader_since))
+        first.is_last.then(|| self.deadlines.of(first.usage, leader_since))
     }
 
     /// Refuses a run whose last agent has left.
@@ -174,20 +199,24 @@ impl Machine {
 
     pub(crate) fn apply_lease(
         &mut self,
+        session: Option<SessionId>,
         command: &LeaseCommand,
         applied: &mut Applied,
     ) -> Result<Outcome, Refusal> {
         self.at_life_level()?;
         let outcome = match command {
             LeaseCommand::Grant { scope, nonce, host, ttl_ms } => {
-                self.grant(scope, *nonce, host, *ttl_ms, applied)?
+                let holder = Holder { session, nonce: *nonce, host, ttl_ms: *ttl_ms };
+                self.grant(scope, &holder, applied)?
             }
             LeaseCommand::Join { job, nonce, host, ttl_ms } => {
-                self.join_job(job, *nonce, host, *ttl_ms, applied)?
+                let holder = Holder { session, nonce: *nonce, host, ttl_ms: *ttl_ms };
+                self.join_job(job, &holder, applied)?
             }
             // The renewal itself was noted when the entry came.
             LeaseCommand::KeepAlive { lease } => {
                 self.leases.run(*lease)?;
+                self.leases.held_in(*lease, session);
                 LeaseOutcome::Kept
             }
             LeaseCommand::Revoke { lease } => {
@@ -197,11 +226,11 @@ impl Machine {
             LeaseCommand::Expire { lease, deadline } => {
                 let since = self.sessions.leader_since;
                 let found = self.leases.by_id.get(lease);
-                let seen = found.map(|lease| lease.usage.deadline(since));
+                let seen = found.map(|lease| self.leases.deadlines.of(lease.usage, since));
                 if seen.is_some_and(|seen| seen != *deadline || seen > self.time) {
                     LeaseOutcome::StillInUse
                 } else {
-                    self.end_lease(*lease, &Cause::LeaseExpired, applied)?
+                    self.expire(*lease, applied)?
                 }
             }
         };
@@ -211,14 +240,10 @@ impl Machine {
     fn grant(
         &mut self,
         scope: &Scope,
-        nonce: Nonce,
-        host: &str,
-        ttl_ms: u64,
+        holder: &Holder<'_>,
         applied: &mut Applied,
     ) -> Result<LeaseOutcome, Refusal> {
-        let host_bytes_max = self.cluster.limits().life.host_bytes_max;
-        size::within("host_bytes_max", host.len() as u64, host_bytes_max)?;
-        if let Some(granted) = self.granted(nonce)? {
+        if let Some(granted) = self.granted(holder)? {
             return Ok(granted);
         }
         let target = self.jobs.writable(scope)?;
@@ -228,32 +253,31 @@ impl Machine {
             self.jobs.room_for_run(&target.key.job, &self.cluster)?;
             self.jobs.insert_open(&target.key, self.revision + 1, self.time);
         }
-        Ok(self.grant_in(target.key, nonce, host, ttl_ms, applied))
+        Ok(self.grant_in(target.key, holder, applied))
     }
 
     fn join_job(
         &mut self,
         job: &Name,
-        nonce: Nonce,
-        host: &str,
-        ttl_ms: u64,
+        holder: &Holder<'_>,
         applied: &mut Applied,
     ) -> Result<LeaseOutcome, Refusal> {
-        let host_bytes_max = self.cluster.limits().life.host_bytes_max;
-        size::within("host_bytes_max", host.len() as u64, host_bytes_max)?;
-        if let Some(granted) = self.granted(nonce)? {
+        if let Some(granted) = self.granted(holder)? {
             return Ok(granted);
         }
         self.room_for_lease()?;
         let run = self.going_on(job, applied)?;
-        Ok(self.grant_in(run, nonce, host, ttl_ms, applied))
+        Ok(self.grant_in(run, holder, applied))
     }
 
     /// The lease that was granted for this nonce before; it counts as used.
-    fn granted(&mut self, nonce: Nonce) -> Result<Option<LeaseOutcome>, Refusal> {
-        let Some(&id) = self.leases.by_nonce.get(&nonce) else { return Ok(None) };
+    fn granted(&mut self, holder: &Holder<'_>) -> Result<Option<LeaseOutcome>, Refusal> {
+        let host_bytes_max = self.cluster.limits().life.host_bytes_max;
+        size::within("host_bytes_max", holder.host.len() as u64, host_bytes_max)?;
+        let Some(&id) = self.leases.by_nonce.get(&holder.nonce) else { return Ok(None) };
         self.leases.run(id)?;
         self.leases.touch(id, self.time, self.sessions.leader_since);
+        self.leases.held_in(id, holder.session);
         let lease = &self.leases.by_id[&id];
         let (run, ttl_ms) = (lease.run.run.clone(), lease.usage.ttl_ms);
         Ok(Some(LeaseOutcome::Granted { lease: id, run, ttl_ms }))
@@ -270,11 +294,10 @@ impl Machine {
     fn grant_in(
         &mut self,
         run: RunKey,
-        nonce: Nonce,
-        host: &str,
-        ttl_ms: u64,
+        holder: &Holder<'_>,
         applied: &mut Applied,
     ) -> LeaseOutcome {
+        let Holder { session, nonce, host, ttl_ms } = *holder;
         let limits = &self.cluster.limits().life;
         let ttl_ms = ttl_ms.min(limits.lease_ttl_ms_max).max(limits.lease_ttl_ms_min);
         let id = self.leases.next_id;
@@ -284,6 +307,7 @@ impl Machine {
             run,
             nonce,
             host: host.into(),
+            session,
             usage: Use { ttl_ms, last_used: self.time },
             told: self.revision + 1,
             processes: OrdMap::new(),
@@ -301,6 +325,7 @@ impl Machine {
         let since = self.sessions.leader_since;
         let last = self.leases.by_id.get(&id).filter(|_| !others).map(|lease| Lease {
             usage: Use { ttl_ms: self.cluster.limits().life.run_ending_ms, last_used: self.time },
+            session: None,
             processes: OrdMap::new(),
             is_last: true,
             ..lease.clone()
@@ -308,6 +333,20 @@ impl Machine {
         let ended = self.end_lease(id, &Cause::LeaseRevoked, applied)?;
         if let Some(last) = last {
             self.leases.insert(id, last, since);
+        }
+        Ok(ended)
+    }
+
+    /// Nobody has heard of the holder for the TTL. If that ends processes, the
+    /// others go on without them, and nothing may come from there any more: the
+    /// holder's session ends in the same entry.
+    fn expire(&mut self, id: LeaseId, applied: &mut Applied) -> Result<LeaseOutcome, Refusal> {
+        let found = self.leases.by_id.get(&id);
+        let bereft = found.filter(|lease| lease.processes.values().any(|one| one.end.is_none()));
+        let session = bereft.and_then(|lease| lease.session);
+        let ended = self.end_lease(id, &Cause::LeaseExpired, applied)?;
+        if let Some(session) = session {
+            applied.discard(self.sessions.remove(session));
         }
         Ok(ended)
     }

@@ -111,15 +111,13 @@ impl Act<'_> {
         if let Some(known) = self.registered(wanted)? {
             return Ok(known);
         }
-        let next = || self.life.processes.get_max().map_or(Some(0), |(id, _)| id.checked_add(1));
         let limit = limits.life.processes_per_run_max;
-        let full = || Refusal::RunFull {
-            job: self.run.job.clone(),
-            run: self.run.run.clone(),
-            what: "processes_per_run_max".to_owned(),
-            limit,
+        let full = self.life.processes.len() as u64 >= limit;
+        let process = match wanted.process {
+            None if full => return Err(self.full("processes_per_run_max", limit)),
+            None => self.life.next_process(),
+            Some(process) => process,
         };
-        let process = wanted.process.or_else(next).ok_or_else(full)?;
         match self.life.processes.get(&process) {
             Some(current) => {
                 let alive = current.is_alive();
@@ -138,7 +136,7 @@ impl Act<'_> {
             None if wanted.replaces != 0 => {
                 return Err(Refusal::Superseded { process, current: 0, alive: false });
             }
-            None if self.life.processes.len() as u64 >= limit => return Err(full()),
+            None if full => return Err(self.full("processes_per_run_max", limit)),
             None => {}
         }
         Ok(self.admit(process, wanted))

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use holdfast_api::round::MISSING_LISTED_MAX;
 use holdfast_api::{
     Among, Cause, Closed, Concluded, Decided, Decision, EndInfo, Ended, Event, Feed, Generation,
     Incarnation, IterationInfo, LeaseId, Members, Name, ProcessId, ProcessInfo, ReadOutcome,
@@ -10,7 +11,12 @@ use holdfast_api::{
 };
 
 use super::{CallState, Life, Outcome, Process};
+use crate::applied::RunKey;
 use crate::machine::Machine;
+
+/// Processes that are looked at, at most, to list who open rounds wait for: the
+/// state is held meanwhile.
+const ROUNDS_STEPS_MAX: usize = 1 << 20;
 
 impl Machine {
     /// Whether a lease has anything for its holder behind a revision; also if
@@ -84,17 +90,14 @@ impl Machine {
         after: Option<ProcessId>,
         wanted: u64,
     ) -> Result<ReadOutcome, Refusal> {
-        let key = self.resolve(scope)?;
-        let Some(run) = self.jobs.run(&key) else {
-            return Ok(ReadOutcome::Processes { processes: Vec::new(), next: None });
-        };
+        let (_, life) = self.life_of(scope)?;
         let page = self.page(wanted);
         let from = match after {
             Some(after) => std::ops::Bound::Excluded(after),
             None => std::ops::Bound::Unbounded,
         };
-        let mut found = run.life.processes.range((from, std::ops::Bound::Unbounded));
-        let info = |(process, record): (&ProcessId, &Process)| run.life.info(*process, record);
+        let mut found = life.processes.range((from, std::ops::Bound::Unbounded));
+        let info = |(process, record): (&ProcessId, &Process)| life.info(*process, record);
         let processes: Vec<ProcessInfo> = found.by_ref().take(page).map(info).collect();
         let more = found.next().is_some();
         let next = processes.last().filter(|_| more).map(|last| last.process);
@@ -102,28 +105,25 @@ impl Machine {
     }
 
     pub(crate) fn rounds(&self, scope: &Scope) -> Result<ReadOutcome, Refusal> {
-        let key = self.resolve(scope)?;
-        let rounds = self.jobs.run(&key).map(|run| {
-            let life = &run.life;
-            let infos = life.rounds.iter().map(|(name, round)| {
-                let (missing_count, missing) = life.missing_in(round);
-                let arrived = round.arrivals.iter();
-                let terms = round.terms.as_ref();
-                RoundInfo {
-                    round: name.clone(),
-                    generation: round.generation,
-                    opened_at_ms: round.opened_at,
-                    terms: terms.clone(),
-                    arrived: arrived.map(|(process, a)| (*process, a.incarnation)).collect(),
-                    missing_count,
-                    missing,
-                    looks_again_at_ms: round.timer,
-                    deadline_at_ms: round.deadline_at(),
-                }
-            });
-            infos.collect()
+        let (_, life) = self.life_of(scope)?;
+        let steps = MISSING_LISTED_MAX.max(ROUNDS_STEPS_MAX / life.rounds.len().max(1));
+        let rounds = life.rounds.iter().map(|(name, round)| {
+            let (missing_count, missing) = life.missing_in(round, steps);
+            let arrived = round.arrivals.iter();
+            let terms = round.terms.as_ref();
+            RoundInfo {
+                round: name.clone(),
+                generation: round.generation,
+                opened_at_ms: round.opened_at,
+                terms: terms.clone(),
+                arrived: arrived.map(|(process, a)| (*process, a.incarnation)).collect(),
+                missing_count,
+                missing,
+                looks_again_at_ms: round.timer,
+                deadline_at_ms: round.deadline_at(),
+            }
         });
-        Ok(ReadOutcome::Rounds(rounds.unwrap_or_default()))
+        Ok(ReadOutcome::Rounds(rounds.collect()))
     }
 
     pub(crate) fn closed(
@@ -132,9 +132,8 @@ impl Machine {
         generation: Generation,
         payloads: bool,
     ) -> Result<ReadOutcome, Refusal> {
-        let key = self.resolve(scope)?;
-        let run = self.jobs.run(&key);
-        let outcome = run.and_then(|run| run.life.outcomes.get(&generation));
+        let (_, life) = self.life_of(scope)?;
+        let outcome = life.outcomes.get(&generation);
         let outcome = outcome.ok_or(Refusal::GenerationUnknown { generation })?;
         Ok(ReadOutcome::Closed(Box::new(outcome.tell(true, payloads))))
     }
@@ -145,9 +144,9 @@ impl Machine {
         process: Option<ProcessId>,
         incarnation: Incarnation,
     ) -> Result<ReadOutcome, Refusal> {
-        let key = self.resolve(scope)?;
+        let (key, life) = self.life_of(scope)?;
         let iteration = self.jobs.by_name.get(&key.job).map_or(0, |job| job.life.iteration);
-        let advanced = self.jobs.run(&key).and_then(|run| run.life.advanced.as_ref());
+        let advanced = life.advanced.as_ref();
         // A later run may have advanced the job since.
         let advanced = advanced.filter(|advanced| advanced.iteration == iteration);
         let Some(advanced) = advanced else {
@@ -203,12 +202,10 @@ impl Machine {
         hosts: &[String],
         lost: &[ProcessId],
     ) -> Result<ReadOutcome, Refusal> {
-        let key = self.resolve(scope)?;
-        let unknown = Refusal::GenerationUnknown { generation: 0 };
-        let life = self.jobs.run(&key).map(|run| &run.life).ok_or(unknown.clone())?;
+        let (key, life) = self.life_of(scope)?;
         let terms: Arc<Terms> = match &life.advanced {
             Some(advanced) => advanced.terms.clone(),
-            None => return Err(unknown),
+            None => return Err(Refusal::NoIteration { job: key.job, run: key.run }),
         };
         let mut left = life.clone();
         for (process, record) in &life.processes {
@@ -249,6 +246,16 @@ impl Machine {
             payloads: None,
         };
         Ok(ReadOutcome::Closed(Box::new(planned)))
+    }
+
+    /// Who lives in the run that is meant. Unlike a key, which may come yet,
+    /// nobody lives in a job that is not there.
+    fn life_of(&self, scope: &Scope) -> Result<(RunKey, &Life), Refusal> {
+        let key = self.resolve(scope)?;
+        match self.jobs.run(&key) {
+            Some(run) => Ok((key, &run.life)),
+            None => Err(Refusal::JobNotFound { job: key.job }),
+        }
     }
 
     fn page(&self, wanted: u64) -> usize {

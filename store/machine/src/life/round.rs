@@ -152,6 +152,10 @@ impl Act<'_> {
                 self.check_room_for_round(asked)?;
                 let round = self.gathering(asked.share(), asked.base.clone());
                 among(&round)?;
+                let named_max = self.limits.life.named_per_run_max;
+                if self.life.named + round.named_count() as u64 > named_max {
+                    return Err(self.full("named_per_run_max", named_max));
+                }
                 self.open(name, round);
             }
         }
@@ -196,6 +200,7 @@ impl Act<'_> {
     pub fn open(&mut self, name: &Blob, mut round: Round) {
         round.generation = self.job.next_generation();
         round.live = self.life.live_in(&round);
+        self.life.named += round.named_count() as u64;
         for process in round.named() {
             self.life.naming.entry(process).or_default().insert(name.clone());
         }
@@ -272,7 +277,7 @@ impl Act<'_> {
         Ok(())
     }
 
-    fn full(&self, what: &str, limit: u64) -> Refusal {
+    pub(super) fn full(&self, what: &str, limit: u64) -> Refusal {
         let (job, run) = (self.run.job.clone(), self.run.run.clone());
         Refusal::RunFull { job, run, what: what.to_owned(), limit }
     }

@@ -223,6 +223,7 @@ fn life_limits(few: u64, bytes: u64, many: u64) -> LifeLimits {
         processes_per_run_max: many,
         label_bytes_max: bytes,
         rounds_per_run_max: few,
+        named_per_run_max: many,
         round_name_bytes_max: few,
         calls_per_process_max: many,
         calls_per_command_max: many,

@@ -1,6 +1,7 @@
 //! What a handler takes from a request; what cannot be read is a problem.
 
 use axum::Json;
+use axum::body::Bytes;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::request::Parts;
@@ -23,7 +24,16 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     type Rejection = Failure;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
-        match Json::from_request(request, state).await {
+        let (parts, body) = request.into_parts();
+        let whole = Request::from_parts(parts.clone(), body);
+        let bytes = Bytes::from_request(whole, state).await;
+        let bytes = bytes.map_err(|rejection| unreadable(&rejection.into()))?;
+        // A list would stand for the fields in their order, which nobody means.
+        if bytes.trim_ascii_start().starts_with(b"[") {
+            let why = "the body is a list, and must be an object: {\"name\": value, ...}";
+            return Err(Failure::invalid(StatusCode::BAD_REQUEST, why));
+        }
+        match Json::from_request(Request::from_parts(parts, bytes.into()), state).await {
             Ok(Json(body)) => Ok(Body(body)),
             Err(rejection) => Err(unreadable(&rejection)),
         }

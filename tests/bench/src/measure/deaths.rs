@@ -3,25 +3,36 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use holdfast_api::{Name, Scope};
 use tokio::task::JoinSet;
 
+use crate::agent::Agent;
 use crate::arguments::Bench;
 use crate::cluster::Cluster;
 use crate::host::{Host, PROCESSES};
+use crate::rank::Rank;
 use crate::report::{Section, spread};
 use crate::samples::ms;
 
+/// Simulated agents.
 const HOSTS: u32 = 128;
+/// Real ones.
+const AGENTS: u32 = 4;
 /// Of the hosts that are lost.
 const TTLS: [Duration; 2] = [Duration::from_millis(1_500), Duration::from_secs(5)];
 const SETTLE: Duration = Duration::from_millis(300);
 
+/// A host with as many processes as any arrives but for its last one, all
+/// others arrive, then something `dies` there. Answers that host, and how long
+/// it took.
 async fn until_told(
     hosts: &mut Vec<Host>,
     dies: impl AsyncFnOnce(&mut Host) -> anyhow::Result<()>,
-) -> anyhow::Result<f64> {
-    let mut dying = hosts.swap_remove(0);
+) -> anyhow::Result<(Host, f64)> {
+    let most = hosts.iter().enumerate().max_by_key(|(_, host)| host.processes());
+    let (place, _) = most.context("there are hosts")?;
+    let mut dying = hosts.swap_remove(place);
     dying.arrive("step", 1).await?;
     let mut waiting = JoinSet::new();
     for mut host in hosts.drain(..) {
@@ -40,7 +51,40 @@ async fn until_told(
         ended = ended.max(at);
         hosts.push(host);
     }
-    Ok(ms(ended - begun))
+    Ok((dying, ms(ended - begun)))
+}
+
+/// Ranks under agents are killed, one after the other.
+async fn real_ranks(bench: &Bench, cluster: &Cluster) -> anyhow::Result<Vec<f64>> {
+    let (mut agents, mut ranks) = (Vec::new(), Vec::new());
+    for n in 0..AGENTS {
+        let control = cluster.folder().join(format!("agent-{n}.sock"));
+        let control = control.to_str().context("the folder's name is text")?;
+        let flags = ["--job", "real", "--run", "r1", "--lease-ttl", "60s", "--control", control];
+        agents.push(Agent::start_with(bench, cluster, &format!("agent-{n}"), &flags).await?);
+        for process in n * PROCESSES..(n + 1) * PROCESSES {
+            ranks.push((control.to_owned(), Rank::join(bench, control.as_ref(), process).await?));
+        }
+    }
+    let mut took = Vec::new();
+    for n in 0..bench.effort.rounds * 4 {
+        let round = format!("step-{n}");
+        let (control, dying) = ranks.remove(0);
+        for (_, rank) in &mut ranks {
+            rank.roll(&round).await?;
+        }
+        tokio::time::sleep(SETTLE).await;
+        let process = dying.process;
+        let begun = Instant::now();
+        dying.kill().await?;
+        for (_, rank) in &mut ranks {
+            rank.rolled(&round).await?;
+        }
+        took.push(ms(begun.elapsed()));
+        let again = Rank::join(bench, control.as_ref(), process).await?;
+        ranks.push((control, again));
+    }
+    Ok(took)
 }
 
 async fn job(cluster: &Cluster, name: &str, ttl: Duration) -> anyhow::Result<Vec<Host>> {
@@ -53,12 +97,26 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
     let cluster = Cluster::start(bench, &[]).await?;
     let mut section =
         Section::new(title, &["what dies", "found by", "until the last survivor was told, ms"]);
+    let real = real_ranks(bench, &cluster).await?;
+    section.row([
+        format!("one of {} ranks", AGENTS * PROCESSES),
+        "its real agent, from the pidfd".to_owned(),
+        spread(&real),
+    ]);
     let mut hosts = job(&cluster, "ranks", Duration::from_secs(600)).await?;
     let mut took = Vec::new();
     for _ in 0..bench.effort.rounds * 4 {
-        took.push(until_told(&mut hosts, async |host| host.last_is_killed().await).await?);
+        let (mut host, time) =
+            until_told(&mut hosts, async |host| host.last_is_killed().await).await?;
+        host.told().await?;
+        hosts.push(host);
+        took.push(time);
     }
-    section.row(["a rank".to_owned(), "its agent, which says so".to_owned(), spread(&took)]);
+    section.row([
+        format!("one of {} ranks", HOSTS * PROCESSES),
+        "its simulated agent, which says so".to_owned(),
+        spread(&took),
+    ]);
     drop(hosts);
     for ttl in TTLS {
         let mut took = Vec::new();
@@ -66,25 +124,24 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
         let mut hosts = job(&cluster, &format!("hosts-{}", ttl.as_millis()), ttl).await?;
         for _ in 0..bench.effort.rounds {
             granted = hosts[0].ttl();
-            took.push(
-                until_told(&mut hosts, async |host| {
-                    host.is_lost();
-                    Ok(())
-                })
-                .await?,
-            );
+            let lost = until_told(&mut hosts, async |host| {
+                host.is_lost();
+                Ok(())
+            });
+            took.push(lost.await?.1);
         }
         section.row([
-            "a host with 8 ranks".to_owned(),
+            format!("a host with {PROCESSES} of {} ranks", HOSTS * PROCESSES),
             format!("its lease, TTL {:.1} s", granted.as_secs_f64()),
             spread(&took),
         ]);
     }
-    section.remark(
-        "1024 processes behind 128 agents wait in a round that closes without the dead. A host is lost at any moment since \
-         its last renewal, so that up to a quarter of the TTL is over by then. Defaults elsewhere, from the death of a \
-         process on: JAX 100 s, NVRx 30 s, torchft 5 s.",
-    );
+    section.remark(format!(
+        "The others wait in a round that closes without the dead: behind {AGENTS} real agents as programs of their own, from \
+         the SIGKILL on, and behind {HOSTS} simulated agents. A host is lost at any moment since its last renewal, so that \
+         up to a quarter of the TTL is over by then. Defaults elsewhere, from the death of a process on: JAX 100 s, NVRx \
+         30 s, torchft 5 s.",
+    ));
     cluster.remark_elections(&mut section).await?;
     Ok(section)
 }

@@ -47,6 +47,15 @@ pub enum Error {
          or give each job of the host an agent of its own"
     )]
     TooManyPorts,
+    /// A port that other hosts reach was to be added to one that they do not.
+    #[error(
+        "{address} can be reached from other hosts, and this agent listens on loopback alone; \
+         name 127.0.0.1:{}, or start its first command with --tcpstore {address}", address.port()
+    )]
+    NotLoopback {
+        /// The address.
+        address: SocketAddr,
+    },
     /// The agent is about to end.
     #[error("the agent stops and opens no port any more; start the command again")]
     Stopping,
@@ -95,6 +104,7 @@ impl Error {
         match self {
             Error::Listen { .. } | Error::NoFreePort { .. } => Code::Conflict,
             Error::TooManyPorts => Code::LimitExceeded,
+            Error::NotLoopback { .. } => Code::InvalidRequest,
             Error::Stopping => Code::Unavailable,
             Error::Open { reason, .. } => reason.code(),
             Error::Hold { reason, .. } => reason.code(),
@@ -111,7 +121,7 @@ impl Error {
             Error::Listen { .. } | Error::NoFreePort { .. } | Error::Stopping | Error::Over(_) => {
                 true
             }
-            Error::TooManyPorts | Error::NotOpen { .. } => false,
+            Error::TooManyPorts | Error::NotLoopback { .. } | Error::NotOpen { .. } => false,
             Error::Open { reason, .. } => reason.is_retryable(),
             Error::Hold { reason, .. } => reason.is_retryable(),
             Error::OutOfTurn => false,
@@ -124,6 +134,7 @@ impl Error {
             Error::Listen { .. }
             | Error::NoFreePort { .. }
             | Error::TooManyPorts
+            | Error::NotLoopback { .. }
             | Error::NotOpen { .. }
             | Error::Over(_)
             | Error::Stopping => Effectiveness::None,

@@ -1,5 +1,6 @@
 //! The ports that an agent serves: taken, opened and closed.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use holdfast_api::Name;
@@ -8,7 +9,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
-use super::{Error, NewPort, PORTS_MAX};
+use super::{Error, PORTS_MAX};
 use crate::door::tcpstore::presence::Presence;
 use crate::door::tcpstore::serve::Door;
 use crate::namespace::Namespace;
@@ -72,28 +73,40 @@ impl Ports {
         self.open.push(Open { address, namespace, by_name, close });
     }
 
-    /// Opens a port, or answers the one that serves the same; `first` are those
-    /// from the start.
-    pub(super) fn add(&mut self, port: NewPort, first: &[SocketAddr]) -> Result<SocketAddr, Error> {
-        match port {
-            NewPort::At(address) => self.add_at(address, first),
-            NewPort::Named(name) => self.add_named(name),
+    /// Opens those of these ports that are not open yet: all, or none of them.
+    /// `first` are those from the start.
+    pub(super) fn add_at(
+        &mut self,
+        addresses: &[SocketAddr],
+        first: &[SocketAddr],
+    ) -> Result<(), Error> {
+        let is_open = |address: &SocketAddr| self.open.iter().any(|open| open.address == *address);
+        let new: BTreeSet<SocketAddr> =
+            addresses.iter().filter(|address| !is_open(address)).copied().collect();
+        self.room_for(new.len())?;
+        // Whoever asks is not to be reached from where the agent was not.
+        if first.iter().all(|address| address.ip().is_loopback())
+            && let Some(address) = new.iter().find(|address| !address.ip().is_loopback())
+        {
+            return Err(Error::NotLoopback { address: *address });
         }
+        let listening = new.into_iter().map(|address| {
+            let namespace = namespace_of(address, first);
+            let bound = take(address)?;
+            if let Some(name) = namespace.name() {
+                self.presence.keep(name)?;
+            }
+            Ok((bound.address(), listen(bound)?, namespace))
+        });
+        let listening = listening.collect::<Result<Vec<_>, Error>>()?;
+        for (address, listener, namespace) in listening {
+            self.begin(listener, address, namespace, false);
+        }
+        Ok(())
     }
 
-    fn add_at(&mut self, address: SocketAddr, first: &[SocketAddr]) -> Result<SocketAddr, Error> {
-        if self.open.iter().any(|open| open.address == address) {
-            return Ok(address);
-        }
-        let namespace = namespace_of(address, first);
-        let bound = self.room_for(|| take(address))?;
-        if let Some(name) = namespace.name() {
-            self.presence.keep(name)?;
-        }
-        self.listen(bound, namespace, false)
-    }
-
-    fn add_named(&mut self, name: Name) -> Result<SocketAddr, Error> {
+    /// Opens a port under this name, or answers the one that is open.
+    pub(super) fn add_named(&mut self, name: Name) -> Result<SocketAddr, Error> {
         let namespace = Namespace::named(name.clone());
         let same = |open: &&Open| open.namespace == namespace;
         // A number may be the name of a port that stays.
@@ -104,26 +117,27 @@ impl Ports {
             self.presence.open(&name)?;
             return Ok(open.address);
         }
-        let bound =
-            self.room_for(|| Bound::take_free().map_err(|reason| Error::NoFreePort { reason }))?;
+        self.room_for(1)?;
+        let bound = Bound::take_free().map_err(|reason| Error::NoFreePort { reason })?;
         self.presence.open(&name)?;
-        self.listen(bound, namespace, true)
+        let address = bound.address();
+        self.begin(listen(bound)?, address, namespace, true);
+        Ok(address)
     }
 
-    fn room_for(&self, take: impl Fn() -> Result<Bound, Error>) -> Result<Bound, Error> {
-        if self.open.len() >= PORTS_MAX { Err(Error::TooManyPorts) } else { take() }
+    fn room_for(&self, ports: usize) -> Result<(), Error> {
+        if self.open.len() + ports > PORTS_MAX { Err(Error::TooManyPorts) } else { Ok(()) }
     }
 
-    fn listen(
+    fn begin(
         &mut self,
-        bound: Bound,
+        listener: TcpListener,
+        address: SocketAddr,
         namespace: Namespace,
         by_name: bool,
-    ) -> Result<SocketAddr, Error> {
-        let address = bound.address();
-        self.start(listen(bound)?, address, namespace.clone(), by_name);
+    ) {
         info!("port {address} is open: namespace {namespace}");
-        Ok(address)
+        self.start(listener, address, namespace, by_name);
     }
 
     /// Closes the port that was opened by this name.

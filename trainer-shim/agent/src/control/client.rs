@@ -45,10 +45,14 @@ impl Connection {
     /// Asks, and waits for the answer. An agent that ends is
     /// [`io::ErrorKind::UnexpectedEof`], or a broken connection.
     pub async fn ask(&mut self, request: &Request) -> io::Result<Response> {
-        self.tell(request).await?;
+        let told = self.tell(request).await;
         let mut text = Vec::new();
         let limit = u64::try_from(LINE_BYTES_MAX).unwrap_or(u64::MAX);
-        (&mut self.reader).take(limit).read_until(b'\n', &mut text).await?;
+        // One that did not even read the question may have said why.
+        let heard = (&mut self.reader).take(limit).read_until(b'\n', &mut text).await;
+        if text.is_empty() {
+            told.and(heard)?;
+        }
         if !text.ends_with(b"\n") {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }

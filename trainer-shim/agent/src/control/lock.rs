@@ -2,17 +2,19 @@
 //! ends.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{Flock, FlockArg, OFlag};
 use tokio::time::{Instant, sleep};
 
 /// Pause between two tries.
 const TRY_INTERVAL: Duration = Duration::from_millis(20);
+/// A process id with the end of its line, and more than that.
+const SIGNATURE_BYTES_MAX: u64 = 32;
 
 /// A file that is locked, and taken away with the lock.
 #[derive(Debug)]
@@ -22,7 +24,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock; none if another holds it until the deadline.
+    /// Takes the lock; none if another holds it until the deadline. A file of
+    /// somebody else's is left as it is: [`io::ErrorKind::InvalidData`].
     pub async fn take(path: &Path, within: Duration) -> io::Result<Option<Lock>> {
         let deadline = Instant::now() + within;
         loop {
@@ -39,12 +42,18 @@ impl Lock {
     /// Writes the holder's process id into the file, for people.
     pub fn sign(&self) -> io::Result<()> {
         self.file.set_len(0)?;
-        (&*self.file).write_all(format!("{}\n", std::process::id()).as_bytes())
+        self.file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0)
     }
 
     fn try_take(path: &Path) -> io::Result<Option<Lock>> {
         let mut options = File::options();
-        let file = options.create(true).truncate(false).write(true).mode(0o600).open(path)?;
+        let options = options.create(true).truncate(false).read(true).write(true).mode(0o600);
+        // A link may lead to any file of its user's.
+        let file = options.custom_flags(OFlag::O_NOFOLLOW.bits()).open(path)?;
+        if !is_signed_or_new(&file)? {
+            let text = "this file is there already and is no agent's lock";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
         let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(file) => file,
             Err((_, Errno::EWOULDBLOCK)) => return Ok(None),
@@ -56,6 +65,17 @@ impl Lock {
             .is_ok_and(|found| file.metadata().is_ok_and(|own| own.ino() == found.ino()));
         Ok(same.then(|| Lock { path: path.to_owned(), file }))
     }
+}
+
+/// Whether nobody but a holder of the lock has written into the file.
+fn is_signed_or_new(file: &File) -> io::Result<bool> {
+    if !file.metadata()?.is_file() {
+        return Ok(false);
+    }
+    let mut text = Vec::new();
+    file.take(SIGNATURE_BYTES_MAX).read_to_end(&mut text)?;
+    let number = std::str::from_utf8(&text).ok().and_then(|text| text.strip_suffix('\n'));
+    Ok(text.is_empty() || number.is_some_and(|number| number.parse::<u32>().is_ok()))
 }
 
 impl Drop for Lock {
@@ -89,7 +109,27 @@ mod tests {
     async fn a_file_that_somebody_left_is_no_lock() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
-        File::create(&path).unwrap();
-        assert!(Lock::take(&path, Duration::ZERO).await.unwrap().is_some());
+        for left in ["", "4711\n"] {
+            fs::write(&path, left).unwrap();
+            let lock = Lock::take(&path, Duration::ZERO).await.unwrap().expect("it is free");
+            lock.sign().unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_of_somebody_else_is_left_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        for words in ["my thesis", "17 lines\n", "1234567890123456789012345678901234567890\n"] {
+            fs::write(&path, words).unwrap();
+            let refused = Lock::take(&path, Duration::ZERO).await.unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidData, "{refused}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), words);
+        }
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        Lock::take(&link, Duration::ZERO).await.unwrap_err();
+        assert!(link.is_symlink() && path.exists());
     }
 }

@@ -13,7 +13,9 @@
 //! | [`lock`] | one process at a time |
 //! | [`client`] | one connection to an agent |
 //! | [`server`] | the agent's side |
+//! | [`admission`] | how many connections there may be |
 
+pub mod admission;
 pub mod client;
 pub mod lock;
 pub mod place;

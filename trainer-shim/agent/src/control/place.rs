@@ -1,9 +1,11 @@
 //! Where the socket of a run is, and who may use it.
 
+use std::ffi::OsString;
+use std::fmt;
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -29,6 +31,25 @@ const FOLDER: &str = "/tmp/holdfast";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     socket: PathBuf,
+    chosen_by: ChosenBy,
+}
+
+/// What a place was chosen by, and another one can be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChosenBy {
+    /// The folder for all sockets of this user.
+    Folder,
+    /// A path on the command line.
+    Flag,
+}
+
+impl fmt::Display for ChosenBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ChosenBy::Folder => "name another folder with HOLDFAST_RUNTIME_DIR",
+            ChosenBy::Flag => "name another path with --control",
+        })
+    }
 }
 
 /// Which file a path led to.
@@ -51,22 +72,38 @@ pub enum PlaceError {
         folder: PathBuf,
     },
     /// It cannot be used.
-    #[error("{path}: {reason}; name another folder with HOLDFAST_RUNTIME_DIR")]
+    #[error("{path}: {}; {chosen_by}", in_words(reason))]
     Io {
         /// The file or folder.
         path: PathBuf,
         /// The system's.
         reason: io::Error,
+        /// What to change.
+        chosen_by: ChosenBy,
+    },
+    /// Something else is there already. It is somebody's, and stays.
+    #[error("{path} is there already and is not a socket; {chosen_by}")]
+    NotSocket {
+        /// The path.
+        path: PathBuf,
+        /// What to change.
+        chosen_by: ChosenBy,
     },
     /// No socket can have so long a name.
-    #[error(
-        "{path} is longer than a socket's path may be; \
-         name a shorter folder with HOLDFAST_RUNTIME_DIR"
-    )]
+    #[error("{path} is longer than a socket's path may be; {chosen_by}, which is shorter")]
     TooLong {
         /// The path.
         path: PathBuf,
+        /// What to change.
+        chosen_by: ChosenBy,
     },
+}
+
+fn in_words(reason: &io::Error) -> String {
+    match reason.kind() {
+        io::ErrorKind::NotFound => "its folder does not exist; make it".to_owned(),
+        _ => reason.to_string(),
+    }
 }
 
 impl Place {
@@ -76,13 +113,13 @@ impl Place {
         let mut nodes: Vec<&str> = store.iter().map(String::as_str).collect();
         nodes.sort_unstable();
         let words = nodes.into_iter().chain([job.as_str(), run.as_str()]);
-        Place { socket: folder.join(format!("run-{:032x}.sock", digest(words))) }
+        Place::at(folder.join(format!("run-{:032x}.sock", digest(words))))
     }
 
     /// A place that nobody else can name, for a run that has no name yet.
     pub fn of_nobody(folder: &Path) -> Place {
         let number: u64 = rand::random();
-        Place { socket: folder.join(format!("new-{number:016x}.sock")) }
+        Place::at(folder.join(format!("new-{number:016x}.sock")))
     }
 
     /// The place of an agent that serves by itself, at this first port.
@@ -91,12 +128,17 @@ impl Place {
         nodes.sort_unstable();
         let port = port.to_string();
         let words = nodes.into_iter().chain([job.as_str(), &port]);
-        Place { socket: folder.join(format!("serve-{:032x}.sock", digest(words))) }
+        Place::at(folder.join(format!("serve-{:032x}.sock", digest(words))))
     }
 
-    /// That of a socket.
+    /// That of a socket in the folder for them.
     pub fn at(socket: PathBuf) -> Place {
-        Place { socket }
+        Place { socket, chosen_by: ChosenBy::Folder }
+    }
+
+    /// That of a socket that was named on the command line.
+    pub fn named(socket: PathBuf) -> Place {
+        Place { socket, chosen_by: ChosenBy::Flag }
     }
 
     /// The socket.
@@ -106,12 +148,36 @@ impl Place {
 
     /// Locked by whoever starts an agent.
     pub fn start_lock(&self) -> PathBuf {
-        self.socket.with_extension("start")
+        self.beside(".start")
     }
 
     /// Locked by the agent for as long as it lives.
     pub fn life_lock(&self) -> PathBuf {
-        self.socket.with_extension("alive")
+        self.beside(".alive")
+    }
+
+    /// A file whose name begins with all of the socket's: no other socket's is
+    /// called so.
+    fn beside(&self, ending: &str) -> PathBuf {
+        let mut name = OsString::from(&self.socket);
+        name.push(ending);
+        PathBuf::from(name)
+    }
+
+    /// What it was chosen by.
+    pub fn chosen_by(&self) -> ChosenBy {
+        self.chosen_by
+    }
+
+    /// Takes the lock of the agent that lives here, and signs it; none if
+    /// another one lives here until then.
+    pub async fn live(&self, within: Duration) -> Result<Option<Lock>, PlaceError> {
+        let path = self.life_lock();
+        let lock = match Lock::take(&path, within).await {
+            Ok(Some(lock)) => lock.sign().map(|()| Some(lock)),
+            other => other,
+        };
+        lock.map_err(|reason| PlaceError::Io { path, reason, chosen_by: self.chosen_by })
     }
 
     /// The agent's process id, if it has come so far.
@@ -121,14 +187,17 @@ impl Place {
 
     /// Makes the socket, in the place of one that nobody listens to any more.
     pub fn listen(&self) -> Result<UnixListener, PlaceError> {
-        let path = &self.socket;
+        let Place { socket: path, chosen_by } = self;
+        let chosen_by = *chosen_by;
         if path.as_os_str().len() >= PATH_BYTES_MAX {
-            return Err(PlaceError::TooLong { path: path.clone() });
+            return Err(PlaceError::TooLong { path: path.clone(), chosen_by });
         }
-        let error = |reason| PlaceError::Io { path: path.clone(), reason };
-        match fs::remove_file(path) {
-            Err(reason) if reason.kind() != io::ErrorKind::NotFound => return Err(error(reason)),
-            _ => {}
+        let error = |reason| PlaceError::Io { path: path.clone(), reason, chosen_by };
+        match fs::symlink_metadata(path) {
+            Ok(found) if found.file_type().is_socket() => fs::remove_file(path).map_err(error)?,
+            Ok(_) => return Err(PlaceError::NotSocket { path: path.clone(), chosen_by }),
+            Err(reason) if reason.kind() == io::ErrorKind::NotFound => {}
+            Err(reason) => return Err(error(reason)),
         }
         let listener = UnixListener::bind(path).map_err(error)?;
         fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(error)?;
@@ -169,8 +238,7 @@ pub fn folder() -> Result<PathBuf, PlaceError> {
     let uid = nix::unistd::getuid();
     let named = std::env::var_os(FOLDER_VARIABLE).filter(|folder| !folder.is_empty());
     let folder = named.map_or_else(|| PathBuf::from(format!("{FOLDER}-{uid}")), PathBuf::from);
-    let folder = std::path::absolute(&folder)
-        .map_err(|reason| PlaceError::Io { path: folder.clone(), reason })?;
+    let folder = std::path::absolute(&folder).map_err(|reason| folder_error(&folder, reason))?;
     private(&folder, uid.as_raw())?;
     Ok(folder)
 }
@@ -178,7 +246,7 @@ pub fn folder() -> Result<PathBuf, PlaceError> {
 /// Makes sure that nobody else can enter the folder: in a folder for temporary
 /// files anybody may have made one of this name.
 fn private(folder: &Path, uid: u32) -> Result<(), PlaceError> {
-    let error = |reason| PlaceError::Io { path: folder.to_owned(), reason };
+    let error = |reason| folder_error(folder, reason);
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(reason) if reason.kind() != io::ErrorKind::AlreadyExists => return Err(error(reason)),
         _ => {}
@@ -189,6 +257,10 @@ fn private(folder: &Path, uid: u32) -> Result<(), PlaceError> {
     } else {
         Err(PlaceError::NotPrivate { folder: folder.to_owned() })
     }
+}
+
+fn folder_error(folder: &Path, reason: io::Error) -> PlaceError {
+    PlaceError::Io { path: folder.to_owned(), reason, chosen_by: ChosenBy::Folder }
 }
 
 #[cfg(test)]
@@ -262,6 +334,37 @@ mod tests {
             drop(lock);
         });
         assert!(!place.socket().exists());
+    }
+
+    #[tokio::test]
+    async fn what_is_no_socket_stays_where_it_is() {
+        let root = tempfile::tempdir().unwrap();
+        let [file, link, folder, nowhere] =
+            ["file", "link", "folder", "nowhere/c.sock"].map(|name| root.path().join(name));
+        fs::write(&file, "my thesis").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        fs::create_dir(&folder).unwrap();
+        for path in [&file, &link, &folder] {
+            let refused = Place::named(path.clone()).listen().unwrap_err();
+            assert!(matches!(refused, PlaceError::NotSocket { .. }), "{refused}");
+            assert!(refused.to_string().contains("another path with --control"), "{refused}");
+        }
+        assert!(link.is_symlink() && folder.is_dir());
+        assert_eq!(fs::read_to_string(&file).unwrap(), "my thesis");
+        let refused = Place::named(nowhere).live(Duration::ZERO).await.unwrap_err().to_string();
+        assert!(refused.contains("make it; name another path with --control"), "{refused}");
+    }
+
+    #[test]
+    fn the_files_of_a_place_are_those_of_no_other() {
+        let of = |name: &str| {
+            let place = Place::named(Path::new("/x").join(name));
+            [place.socket().to_owned(), place.life_lock(), place.start_lock()]
+        };
+        let all: std::collections::BTreeSet<PathBuf> =
+            ["c", "c.sock", "d.alive"].into_iter().flat_map(of).collect();
+        assert_eq!(all.len(), 9, "{all:?}");
+        assert!(all.contains(Path::new("/x/c.sock.alive")), "{all:?}");
     }
 
     #[test]

@@ -5,24 +5,28 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use holdfast_api::Name;
 use holdfast_trainer_shim::link::is_trusted;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::OwnedReadHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use super::admission::{Admission, Admitted};
 use super::protocol::{LINE_BYTES_MAX, Request, Response, line};
-use crate::agent::{Handle, NewPort};
+use crate::agent::Handle;
 
-/// Connections at one time; one more is closed at once.
-const CONNECTIONS_MAX: usize = 4096;
 /// How long an agent waits for the first to attach: whoever started it is
 /// about to.
 const FIRST_TIME_MAX: Duration = Duration::from_secs(30);
 /// How long those that were refused get to read why.
 const REFUSED_TIME_MAX: Duration = Duration::from_secs(2);
+/// How long whoever is not attached may take for a line: nobody holds a
+/// connection without a word.
+const LINE_TIME_MAX: Duration = Duration::from_secs(10);
 /// Pause after a failed accept: when file descriptors run out, one must close.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -34,6 +38,7 @@ pub type Agent = watch::Receiver<Option<Result<Handle, String>>>;
 #[derive(Debug)]
 pub struct Server {
     listener: UnixListener,
+    admission: Admission,
     shared: Arc<Shared>,
 }
 
@@ -72,7 +77,8 @@ impl Server {
 
     fn with(listener: UnixListener, agent: Agent, over: CancellationToken, lasts: bool) -> Server {
         let attendance = Mutex::default();
-        Server { listener, shared: Arc::new(Shared { agent, attendance, over, lasts }) }
+        let shared = Arc::new(Shared { agent, attendance, over, lasts });
+        Server { listener, admission: Admission::default(), shared }
     }
 
     /// Serves until nobody is attached any more, or the agent has failed and
@@ -104,15 +110,17 @@ impl Server {
                     }
                 }
                 accepted = self.listener.accept() => match accepted {
-                    Ok((stream, _)) if connections.len() < CONNECTIONS_MAX => {
-                        let shared = Arc::clone(&self.shared);
-                        connections.spawn(async move {
-                            if let Err(error) = converse(stream, &shared).await {
-                                debug!(%error, "a control connection broke");
-                            }
-                        });
+                    Ok((stream, _)) => {
+                        if let Some((pid, admitted)) = self.admit(&stream) {
+                            let shared = Arc::clone(&self.shared);
+                            connections.spawn(async move {
+                                let _admitted = admitted;
+                                if let Err(error) = converse(stream, pid, &shared).await {
+                                    debug!(%error, "a control connection broke");
+                                }
+                            });
+                        }
                     }
-                    Ok(_) => warn!("more than {CONNECTIONS_MAX} control connections: one is refused"),
                     Err(error) => {
                         warn!(%error, "cannot accept a control connection");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -121,6 +129,29 @@ impl Server {
             }
         }
         Leaving { listener: Some(self.listener), _connections: connections }
+    }
+
+    /// Admits a connection, by the process id of its program, or tells it why
+    /// not: at once, for nobody else is to wait until it has read that.
+    fn admit(&self, stream: &UnixStream) -> Option<(Option<i32>, Admitted)> {
+        let peer = stream.peer_cred().inspect_err(|error| debug!(%error, "nobody connected"));
+        let peer = peer.ok()?;
+        if !is_trusted(peer.uid()) {
+            warn!("user {} may not use this agent", peer.uid());
+            return None;
+        }
+        match self.admission.admit(peer.pid()) {
+            Ok(admitted) => Some((peer.pid(), admitted)),
+            Err(reason) => {
+                warn!("a control connection is refused: {reason}");
+                // There is room for a line in a new socket.
+                let told = socket2::SockRef::from(stream).send(&line(&refused(reason)));
+                if let Err(error) = told {
+                    debug!(%error, "it did not hear why");
+                }
+                None
+            }
+        }
     }
 }
 
@@ -186,23 +217,16 @@ impl Drop for Attached {
 }
 
 /// One connection, from its first request to its last.
-async fn converse(stream: UnixStream, shared: &Arc<Shared>) -> io::Result<()> {
-    let peer = stream.peer_cred()?;
-    if !is_trusted(peer.uid()) {
-        warn!("user {} may not use this agent", peer.uid());
-        return Ok(());
-    }
+async fn converse(stream: UnixStream, pid: Option<i32>, shared: &Arc<Shared>) -> io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::new(reader);
     let mut attached = None;
     loop {
-        let mut text = Vec::new();
-        let limit = u64::try_from(LINE_BYTES_MAX).unwrap_or(u64::MAX);
-        (&mut reader).take(limit).read_until(b'\n', &mut text).await?;
-        if !text.ends_with(b"\n") {
-            // Closed, or beyond all measure.
-            return Ok(());
-        }
+        let text = match read_line(&mut reader, attached.is_some()).await? {
+            Heard::Line(text) => text,
+            Heard::Closed => return Ok(()),
+            Heard::NoLine(reason) => return writer.write_all(&line(&refused(reason))).await,
+        };
         let response = match serde_json::from_slice(&text) {
             Ok(Request::Leave {}) => {
                 drop(attached.take());
@@ -224,12 +248,12 @@ async fn converse(stream: UnixStream, shared: &Arc<Shared>) -> io::Result<()> {
             }
             Ok(Request::Process(wanted)) => match shared.agent().await {
                 Ok(handle) => {
-                    handle.processes().serve(reader, writer, peer.pid(), &wanted).await;
+                    handle.processes().serve(reader, writer, pid, &wanted).await;
                     return Ok(());
                 }
                 Err(reason) => refused(reason),
             },
-            Ok(Request::Open { name }) => open(shared, NewPort::Named(name)).await,
+            Ok(Request::Open { name }) => open(shared, name).await,
             Ok(Request::Status {}) => status(shared).await,
             Err(error) => refused(format!(
                 "the agent does not understand this request ({error}); \
@@ -240,28 +264,66 @@ async fn converse(stream: UnixStream, shared: &Arc<Shared>) -> io::Result<()> {
     }
 }
 
+/// What comes from a connection.
+enum Heard {
+    Line(Vec<u8>),
+    Closed,
+    /// None comes, for this reason.
+    NoLine(String),
+}
+
+/// The next line. Who is attached may be silent for as long as its command
+/// runs.
+async fn read_line(reader: &mut BufReader<OwnedReadHalf>, attached: bool) -> io::Result<Heard> {
+    let mut text = Vec::new();
+    let limit = u64::try_from(LINE_BYTES_MAX).unwrap_or(u64::MAX);
+    let mut reader = reader.take(limit);
+    let reading = reader.read_until(b'\n', &mut text);
+    if attached {
+        reading.await?;
+    } else {
+        match tokio::time::timeout(LINE_TIME_MAX, reading).await {
+            Ok(read) => read?,
+            Err(_) => {
+                let reason = format!(
+                    "no line came in {LINE_TIME_MAX:?}; a request is one line of JSON, sent at once"
+                );
+                return Ok(Heard::NoLine(reason));
+            }
+        };
+    }
+    Ok(match text.last() {
+        Some(b'\n') => Heard::Line(text),
+        _ if text.len() < LINE_BYTES_MAX => Heard::Closed,
+        _ => Heard::NoLine(format!(
+            "a line is longer than {LINE_BYTES_MAX} bytes; a request is one line of JSON"
+        )),
+    })
+}
+
 async fn attach(shared: &Shared, tcpstore: &[SocketAddr]) -> Response {
     let handle = match shared.agent().await {
         Ok(handle) => handle,
         Err(reason) => return refused(reason),
     };
-    for address in tcpstore.iter().filter(|address| !handle.addresses().contains(address)) {
-        if let Err(error) = handle.open(NewPort::At(*address)).await {
-            return refused(error.to_string());
-        }
+    // Port 0 is any port: one that is open will do.
+    let ports: Vec<SocketAddr> = tcpstore.iter().copied().filter(|at| at.port() != 0).collect();
+    let address = ports.first().copied().unwrap_or(handle.address());
+    if let Err(error) = handle.open_at(ports).await {
+        return refused(error.to_string());
     }
     Response::Attached {
         job: handle.job().clone(),
         run: handle.run().clone(),
-        address: tcpstore.first().copied().unwrap_or(handle.address()),
+        address,
         addresses: handle.addresses().to_vec(),
         lease: handle.processes().held().await,
     }
 }
 
-async fn open(shared: &Shared, port: NewPort) -> Response {
+async fn open(shared: &Shared, name: Name) -> Response {
     let opened = match shared.agent().await {
-        Ok(handle) => handle.open(port).await.map_err(|error| error.to_string()),
+        Ok(handle) => handle.open(name).await.map_err(|error| error.to_string()),
         Err(reason) => Err(reason),
     };
     opened.map_or_else(refused, |address| Response::Opened { address })

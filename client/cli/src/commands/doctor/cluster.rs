@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use holdfast_api::{NodeId, Status, routes};
+use holdfast_api::{NodeId, NodeStatus, Status, routes};
 use holdfast_client::fetch;
 use tokio::task::JoinSet;
 
@@ -224,13 +224,18 @@ fn together(statuses: &[&Status]) -> Vec<Check> {
     if versions.len() > 1 {
         same = same.warns("finish the upgrade: what is new is not used until all nodes have it");
     }
-    vec![one, leader, voters(newest), same]
+    let own = statuses.iter().filter(|status| status.cluster_id == newest.cluster_id);
+    let reached = own.map(|status| status.answered_by).collect();
+    vec![one, leader, voters(newest, &reached), same]
 }
 
-/// How many losses the cluster survives.
-fn voters(status: &Status) -> Check {
+/// How many losses the cluster survives. A node lives if it has answered here,
+/// or the one that was asked for the status: that one waits for the others more
+/// briefly, and may reach nodes that this host does not.
+fn voters(status: &Status, reached: &BTreeSet<NodeId>) -> Check {
     let voters: Vec<_> = status.nodes.iter().filter(|node| node.voter).collect();
-    let alive = voters.iter().filter(|node| node.version.is_some()).count();
+    let lives = |node: &NodeStatus| node.version.is_some() || reached.contains(&node.id);
+    let alive = voters.iter().filter(|node| lives(node)).count();
     let (all, quorum) = (voters.len(), voters.len() / 2 + 1);
     let check =
         Check::ok("voters", "the cluster", format!("{alive} of {all} answer, {quorum} are needed"));
@@ -297,6 +302,14 @@ mod tests {
         let whole = verdicts(&[&cluster(&[1, 2, 3])]);
         assert!(whole.values().all(|verdict| *verdict == Verdict::Ok), "{whole:?}");
         assert_eq!(verdicts(&[&cluster(&[1, 2])])["voters"], Verdict::Warning);
+        let third = Status { answered_by: 3, ..cluster(&[1, 2]) };
+        assert_eq!(
+            verdicts(&[&cluster(&[1, 2]), &third])["voters"],
+            Verdict::Ok,
+            "it answered here"
+        );
+        let stranger = Status { cluster_id: "other".to_owned(), ..third };
+        assert_eq!(verdicts(&[&stranger, &cluster(&[1, 2])])["voters"], Verdict::Warning);
         let lost = verdicts(&[&cluster(&[1])]);
         assert_eq!((lost["voters"], lost["leader"]), (Verdict::Failed, Verdict::Failed));
         let stranger = Status { cluster_id: "other".to_owned(), ..cluster(&[1, 2, 3]) };

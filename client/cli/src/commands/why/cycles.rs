@@ -8,6 +8,10 @@ use serde::Serialize;
 /// Most cycles that are named.
 pub(super) const CYCLES_MAX: usize = 16;
 
+/// Most pairs of rounds that are looked at: thousands of rounds in which the
+/// same few wait for the same few are no reason to think for minutes.
+const PAIRS_MAX: usize = 1 << 18;
+
 /// Who has arrived at a round and who is missing there.
 #[derive(Debug, Default)]
 pub(super) struct Gathering {
@@ -26,7 +30,8 @@ pub(super) struct Step {
 
 /// Cycles in the graph in which a round points to those that wait for a
 /// process of it: one at least for every set of rounds that wait for each
-/// other, no round in two of them, at most [`CYCLES_MAX`].
+/// other, no round in two of them, at most [`CYCLES_MAX`], among the first
+/// [`PAIRS_MAX`] pairs.
 pub(super) fn cycles(gatherings: &[Gathering]) -> Vec<Vec<Step>> {
     let mut graph = Graph::of(gatherings);
     let mut found = Vec::new();
@@ -58,14 +63,19 @@ impl Graph {
             }
         }
         let mut graph = Graph { to: BTreeMap::new(), from: BTreeMap::new() };
-        for (round, gathering) in gatherings.iter().enumerate() {
-            for process in &gathering.missing {
-                for &other in waits_in.get(process).into_iter().flatten() {
-                    let edge = graph.to.entry(round).or_default().entry(other).or_insert(*process);
-                    *edge = (*edge).min(*process);
-                    graph.from.entry(other).or_default().insert(round);
+        let pairs = gatherings.iter().enumerate().flat_map(|(round, gathering)| {
+            gathering.missing.iter().flat_map({
+                let waits_in = &waits_in;
+                move |process| {
+                    let others = waits_in.get(process).into_iter().flatten();
+                    others.map(move |other| (round, *process, *other))
                 }
-            }
+            })
+        });
+        for (round, process, other) in pairs.take(PAIRS_MAX) {
+            let edge = graph.to.entry(round).or_default().entry(other).or_insert(process);
+            *edge = (*edge).min(process);
+            graph.from.entry(other).or_default().insert(round);
         }
         graph
     }
@@ -193,6 +203,14 @@ mod tests {
         assert_eq!(cycles(&rounds), Vec::<Vec<Step>>::new());
         rounds.push(gathering(&[2_000], &[0]));
         assert_eq!(cycles(&rounds)[0].len(), 2_001);
+    }
+
+    #[test]
+    fn rounds_that_all_wait_for_all_are_soon_thought_through() {
+        let all: Vec<ProcessId> = (0..64).collect();
+        let rounds: Vec<Gathering> = (0..4_096).map(|_| gathering(&all, &all)).collect();
+        assert_eq!(Graph::of(&rounds).to.values().map(BTreeMap::len).sum::<usize>(), 4_096);
+        assert_eq!(cycles(&rounds[..16])[0].len(), 1);
     }
 
     proptest! {

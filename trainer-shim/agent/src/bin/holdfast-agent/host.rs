@@ -78,16 +78,13 @@ async fn run(
     tell: &watch::Sender<Option<Result<agent::Handle, String>>>,
     over: &CancellationToken,
 ) -> u8 {
-    let (_alive, agent) = tokio::select! {
-        opened = open(options, place) => match opened {
-            Ok(opened) => opened,
-            Err(error) => {
-                tell.send_replace(Some(Err(format!("{error:#}"))));
-                return crate::FAILURE;
-            }
-        },
-        // Whoever wanted it has gone.
-        () = over.cancelled() => return 0,
+    let (_alive, agent) = match open(options, place, over).await {
+        Ok(Some(opened)) => opened,
+        Ok(None) => return 0,
+        Err(error) => {
+            tell.send_replace(Some(Err(format!("{error:#}"))));
+            return crate::FAILURE;
+        }
     };
     let handle = agent.handle();
     tell.send_replace(Some(Ok(handle.clone())));
@@ -108,19 +105,25 @@ async fn run(
     0
 }
 
-async fn open(options: agent::Options, place: &Place) -> anyhow::Result<(Lock, Agent)> {
-    let path = place.life_lock();
-    let alive = Lock::take(&path, FORMER_TIME_MAX).await;
-    let alive = alive.with_context(|| format!("cannot lock {}", path.display()))?;
-    let alive = alive.ok_or_else(|| {
+/// Opens the run as the only agent of this place; none if whoever wanted it has
+/// gone.
+async fn open(
+    options: agent::Options,
+    place: &Place,
+    over: &CancellationToken,
+) -> anyhow::Result<Option<(Lock, Agent)>> {
+    let Some(alive) = over.run_until_cancelled(place.live(FORMER_TIME_MAX)).await else {
+        return Ok(None);
+    };
+    let alive = alive?.ok_or_else(|| {
         anyhow!(
             "the agent of this run that was here before has not ended for {FORMER_TIME_MAX:?}: \
              end it with `kill -9 $(cat {})`",
-            path.display()
+            place.life_lock().display()
         )
     })?;
-    alive.sign().with_context(|| format!("cannot write {}", path.display()))?;
-    Ok((alive, Agent::open(options).await?))
+    let agent = Agent::open_unless(options, over.cancelled()).await?;
+    Ok(agent.map(|agent| (alive, agent)))
 }
 
 /// The socket that `run` made before it started this process.

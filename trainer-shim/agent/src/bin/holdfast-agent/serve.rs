@@ -6,11 +6,11 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use holdfast_agent::agent::{self, Agent};
 use holdfast_agent::control::lock::Lock;
-use holdfast_agent::control::place::{self, Place};
+use holdfast_agent::control::place::{self, FileId, Place};
 use holdfast_agent::control::server::Server;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -33,13 +33,22 @@ pub async fn serve(
         agent::Options { tcpstore: settings.listen_or_usual(), ..settings.agent_options() };
     // As the ports, before the run is opened.
     let control = Control::listen(control, &settings).await?;
-    let agent = tokio::select! {
-        agent = Agent::open(options) => agent?,
-        caught = signals.next() => {
-            info!("{} before the store answered", caught.signal);
-            return Ok(0);
+    let given_up = CancellationToken::new();
+    let mut opening =
+        std::pin::pin!(Agent::open_unless(options, given_up.clone().cancelled_owned()));
+    let agent = loop {
+        tokio::select! {
+            agent = &mut opening => break agent?,
+            caught = signals.next() => {
+                if given_up.is_cancelled() {
+                    return Ok(crate::launch::code_of_signal(caught.signal));
+                }
+                info!("{} before the store answered", caught.signal);
+                given_up.cancel();
+            }
         }
     };
+    let Some(agent) = agent else { return Ok(0) };
     let handle = agent.handle();
     let addresses: Vec<String> = handle.addresses().iter().map(ToString::to_string).collect();
     println!(
@@ -91,6 +100,8 @@ pub async fn serve(
 struct Control {
     listener: Option<UnixListener>,
     place: Place,
+    /// The socket's file: another one there is somebody else's.
+    own_file: Option<FileId>,
     /// Nobody else takes the socket while it is held.
     _alive: Lock,
 }
@@ -105,7 +116,7 @@ impl Control {
         if let Some(path) = named {
             let path = std::path::absolute(&path)
                 .with_context(|| format!("--control {}", path.display()))?;
-            return Control::at(Place::at(path)).await.map(Some);
+            return Control::at(Place::named(path)).await.map(Some);
         }
         let usual = async {
             let folder = place::folder()?;
@@ -127,23 +138,27 @@ impl Control {
     }
 
     async fn at(place: Place) -> anyhow::Result<Control> {
-        let path = place.life_lock();
-        let alive = Lock::take(&path, Duration::ZERO).await;
-        let alive = alive.with_context(|| format!("cannot lock {}", path.display()))?;
-        let Some(alive) = alive else {
-            bail!("another agent serves at {}; name another path", place.socket().display());
+        let (socket, chosen_by) = (place.socket().display(), place.chosen_by());
+        let Some(alive) = place.live(Duration::ZERO).await? else {
+            bail!("another agent serves at {socket}; {chosen_by}");
         };
-        alive.sign().with_context(|| format!("cannot write {}", path.display()))?;
+        // Whoever listens without that lock is no agent of this version.
+        if UnixStream::connect(place.socket()).await.is_ok() {
+            bail!("another program listens at {socket}; {chosen_by}");
+        }
         let listener = place.listen()?;
         listener.set_nonblocking(true)?;
-        Ok(Control { listener: Some(UnixListener::from_std(listener)?), place, _alive: alive })
+        let listener = Some(UnixListener::from_std(listener)?);
+        Ok(Control { listener, own_file: place.file(), place, _alive: alive })
     }
 }
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // One that stays is replaced by the next agent there.
-        let _ = std::fs::remove_file(self.place.socket());
+        if self.own_file.is_some() && self.place.file() == self.own_file {
+            // One that stays is replaced by the next agent there.
+            let _ = std::fs::remove_file(self.place.socket());
+        }
     }
 }
 

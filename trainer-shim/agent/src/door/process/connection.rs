@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use holdfast_api::{
-    Answer, Cause, Code, Command, Outcome, Problem, ProcessOutcome, Read, ReadAnswer,
+    Answer, Cause, Code, Command, Outcome, Problem, ProcessOutcome, Read, ReadAnswer, RoundCommand,
 };
 use holdfast_client::{Consistency, Deadline};
 use holdfast_trainer_shim::boot_time;
@@ -26,6 +26,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use super::arrivals::are_few;
 use super::desk::SeatId;
 use super::ladder::{Act, Watched};
 use super::outbox::{Outbox, Queue};
@@ -272,9 +273,7 @@ impl Connection {
     }
 
     fn hear(&self, signs: Vec<Sign>) {
-        let living = self.tenure.desk(|desk| desk.living(self.seat));
         let mut watched = self.watched.lock();
-        watched.retain(|life, _| living.contains(life));
         for sign in signs {
             if let Some(watched) = watched.get_mut(&(sign.process, sign.incarnation)) {
                 watched.hear(sign);
@@ -340,13 +339,20 @@ impl Connection {
             Err(problem) => return self.refuse(seq, problem),
         };
         self.in_flight_bytes += bytes;
-        let client = self.tenure.lease.client().clone();
+        let tenure = self.tenure.clone();
         let lasting = errand != Errand::Other;
         // Whoever begins or ends a life has to hear how it went: its answer is
         // awaited longer than the program itself may care for.
         let deadline = if lasting { Deadline::never() } else { deadline(within_ms) };
         let call = async move {
-            let answer = client.propose(command, deadline).await;
+            let answer = match command {
+                Command::Round(RoundCommand::Arrive { round, terms, arrivals, .. })
+                    if are_few(&arrivals) =>
+                {
+                    tenure.arrive((round, terms), arrivals, deadline).await
+                }
+                command => tenure.lease.client().propose(command, deadline).await,
+            };
             Done { seq, bytes, came: Came::Answer(errand, answer) }
         };
         if lasting { self.errands.push(call.boxed()) } else { self.calls.push(call.boxed()) }
@@ -372,20 +378,19 @@ impl Connection {
             Came::Read(Ok(answer)) => self.outbox.push(&FromAgent::ReadAnswer { seq, answer }),
             Came::Answer(Errand::Register, Ok(answer)) => {
                 let life = registered(&answer);
-                if let Some((process, incarnation)) = life {
-                    // Watched from here on, whether it gives a sign or not.
-                    let sign = Sign { process, incarnation, ..Sign::default() };
-                    self.watched.lock().insert((process, incarnation), Watched::new(sign));
-                }
                 self.tenure.tell(seat, |desk| {
-                    match life.map_or(Ok(None), |life| desk.registered(seat, life)) {
-                        // It may have ended before the program knows of it.
-                        Ok(ended) => [FromAgent::Answer { seq, answer }]
-                            .into_iter()
-                            .chain(ended.map(FromAgent::Feed))
-                            .collect(),
-                        Err(problem) => vec![FromAgent::Problem { seq, problem }],
+                    let ended = match life.map_or(Ok(None), |life| desk.registered(seat, life)) {
+                        Ok(ended) => ended,
+                        Err(problem) => return vec![FromAgent::Problem { seq, problem }],
+                    };
+                    if let Some((process, incarnation)) = life.filter(|_| ended.is_none()) {
+                        // Watched from here on, whether it gives a sign or not.
+                        let sign = Sign { process, incarnation, ..Sign::default() };
+                        self.watched.lock().insert((process, incarnation), Watched::new(sign));
                     }
+                    // It may have ended before the program knows of it.
+                    let ended = ended.map(FromAgent::Feed);
+                    [FromAgent::Answer { seq, answer }].into_iter().chain(ended).collect()
                 });
             }
             Came::Answer(errand, Ok(answer)) => {

@@ -1,9 +1,9 @@
 //! Whose processes are whose, and who is told what of the lease's feed. Pure:
 //! no socket, no clock, no task.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use holdfast_api::{Code, Decided, Ended, Feed, Generation, Members, Problem, ProcessId, Revision};
+use holdfast_api::{Code, Decided, Ended, Feed, Members, Problem, ProcessId, Revision};
 use holdfast_trainer_shim::Rosters;
 
 use super::relay::Life;
@@ -37,12 +37,6 @@ struct Seat {
 }
 
 impl Desk {
-    /// Up to where the feed was read, and the generations whose members are
-    /// known.
-    pub fn read_so_far(&self) -> (Revision, Vec<Generation>) {
-        (self.since, self.rosters.generations())
-    }
-
     /// A connection comes.
     pub fn sit(&mut self) -> SeatId {
         self.last += 1;
@@ -62,12 +56,6 @@ impl Desk {
     /// Whether a life belongs to a connection.
     pub fn owns(&self, seat: SeatId, life: Life) -> bool {
         self.owners.get(&life) == Some(&seat)
-    }
-
-    /// The lives of a connection that go on.
-    pub fn living(&self, seat: SeatId) -> BTreeSet<Life> {
-        let lives = self.seats.get(&seat).into_iter().flat_map(|seat| &seat.lives);
-        lives.filter(|(_, alive)| **alive).map(|(life, _)| *life).collect()
     }
 
     /// Makes room for one more life, if there is any.
@@ -172,7 +160,7 @@ impl Desk {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_api::{Cause, Closed, Concluded, Decision};
+    use holdfast_api::{Cause, Closed, Concluded, Decision, Generation};
 
     use super::*;
 
@@ -235,7 +223,6 @@ mod tests {
         let told: Vec<bool> =
             desk.hand_out(again).iter().map(|(_, p)| p.closed[0].members.is_some()).collect();
         assert_eq!(told, [false, false, true]);
-        assert_eq!(desk.read_so_far(), (6, vec![1]));
     }
 
     #[test]
@@ -263,7 +250,6 @@ mod tests {
         assert!(stolen.message.contains("on another connection"), "{stolen}");
         assert!(desk.owns(one, (0, 10)) && !desk.owns(two, (0, 10)));
         desk.over(one, &[(0, 10)]);
-        assert_eq!(desk.living(one), BTreeSet::from([(1, 11)]));
         assert_eq!(desk.leave(one), [(1, 11)]);
         assert!(!desk.owns(one, (1, 11)));
         assert_eq!((desk.leave(one), desk.seats()), (vec![], 1));

@@ -14,6 +14,7 @@
 //! | `connection` | the socket loop of one program |
 //! | [`desk`] | pure: whose processes are whose, and who is told what |
 //! | [`relay`] | pure: what a program may say, and in whose name |
+//! | [`arrivals`] | arrivals of several programs at one round go together |
 //! | [`ladder`] | pure: what becomes of a process that falls silent |
 //! | `outbox` | what waits for a program that reads slowly |
 //! | `peer` | the program at the other end: its end, and signals to it |
@@ -28,6 +29,7 @@
 //! * A program that does not read, asks for too much, or sends what cannot be
 //!   understood is cut off, with the reason in the log; nobody else notices.
 
+pub mod arrivals;
 mod connection;
 pub mod desk;
 pub mod ladder;

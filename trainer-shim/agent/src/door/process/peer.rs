@@ -19,6 +19,11 @@ pub struct Peer {
 impl Peer {
     /// The program that the kernel names for a socket; none if it is in another
     /// process namespace. Its end is heard from its socket in any case.
+    ///
+    /// If it has ended before it is watched here, another program may have got
+    /// its number by then, and is taken for it until the socket closes: that
+    /// one's end would be told as its own. Linux before 6.5 has no descriptor of
+    /// whoever connected (`SO_PEERPIDFD`) that would rule this out.
     pub fn of(pid: Option<i32>) -> Peer {
         let pid = pid.filter(|pid| *pid > 0);
         Peer { pid, pidfd: pid.and_then(watched) }

@@ -1,8 +1,8 @@
 //! What a program may say over its connection, and in whose name. Pure.
 
 use holdfast_api::{
-    Arrival, CallId, Code, Command, Incarnation, LeaseId, Problem, ProcessCommand, ProcessEnd,
-    ProcessId, Read, RoundCommand, Scope,
+    Arrival, CallId, Cause, Code, Command, Incarnation, LeaseId, Problem, ProcessCommand,
+    ProcessEnd, ProcessId, Read, RoundCommand, Scope,
 };
 
 /// One life of a process.
@@ -43,6 +43,7 @@ pub fn command(
             let life = |end: &ProcessEnd| (end.process, end.incarnation);
             let lives: Vec<Life> = ends.iter().map(life).collect();
             lives.iter().try_for_each(|life| own(*life))?;
+            ends.iter().try_for_each(|end| own_cause(&end.cause))?;
             Ok(Errand::End(lives))
         }
         Command::Round(RoundCommand::Arrive { lease, arrivals, .. }) => {
@@ -93,6 +94,27 @@ pub fn read(read: &Read, own: &Scope) -> Result<(), Problem> {
     Err(Problem::refused(Code::Conflict, text))
 }
 
+/// What a program can know of an end: what others decide is theirs to tell.
+fn own_cause(cause: &Cause) -> Result<(), Problem> {
+    match cause {
+        Cause::Left
+        | Cause::Exited { .. }
+        | Cause::Signaled { .. }
+        | Cause::Gone
+        | Cause::Unresponsive { .. } => Ok(()),
+        Cause::LeaseExpired
+        | Cause::LeaseRevoked
+        | Cause::Superseded { .. }
+        | Cause::Evicted { .. }
+        | Cause::Removed { .. }
+        | Cause::RunEnded => Err(Problem::refused(
+            Code::InvalidRequest,
+            "a program cannot end its processes for a reason that the cluster or an operator \
+             decides; name left, exited, signaled, gone or unresponsive",
+        )),
+    }
+}
+
 fn foreign_lease(named: LeaseId, own: LeaseId) -> Problem {
     let text = format!(
         "lease {named} is not that of this host's agent, which is {own}; name the lease of its welcome"
@@ -110,7 +132,7 @@ fn foreign((process, incarnation): Life) -> Problem {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_api::{Cause, KvOp, LeaseCommand, Nonce, Role, RunCommand, Terms};
+    use holdfast_api::{KvOp, LeaseCommand, Nonce, Role, RunCommand, Terms};
 
     use super::*;
 
@@ -134,7 +156,12 @@ mod tests {
     }
 
     fn end(lease: LeaseId, lives: &[Life]) -> Command {
-        let end = |&(process, incarnation)| ProcessEnd { process, incarnation, cause: Cause::Left };
+        end_for(lease, lives, &Cause::Left)
+    }
+
+    fn end_for(lease: LeaseId, lives: &[Life], cause: &Cause) -> Command {
+        let end =
+            |&(process, incarnation)| ProcessEnd { process, incarnation, cause: cause.clone() };
         let ends = lives.iter().map(end).collect();
         Command::Process(ProcessCommand::End { lease, ends })
     }
@@ -190,6 +217,32 @@ mod tests {
         ] {
             let refused = check(&bad).unwrap_err();
             assert!(refused.message.contains(words), "{bad:?}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_program_tells_what_it_knows_and_not_what_others_decide() {
+        for known in [
+            Cause::Left,
+            Cause::Exited { code: 3 },
+            Cause::Signaled { signal: 9 },
+            Cause::Gone,
+            Cause::Unresponsive { silent_ms: 1 },
+        ] {
+            let wanted = end_for(LEASE, &[OWN], &known);
+            assert_eq!(check(&wanted), Ok(Errand::End(vec![OWN])), "{known:?}");
+        }
+        for forged in [
+            Cause::LeaseExpired,
+            Cause::LeaseRevoked,
+            Cause::Superseded { by: 31 },
+            Cause::Evicted { round: "r".into(), generation: 1 },
+            Cause::Removed { reason: "an operator's words".to_owned() },
+            Cause::RunEnded,
+        ] {
+            let refused = check(&end_for(LEASE, &[OWN], &forged)).unwrap_err();
+            assert_eq!(refused.code, Code::InvalidRequest, "{forged:?}: {refused}");
+            assert!(refused.message.contains("name left, exited,"), "{forged:?}: {refused}");
         }
     }
 

@@ -134,7 +134,12 @@ impl Door {
             ));
         }
         let place = programs.clone().try_acquire_owned().map_err(|_| {
-            format!("it serves {PROGRAMS_MAX} programs already, which is as many as it may")
+            format!(
+                "it serves {PROGRAMS_MAX} programs already, which is as many as it may; one program \
+                 can hold many processes on one connection, and `holdfast --job {} agent list` \
+                 shows which are here",
+                scope.job
+            )
         })?;
         let tenure = self.tenure().await.map_err(|error| error.to_string())?;
         Ok((tenure, place))

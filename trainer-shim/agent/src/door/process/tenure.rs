@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use holdfast_api::agent::{PROCESSES_MAX, REPORT_BYTES_MAX};
-use holdfast_api::{AgentProcess, Cause, Command, ProcessCommand, ProcessEnd};
-use holdfast_client::Deadline;
+use holdfast_api::{
+    AgentProcess, Answer, Arrival, Cause, Command, Ended, ProcessCommand, ProcessEnd,
+};
+use holdfast_client::{Deadline, Error};
 use holdfast_trainer_shim::Lease;
 use holdfast_trainer_shim::link::FromAgent;
 use parking_lot::Mutex;
@@ -14,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+use super::arrivals::{Arrivals, Entrance};
 use super::desk::{Desk, SeatId};
 use super::ladder::Watched;
 use super::outbox::Outbox;
@@ -34,6 +37,9 @@ pub struct Tenure {
     hall: Arc<Mutex<Hall>>,
     /// Unbounded in type only: a connection dies once, with its lives.
     deaths: mpsc::UnboundedSender<(Life, Cause)>,
+    arrivals: Arrivals,
+    stop: CancellationToken,
+    tasks: TaskTracker,
 }
 
 /// The connections.
@@ -48,17 +54,35 @@ struct Hall {
 pub struct Place {
     /// Where its frames go.
     pub outbox: Outbox,
-    /// How its processes are doing.
+    /// How its processes are doing, those that live. Locked behind the hall.
     pub watched: Arc<Mutex<BTreeMap<Life, Watched>>>,
     /// The process id of its program.
     pub pid: Option<u32>,
+}
+
+impl Place {
+    /// Nobody is watched for a life that has ended.
+    fn forget(&self, ended: &[Ended]) {
+        let over = |&(process, incarnation): &Life| {
+            // Of several that ended it names the latest alone.
+            ended.iter().any(|end| end.process == process && incarnation <= end.incarnation)
+        };
+        self.watched.lock().retain(|life, _| !over(life));
+    }
 }
 
 impl Tenure {
     /// Begins; ends with the lease, or at `stop`.
     pub fn begin(lease: Lease, stop: &CancellationToken, tasks: &TaskTracker) -> Tenure {
         let (deaths, dead) = mpsc::unbounded_channel();
-        let tenure = Tenure { lease: lease.clone(), hall: Arc::default(), deaths };
+        let tenure = Tenure {
+            lease: lease.clone(),
+            hall: Arc::default(),
+            deaths,
+            arrivals: Arrivals::default(),
+            stop: stop.clone(),
+            tasks: tasks.clone(),
+        };
         let hall = tenure.hall.clone();
         tasks.spawn(stop.clone().run_until_cancelled_owned(read_feed(lease.clone(), hall)));
         tasks.spawn(stop.clone().run_until_cancelled_owned(tell_deaths(lease, dead)));
@@ -112,6 +136,28 @@ impl Tenure {
         }
     }
 
+    /// Processes arrive at a round, together with those of other programs.
+    pub async fn arrive(
+        &self,
+        entrance: Entrance,
+        arrivals: Vec<Arrival>,
+        deadline: Deadline,
+    ) -> Result<Answer, Error> {
+        let Tenure { lease, stop, tasks, .. } = self;
+        let spawn = |carrying| {
+            let (lease, stop) = (lease.clone(), stop.clone());
+            tasks.spawn(async move {
+                tokio::select! {
+                    () = carrying => {}
+                    () = lease.ended() => {}
+                    () = stop.cancelled() => {}
+                }
+            });
+        };
+        let client = lease.client().clone();
+        self.arrivals.arrive(client, lease.id(), entrance, arrivals, deadline, spawn).await
+    }
+
     /// Lives have ended, and the cluster has to know.
     pub fn died(&self, lives: impl IntoIterator<Item = (Life, Cause)>) {
         for death in lives {
@@ -122,13 +168,13 @@ impl Tenure {
 }
 
 async fn read_feed(lease: Lease, hall: Arc<Mutex<Hall>>) {
-    loop {
-        let (since, have) = hall.lock().desk.read_so_far();
-        let Some(feed) = lease.feed(since, &have).await else { return };
+    let mut feed = lease.feed();
+    while let Some(piece) = feed.next().await {
         let Hall { desk, places } = &mut *hall.lock();
-        for (seat, piece) in desk.hand_out(feed) {
-            if let Some(Place { outbox, .. }) = places.get(&seat) {
-                outbox.push(&FromAgent::Feed(piece));
+        for (seat, piece) in desk.hand_out(piece) {
+            if let Some(place) = places.get(&seat) {
+                place.forget(&piece.ended);
+                place.outbox.push(&FromAgent::Feed(piece));
             }
         }
     }

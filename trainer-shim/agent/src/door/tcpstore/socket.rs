@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use holdfast_api::{Code, Condition, Read, ReadOutcome};
-use holdfast_client::{Consistency, Deadline, Error};
+use holdfast_client::{Client, Consistency, Deadline, Error};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -65,6 +65,8 @@ type Asked<T> = Option<BoxFuture<'static, Result<T, Error>>>;
 /// One connection's socket, and what it is waiting for.
 pub(super) struct Task {
     shared: Arc<Shared>,
+    /// What it writes belongs to the session under which it was opened.
+    client: Client,
     stream: TcpStream,
     entry: Entry,
     decoder: Decoder,
@@ -112,6 +114,7 @@ impl Task {
     ) -> Task {
         shared.open.send_modify(|open| *open += 1);
         Task {
+            client: shared.client.bound_to_session(),
             stream,
             entry,
             decoder: Decoder::new(shared.options.limits.clone()),
@@ -275,7 +278,7 @@ impl Task {
                         _ => Duration::ZERO,
                     };
                     let not_before = (!hold.is_zero()).then(|| now + hold);
-                    self.call = Some(self.shared.call(call, not_before));
+                    self.call = Some(self.shared.call(self.client.clone(), call, not_before));
                 }
                 Action::Wait(conditions) => {
                     let bytes = conditions.iter().map(|condition| condition.key.len()).sum();
@@ -373,10 +376,10 @@ impl Shared {
     /// Asks the store; a poll not before its time.
     fn call(
         &self,
+        client: Client,
         call: Call,
         not_before: Option<Instant>,
     ) -> BoxFuture<'static, Result<CallAnswer, Error>> {
-        let client = self.client.clone();
         let deadline = Deadline::after(self.options.store_lost_deadline);
         Box::pin(async move {
             match call {
@@ -415,6 +418,12 @@ impl Shared {
                 let limit = self.options.store_lost_deadline;
                 let reason = format!(
                     "the store could not serve it for {limit:?} (store_lost_deadline): {error}"
+                );
+                Closed::Store { op, reason }
+            }
+            Code::SessionExpired => {
+                let reason = format!(
+                    "this host was away for so long that the cluster has gone on without it: {error}"
                 );
                 Closed::Store { op, reason }
             }

@@ -1,0 +1,143 @@
+//! What is refused before it is proposed or parked: what only the leader may
+//! say, and what no cluster could work with.
+
+use holdfast_api::{
+    ClusterCommand, Code, Command, Condition, LeaseCommand, Limits, Problem, Proposal, Refusal,
+    RoundCommand, RunCommand, SessionCommand,
+};
+
+/// Largest `command_bytes_max`: half of the longest frame of a stream.
+const COMMAND_BYTES_CEILING: u64 = 32 * 1024 * 1024;
+
+/// Largest `list_page_max`.
+const LIST_PAGE_CEILING: u64 = 1_000_000;
+
+/// The shortest that `lease_ttl_ms_min` may be.
+const LEASE_TTL_FLOOR_MS: u64 = 500;
+
+/// The longest that a run may be ending.
+const RUN_ENDING_CEILING_MS: u64 = 24 * 3_600_000;
+
+/// Refuses what only the leader itself may propose: log time, feature level,
+/// node ids and expiries follow from what the nodes see.
+pub fn is_for_clients(proposal: &Proposal) -> Result<(), Problem> {
+    if let Some(place) = &proposal.session
+        && (place.sequence == 0 || place.ack == 0 || place.ack > place.sequence)
+    {
+        let why = "a sequence starts at 1, and its acknowledgement is at least 1 and not above it";
+        return Err(Problem::refused(Code::InvalidRequest, why));
+    }
+    match &proposal.command {
+        Command::Run(RunCommand::Purge { .. })
+        | Command::Lease(LeaseCommand::Expire { .. })
+        | Command::Round(RoundCommand::Deadline { .. }) => Err(only_for_the_leader()),
+        Command::Lease(_) | Command::Process(_) | Command::Round(_) => Ok(()),
+        Command::Kv { .. } | Command::Run(_) => Ok(()),
+        Command::Session(SessionCommand::Expire { .. }) => Err(only_for_the_leader()),
+        Command::Session(_) => Ok(()),
+        Command::Cluster(ClusterCommand::SetLimits { limits }) => are_sane(limits),
+        Command::Cluster(_) => Err(only_for_the_leader()),
+    }
+}
+
+/// Limits with which a cluster can still work, and be read and changed.
+fn are_sane(limits: &Limits) -> Result<(), Problem> {
+    let checks = [
+        (limits.session_window >= 1, "session_window must be at least 1"),
+        (limits.sessions_max >= 1, "sessions_max must be at least 1"),
+        (limits.jobs_max >= 1, "jobs_max must be at least 1"),
+        (limits.list_page_max >= 1, "list_page_max must be at least 1"),
+        (limits.list_page_max <= LIST_PAGE_CEILING, "list_page_max is at most 1 000 000"),
+        (
+            limits.life.lease_ttl_ms_min <= limits.life.lease_ttl_ms_max,
+            "life.lease_ttl_ms_min exceeds life.lease_ttl_ms_max",
+        ),
+        (
+            limits.life.lease_ttl_ms_min >= LEASE_TTL_FLOOR_MS,
+            "life.lease_ttl_ms_min must be at least 500: shorter leases expire while they are renewed",
+        ),
+        (
+            limits.life.run_ending_ms <= RUN_ENDING_CEILING_MS,
+            "life.run_ending_ms is at most 86 400 000, a day",
+        ),
+        (
+            limits.life.calls_per_process_max >= 1 && limits.life.calls_per_command_max >= 1,
+            "life.calls_per_process_max and life.calls_per_command_max must be at least 1",
+        ),
+        (
+            limits.life.payload_bytes_max <= limits.command_bytes_max,
+            "life.payload_bytes_max exceeds command_bytes_max",
+        ),
+        (
+            limits.session_ttl_ms_min <= limits.session_ttl_ms_max,
+            "session_ttl_ms_min exceeds session_ttl_ms_max",
+        ),
+        (
+            limits.command_bytes_max <= COMMAND_BYTES_CEILING,
+            "command_bytes_max is at most 32 MiB: larger commands do not fit a frame",
+        ),
+        (
+            limits.value_bytes_max <= limits.command_bytes_max,
+            "value_bytes_max exceeds command_bytes_max",
+        ),
+        (
+            limits.key_bytes_max <= limits.command_bytes_max,
+            "key_bytes_max exceeds command_bytes_max",
+        ),
+    ];
+    match checks.into_iter().find(|(sane, _)| !sane) {
+        None => Ok(()),
+        Some((_, why)) => Err(Problem::refused(Code::InvalidRequest, why)),
+    }
+}
+
+/// A wait is bounded like a command.
+pub fn are_bounded(conditions: &[Condition], limits: &Limits) -> Result<(), Problem> {
+    let refuse = |what: &str, size: u64, limit: u64| {
+        Err(Refusal::LimitExceeded { what: what.to_owned(), size, limit }.into())
+    };
+    let count = conditions.len() as u64;
+    if count > limits.keys_per_command_max {
+        return refuse("keys_per_command_max", count, limits.keys_per_command_max);
+    }
+    let longest = conditions.iter().map(|c| c.key.len() as u64).max().unwrap_or(0);
+    if longest > limits.key_bytes_max {
+        return refuse("key_bytes_max", longest, limits.key_bytes_max);
+    }
+    let bytes = conditions.iter().map(|c| c.key.len() as u64).sum();
+    if bytes > limits.command_bytes_max {
+        return refuse("command_bytes_max", bytes, limits.command_bytes_max);
+    }
+    Ok(())
+}
+
+fn only_for_the_leader() -> Problem {
+    Problem::refused(Code::InvalidRequest, "only the cluster's leader makes such a command")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_that_no_cluster_can_work_with_are_refused() {
+        assert!(are_sane(&Limits::default()).is_ok());
+        let refused = |change: fn(&mut Limits)| {
+            let mut limits = Limits::default();
+            change(&mut limits);
+            are_sane(&limits).expect_err("it is refused").message
+        };
+        for (change, words) in [
+            ((|l| l.life.lease_ttl_ms_min = 0) as fn(&mut Limits), "lease_ttl_ms_min"),
+            (|l| l.life.lease_ttl_ms_max = 1, "lease_ttl_ms_max"),
+            (|l| l.life.run_ending_ms = u64::MAX, "run_ending_ms"),
+            (|l| l.life.calls_per_command_max = 0, "calls_per_command_max"),
+            (|l| l.session_window = 0, "session_window"),
+            (|l| l.list_page_max = u64::MAX, "list_page_max"),
+            (|l| l.command_bytes_max = u64::MAX, "command_bytes_max"),
+        ] {
+            let message = refused(change);
+            assert!(message.contains(words), "{message}");
+        }
+    }
+}

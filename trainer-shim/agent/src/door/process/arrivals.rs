@@ -1,0 +1,298 @@
+//! Arrivals of several programs at one round: those that come at once, or while
+//! a command is under way, go together. In a restart all ranks of a host arrive
+//! within a moment, and the store carries out a command or two, not one for
+//! each.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_api::{
+    Answer, Arrival, Blob, Code, Command, Effectiveness, LeaseId, Outcome, RoundCommand,
+    RoundOutcome, Terms,
+};
+use holdfast_client::{Client, Deadline, Error};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+/// Arrivals that one command carries, at most, and bytes of their payloads.
+const ARRIVALS_MAX: usize = 4_096;
+const PAYLOADS_MAX: usize = 1024 * 1024;
+/// A program with more of them in one call, or longer payloads, goes alone: it
+/// must not be the reason why others are refused.
+const ARRIVALS_OF_ONE_MAX: usize = 64;
+/// Payload bytes of one call that goes together with others.
+const PAYLOADS_OF_ONE_MAX: usize = 16 * 1024;
+/// How much later than the client's own word a caller gives up.
+const DEADLINE_SLACK: Duration = Duration::from_millis(100);
+
+/// A round that somebody arrives at, and on which terms.
+pub type Entrance = (Blob, Box<Terms>);
+
+/// An entrance where a command is under way, and those behind it.
+type Turn = (Entrance, Vec<Caller>);
+
+/// All arrivals that are under way, or wait for those. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Arrivals {
+    /// While a command is under way: those that come behind it.
+    behind: Arc<Mutex<Vec<Turn>>>,
+}
+
+/// A program that arrives.
+#[derive(Debug)]
+struct Caller {
+    arrivals: Vec<Arrival>,
+    deadline: Deadline,
+    reply: oneshot::Sender<Result<Answer, Error>>,
+}
+
+/// Whether arrivals may go together with those of others.
+pub fn are_few(arrivals: &[Arrival]) -> bool {
+    arrivals.len() <= ARRIVALS_OF_ONE_MAX && payload_bytes(arrivals) <= PAYLOADS_OF_ONE_MAX
+}
+
+fn payload_bytes(arrivals: &[Arrival]) -> usize {
+    arrivals.iter().map(|arrival| arrival.payload.len()).sum()
+}
+
+impl Arrivals {
+    /// Has `arrivals` carried to the store, and waits for their part of the
+    /// answer. `spawn` runs what is done for several programs at once.
+    pub async fn arrive(
+        &self,
+        client: Client,
+        lease: LeaseId,
+        entrance: Entrance,
+        arrivals: Vec<Arrival>,
+        deadline: Deadline,
+        spawn: impl FnOnce(futures::future::BoxFuture<'static, ()>),
+    ) -> Result<Answer, Error> {
+        let (reply, answered) = oneshot::channel();
+        if self.come(&entrance, Caller { arrivals, deadline, reply }) {
+            spawn(Box::pin(self.clone().carry(client, lease, entrance)));
+        }
+        let lost = |outcome| Err(Error::Closed { outcome });
+        match deadline.instant() {
+            None => answered.await.unwrap_or_else(|_| lost(Effectiveness::Unknown)),
+            Some(at) => match tokio::time::timeout_at(at + DEADLINE_SLACK, answered).await {
+                Ok(answer) => answer.unwrap_or_else(|_| lost(Effectiveness::Unknown)),
+                Err(_) => Err(Error::Timeout {
+                    outcome: Effectiveness::Unknown,
+                    reason: "the node has not answered yet".to_owned(),
+                }),
+            },
+        }
+    }
+
+    /// A caller comes; whether nobody is under way from this entrance, so that
+    /// somebody has to start.
+    fn come(&self, entrance: &Entrance, caller: Caller) -> bool {
+        let mut behind = self.behind.lock();
+        match behind.iter_mut().find(|(of, _)| of == entrance) {
+            Some((_, waiting)) => {
+                waiting.retain(|caller| !caller.reply.is_closed());
+                waiting.push(caller);
+                false
+            }
+            None => {
+                behind.push((entrance.clone(), vec![caller]));
+                true
+            }
+        }
+    }
+
+    /// Those who came meanwhile and still want it, as many as go together; none
+    /// ends the turn of this entrance.
+    fn next(&self, entrance: &Entrance) -> Vec<Caller> {
+        let mut behind = self.behind.lock();
+        let Some(place) = behind.iter().position(|(of, _)| of == entrance) else {
+            return Vec::new();
+        };
+        let waiting = &mut behind[place].1;
+        waiting.retain(|caller| !caller.reply.is_closed());
+        let (mut arrivals, mut bytes) = (0, 0);
+        let fit = waiting.iter().take_while(|caller| {
+            arrivals += caller.arrivals.len();
+            bytes += payload_bytes(&caller.arrivals);
+            arrivals <= ARRIVALS_MAX && bytes <= PAYLOADS_MAX
+        });
+        let count = fit.count();
+        let next: Vec<Caller> = waiting.drain(..count).collect();
+        if next.is_empty() {
+            behind.swap_remove(place);
+        }
+        next
+    }
+
+    async fn carry(self, client: Client, lease: LeaseId, entrance: Entrance) {
+        // Whose frames are here already go together with the first.
+        tokio::task::yield_now().await;
+        loop {
+            let callers = self.next(&entrance);
+            if callers.is_empty() {
+                return;
+            }
+            let propose = async |callers: &[Caller]| {
+                let (round, terms) = entrance.clone();
+                let arrivals = callers.iter().flat_map(|caller| caller.arrivals.clone()).collect();
+                let command = RoundCommand::Arrive { lease, round, terms, arrivals };
+                client.propose(Command::Round(command), latest(callers)).await
+            };
+            let answer = propose(&callers).await;
+            if callers.len() == 1 || !is_too_much(&answer) {
+                hand_out(&answer, callers);
+                continue;
+            }
+            for caller in callers {
+                let alone = vec![caller];
+                hand_out(&propose(&alone).await, alone);
+            }
+        }
+    }
+}
+
+/// The client gives up when the last of them does.
+fn latest(callers: &[Caller]) -> Deadline {
+    let instants: Option<Vec<_>> = callers.iter().map(|one| one.deadline.instant()).collect();
+    instants.and_then(|all| all.into_iter().max()).map_or(Deadline::never(), Deadline::at)
+}
+
+/// Together they are more than one command may carry: each has to go alone.
+fn is_too_much(answer: &Result<Answer, Error>) -> bool {
+    answer.as_ref().is_err_and(|error| error.code() == Code::LimitExceeded)
+}
+
+/// To each caller its part. A failure is everybody's: they asked for the same.
+fn hand_out(answer: &Result<Answer, Error>, callers: Vec<Caller>) {
+    let mut parts = match answer {
+        Ok(Answer { outcome: Outcome::Round(RoundOutcome::Arrived(parts)), .. }) => parts.iter(),
+        _ => [].iter(),
+    };
+    for Caller { arrivals, reply, .. } in callers {
+        let mut answer = answer.clone();
+        if let Ok(Answer { outcome: Outcome::Round(RoundOutcome::Arrived(part)), .. }) = &mut answer
+        {
+            *part = parts.by_ref().take(arrivals.len()).cloned().collect();
+        }
+        // Whoever has gone does not care.
+        let _ = reply.send(answer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_api::{ArrivalAnswer, Problem};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    type Heard = oneshot::Receiver<Result<Answer, Error>>;
+
+    fn entrance(round: &str) -> Entrance {
+        (round.into(), Box::default())
+    }
+
+    fn caller(processes: std::ops::Range<u32>) -> (Caller, Heard) {
+        let arrival = |process| Arrival {
+            process,
+            incarnation: 1,
+            call: 1,
+            ack: 1,
+            payload: Blob::default(),
+        };
+        let (reply, heard) = oneshot::channel();
+        let arrivals = processes.map(arrival).collect();
+        (Caller { arrivals, deadline: Deadline::never(), reply }, heard)
+    }
+
+    fn waiting(generation: u64) -> ArrivalAnswer {
+        ArrivalAnswer::Waiting { generation }
+    }
+
+    #[test]
+    fn those_that_come_while_one_is_under_way_go_together() {
+        let gate = Arrivals::default();
+        let (one, _heard_one) = caller(0..1);
+        assert!(gate.come(&entrance("r"), one), "somebody has to start");
+        assert_eq!(gate.next(&entrance("r")).len(), 1);
+        let (two, _heard_two) = caller(1..2);
+        let (gone, heard_gone) = caller(2..3);
+        let (three, _heard_three) = caller(3..5);
+        let (other, _heard_other) = caller(5..6);
+        drop(heard_gone);
+        for caller in [two, gone, three] {
+            assert!(!gate.come(&entrance("r"), caller), "it is under way");
+        }
+        assert!(gate.come(&entrance("other"), other));
+        let together: Vec<u32> = gate
+            .next(&entrance("r"))
+            .iter()
+            .flat_map(|one| &one.arrivals)
+            .map(|a| a.process)
+            .collect();
+        assert_eq!(together, [1, 3, 4]);
+        assert!(gate.next(&entrance("r")).is_empty());
+        let (again, _heard_again) = caller(0..1);
+        assert!(gate.come(&entrance("r"), again), "the turn was over");
+    }
+
+    #[test]
+    fn one_command_carries_so_many() {
+        let gate = Arrivals::default();
+        let few = ARRIVALS_OF_ONE_MAX as u32;
+        let mut heard = Vec::new();
+        for n in 0..=(ARRIVALS_MAX / ARRIVALS_OF_ONE_MAX) as u32 {
+            let (one, hears) = caller(n * few..(n + 1) * few);
+            assert!(are_few(&one.arrivals));
+            gate.come(&entrance("r"), one);
+            heard.push(hears);
+        }
+        let sizes = [(); 3].map(|()| gate.next(&entrance("r")).len());
+        assert_eq!(sizes, [ARRIVALS_MAX / ARRIVALS_OF_ONE_MAX, 1, 0]);
+        assert!(!are_few(&caller(0..few + 1).0.arrivals));
+        let long = |bytes| {
+            let (mut caller, heard) = caller(0..1);
+            caller.arrivals[0].payload = Blob::from(vec![0; bytes]);
+            (caller, heard)
+        };
+        assert!(!are_few(&long(PAYLOADS_OF_ONE_MAX + 1).0.arrivals));
+        for _ in 0..=PAYLOADS_MAX / PAYLOADS_OF_ONE_MAX {
+            let (one, hears) = long(PAYLOADS_OF_ONE_MAX);
+            gate.come(&entrance("r"), one);
+            heard.push(hears);
+        }
+        let sizes = [(); 3].map(|()| gate.next(&entrance("r")).len());
+        assert_eq!(sizes, [PAYLOADS_MAX / PAYLOADS_OF_ONE_MAX, 1, 0]);
+    }
+
+    #[test]
+    fn each_hears_its_part_and_all_hear_a_failure() {
+        let (callers, heard): (Vec<_>, Vec<_>) = [0..1, 1..3].map(caller).into_iter().unzip();
+        let parts = vec![waiting(7), ArrivalAnswer::Decided, waiting(9)];
+        let outcome = Outcome::Round(RoundOutcome::Arrived(parts));
+        hand_out(&Ok(Answer { revision: 5, outcome, replayed: false }), callers);
+        let heard = heard.into_iter().map(|mut heard| heard.try_recv().unwrap().unwrap().outcome);
+        let expected = [vec![waiting(7)], vec![ArrivalAnswer::Decided, waiting(9)]];
+        assert_eq!(
+            heard.collect::<Vec<_>>(),
+            expected.map(|parts| Outcome::Round(RoundOutcome::Arrived(parts)))
+        );
+        let (callers, heard): (Vec<_>, Vec<_>) = [0..1, 1..3].map(caller).into_iter().unzip();
+        let refused = Error::Refused(Box::new(Problem::refused(Code::LeaseEnded, "over")));
+        hand_out(&Err(refused.clone()), callers);
+        for mut heard in heard {
+            assert_eq!(heard.try_recv().unwrap(), Err(refused.clone()));
+        }
+    }
+
+    #[test]
+    fn the_client_gives_up_with_the_last_of_them() {
+        let now = Instant::now();
+        let until = |seconds| Deadline::at(now + Duration::from_secs(seconds));
+        let of = |deadlines: [Deadline; 2]| {
+            latest(&deadlines.map(|deadline| Caller { deadline, ..caller(0..1).0 })).instant()
+        };
+        assert_eq!(of([until(1), until(2)]), until(2).instant());
+        assert_eq!(of([until(1), Deadline::never()]), None);
+    }
+}
