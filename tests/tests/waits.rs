@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use holdfast_api::{AgentReport, AgentWait};
 use holdfast_client::Deadline;
 use holdfast_tests::{Agent, Cluster, Script, TcpStore, eventually};
 use serde_json::Value;
@@ -106,6 +107,62 @@ async fn a_wait_without_an_agent_is_shown_too() {
         let group = groups(&cluster, "bare", 1).await.remove(0);
         assert_eq!(group["keys"], serde_json::json!(["ready"]));
         assert_eq!(group["waiters"][0]["host"], Value::Null);
+    };
+    tokio::select! {
+        released = waiting => panic!("nobody set the key: {released:?}"),
+        () = looking => {}
+    }
+}
+
+/// An agent's first connections may wait before it has told anything.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_from_before_the_first_report_of_its_agent_is_shown_once() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.client();
+    let scope = holdfast_tests::cluster::job("early");
+    let keys = client.keys(scope.clone());
+    keys.put("there", "x", holdfast_tests::soon()).await.expect("a cluster at work");
+    let waiting = keys.wait(vec!["ready".into()], Deadline::never());
+    let looking = async {
+        let group = groups(&cluster, "early", 1).await.remove(0);
+        assert_eq!(group["waiters"][0]["host"], Value::Null, "no agent has told of it");
+        let wait = AgentWait {
+            pid: Some(7),
+            rank: Some(0),
+            keys: vec!["ready".into()],
+            keys_left_out: 0,
+            at_least: None,
+            blocked_ms: 1_000,
+        };
+        client.report(AgentReport {
+            id: "1".to_owned(),
+            host: "node-a".to_owned(),
+            pid: 7,
+            version: "0".to_owned(),
+            job: scope.job,
+            run: group["run"].as_str().and_then(|run| run.parse().ok()).expect("a name"),
+            listens: "127.0.0.1:1".to_owned(),
+            draining: false,
+            clients: Vec::new(),
+            clients_left_out: 0,
+            waits: vec![wait],
+            waits_left_out: 0,
+            processes: Vec::new(),
+        });
+        eventually("its agent to tell of it", async || {
+            let agents = json(&cluster, &["--job", "early", "agent", "list"]).await;
+            (agents["agents"][0]["host"] == "node-a").then_some(())
+        })
+        .await;
+        let waits = json(&cluster, &["--job", "early", "waits"]).await;
+        let waiters: Vec<&Value> = waits["waits"]
+            .as_array()
+            .expect("a list of groups")
+            .iter()
+            .flat_map(|group| group["waiters"].as_array().expect("a list of waiters"))
+            .collect();
+        assert_eq!(waiters.len(), 1, "{waits:#}");
+        assert_eq!(waiters[0]["host"], "node-a", "{waits:#}");
     };
     tokio::select! {
         released = waiting => panic!("nobody set the key: {released:?}"),

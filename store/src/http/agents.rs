@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use axum::Json;
@@ -24,7 +25,7 @@ use super::problem::{Failure, ReadProblems};
 use crate::access::Access;
 use crate::dial;
 use crate::node::Node;
-use crate::node::waits::Untold;
+use crate::node::waits::{Tells, Untold};
 
 /// Path of the agents that are connected to one node, for other nodes.
 pub const OWN_AGENTS: &str = "/raft/v1/agents";
@@ -68,6 +69,7 @@ struct Told {
 pub struct Place {
     id: u64,
     reports: Reports,
+    tells: Tells,
 }
 
 impl Reports {
@@ -75,7 +77,7 @@ impl Reports {
     pub fn place(&self) -> Place {
         let mut kept = self.0.lock();
         kept.last_place += 1;
-        Place { id: kept.last_place, reports: self.clone() }
+        Place { id: kept.last_place, reports: self.clone(), tells: Tells::default() }
     }
 
     /// All reports as they would read now, and how many had no room.
@@ -101,13 +103,13 @@ impl Kept {
 impl Place {
     /// Whether something was told: there is an agent at the other end, and it
     /// tells of its waits.
-    pub fn is_taken(&self) -> bool {
-        let kept = self.reports.0.lock();
-        kept.told.contains_key(&self.id) || kept.left_out.contains(&self.id)
+    pub fn tells(&self) -> Tells {
+        self.tells.clone()
     }
 
     /// Takes the place of what was told before.
     pub fn tell(&self, report: AgentReport) {
+        self.tells.store(true, Ordering::Relaxed);
         let size = report.size();
         let kept = &mut *self.reports.0.lock();
         kept.forget(self.id);

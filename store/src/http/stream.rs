@@ -447,7 +447,7 @@ impl Connection {
         let replies = self.replies.clone();
         let waiting = move |revision| replies.send(id, ReplyBody::Waiting { revision }, None);
         if let Some(wait) =
-            self.node.wait(scope, conditions, since, self.report.is_taken(), waiting, ended)
+            self.node.wait(scope, conditions, since, self.report.tells(), waiting, ended)
         {
             let mut parked = self.parked.lock();
             match parked.get_mut(&id) {

@@ -271,14 +271,14 @@ impl Node {
 
     /// Waits for conditions. `ended` hears once how it ended; `waiting` is
     /// called first, with the revision of the registration, if something is
-    /// missing. Dropping what is returned forgets the wait. `told` says that an
-    /// agent tells operators of it.
+    /// missing. Dropping what is returned forgets the wait. `tells` says whether
+    /// an agent tells operators of it.
     pub fn wait(
         &self,
         scope: &Scope,
         conditions: Vec<Condition>,
         since: Option<Revision>,
-        told: bool,
+        tells: waits::Tells,
         waiting: impl FnOnce(Revision),
         ended: waits::Ended,
     ) -> Option<ParkedWait> {
@@ -303,7 +303,7 @@ impl Node {
         };
         let revision = machine.revision().max(since.unwrap_or(0));
         let mut waits = self.inner.effects.waits.lock();
-        let registered = waits.register(machine, run, conditions, since, told, ended);
+        let registered = waits.register(machine, run, conditions, since, tells, ended);
         drop(waits);
         drop(state);
         match registered {

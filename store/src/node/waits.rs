@@ -5,6 +5,8 @@
 //! sequence and no log entry, so that its client may ask again anywhere.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use holdfast_api::{Blob, ChangeKind, Condition, Problem, Refusal, Revision, WatchBatch};
@@ -16,6 +18,10 @@ pub type Ended = Box<dyn FnOnce(Result<Revision, Problem>) + Send>;
 
 /// Identifies a parked wait.
 pub type WaitId = u64;
+
+/// Whether the agent behind a connection tells operators of its waits: from
+/// its first report on, of those too that were parked before.
+pub type Tells = Arc<AtomicBool>;
 
 /// What became of a registration.
 pub enum Registered {
@@ -30,8 +36,8 @@ struct Wait {
     /// Changes up to this revision were seen when it was registered.
     since: Revision,
     missing: Vec<Condition>,
-    /// Its agent tells operators of it.
-    told: bool,
+    /// Whether its agent tells operators of it.
+    tells: Tells,
     began: Instant,
     ended: Ended,
 }
@@ -67,7 +73,7 @@ impl Waits {
         run: RunKey,
         conditions: Vec<Condition>,
         since: Option<Revision>,
-        told: bool,
+        tells: Tells,
         ended: Ended,
     ) -> Registered {
         let missing: Vec<Condition> =
@@ -87,7 +93,7 @@ impl Waits {
         }
         let since = machine.revision().max(since.unwrap_or(0));
         let began = Instant::now();
-        self.waits.insert(id, Wait { run, since, missing, told, began, ended });
+        self.waits.insert(id, Wait { run, since, missing, tells, began, ended });
         Registered::Parked(id)
     }
 
@@ -144,7 +150,9 @@ impl Waits {
     /// beyond.
     pub fn untold(&self, at_least: Duration, count: usize, keys: usize) -> (Vec<Untold>, usize) {
         let now = Instant::now();
-        let old = |wait: &&Wait| !wait.told && now.duration_since(wait.began) >= at_least;
+        let old = |wait: &&Wait| {
+            !wait.tells.load(Ordering::Relaxed) && now.duration_since(wait.began) >= at_least
+        };
         let mut waits: Vec<&Wait> = self.waits.values().filter(old).collect();
         waits.sort_by_key(|wait| wait.began);
         let left_out = waits.len().saturating_sub(count);

@@ -20,6 +20,7 @@ use crate::http::App;
 use crate::http::problem::extract::{Body, Params};
 use crate::http::problem::{Failure, ProblemDocument, ReadProblems};
 use crate::node::Watcher;
+use crate::node::waits::Tells;
 
 /// Longest time of one wait; ask again with `since` to wait longer.
 pub const WAIT_TIME_MAX: Duration = Duration::from_secs(600);
@@ -112,7 +113,7 @@ pub async fn wait(
         &scope,
         conditions,
         since,
-        false,
+        Tells::default(),
         |revision| registered = revision,
         Box::new(|result| drop(tell.send(result))),
     );
