@@ -3,7 +3,7 @@
 //! One task reads requests and hands them on, one writes replies, as many in
 //! one frame as are waiting. What a connection may have under way is bounded,
 //! in number and in bytes: past the bound its requests are not read. What its
-//! watches may have waiting is bounded in `watching`.
+//! watches and feeds may have waiting is bounded in `watching` and `feeding`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,27 +17,29 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bytes::Bytes;
 use futures::SinkExt;
-use holdfast_api::round::ROSTERS_MAX;
 use holdfast_api::stream::{FRAME_BYTES_MAX, MINOR, UPGRADE};
 use holdfast_api::{
-    Code, Generation, Hello, LeaseId, Problem, Read, ReadOutcome, Reply, ReplyBody,
-    Request as Asked, RequestBody, Revision, Scope, routes,
+    Code, Generation, Hello, LeaseId, Problem, Read, Reply, ReplyBody, Request as Asked,
+    RequestBody, Revision, Scope, routes,
 };
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt, BufReader, ReadHalf, WriteHalf};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::codec::{FramedWrite, LengthDelimitedCodec};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use self::size::reply_bytes;
 use super::App;
 use super::agents::Place as ReportPlace;
 use crate::node::watches::Bell;
 use crate::node::{Node, ParkedWait, VERSION};
 
+mod feeding;
+mod size;
 mod watching;
 
 /// Requests of one connection under way, waits and watches not counted.
@@ -45,13 +47,6 @@ const UNDER_WAY_MAX: usize = 8_192;
 
 /// Waits and watches of one connection.
 const PARKED_MAX: usize = 262_144;
-
-/// Feeds of one connection: an agent reads one.
-const FEEDS_MAX: usize = 256;
-
-/// Pieces of all feeds of one connection that wait to be written: each may be
-/// long.
-const PIECES_MAX: usize = 4;
 
 /// KiB of commands and of long answers under way in all connections together;
 /// past it requests are not read.
@@ -139,8 +134,7 @@ async fn serve(app: App, node: Node, io: Upgraded) {
         node,
         under_way: Arc::new(Semaphore::new(UNDER_WAY_MAX)),
         watch_kib: Arc::new(Semaphore::new(watching::WAITING_KIB_MAX)),
-        feeds: Arc::new(Semaphore::new(FEEDS_MAX)),
-        pieces: Arc::new(Semaphore::new(PIECES_MAX)),
+        feeds: feeding::Room::default(),
         parked: Arc::default(),
         report: app.inner.reports.place(),
         tasks: TaskTracker::new(),
@@ -238,10 +232,7 @@ struct Connection {
     under_way: Arc<Semaphore>,
     /// KiB of changes that may wait to be written.
     watch_kib: Arc<Semaphore>,
-    /// Feeds that may be read.
-    feeds: Arc<Semaphore>,
-    /// Pieces of feeds that may wait to be written.
-    pieces: Arc<Semaphore>,
+    feeds: feeding::Room,
     parked: AllParked,
     /// What the agent at the other end tells of itself.
     report: ReportPlace,
@@ -458,27 +449,25 @@ impl Connection {
         }
     }
 
-    fn feed(&self, id: u64, lease: LeaseId, since: Revision, mut have: Vec<Generation>) {
+    fn feed(&self, id: u64, lease: LeaseId, since: Revision, have: Vec<Generation>) {
         if !self.park(id) {
             return;
         }
-        let Ok(feeding) = self.feeds.clone().try_acquire_owned() else {
-            self.parked.lock().remove(&id);
-            let problem = Problem::retryable(Code::Overloaded, "too many feeds on this connection");
-            return self.replies.send(id, ReplyBody::Problem(problem), None);
+        let feeding = match self.feeds.admit() {
+            Ok(feeding) => feeding,
+            Err(problem) => {
+                self.parked.lock().remove(&id);
+                return self.replies.send(id, ReplyBody::Problem(problem), None);
+            }
         };
-        // More than the reader of a feed keeps is nothing that it has.
-        have.drain(..have.len().saturating_sub(ROSTERS_MAX));
-        have.shrink_to_fit();
         let ended = self.closed.child_token();
         let place = Parked::Feed { _ended: ended.clone().drop_guard() };
         self.parked.lock().insert(id, place);
-        let room = self.pieces.clone();
         let (node, replies, parked) =
             (self.node.clone(), self.replies.clone(), self.parked.clone());
         let task = async move {
             let hand_on = |body, place| replies.send(id, body, place);
-            let last = follow(&node, lease, (since, have), room, hand_on).await;
+            let last = feeding.follow(&node, lease, (since, have), hand_on).await;
             // The id may be used again as soon as it is answered.
             let parked = parked.lock().remove(&id);
             replies.send(id, last, None);
@@ -521,37 +510,6 @@ impl Connection {
     }
 }
 
-/// Hands on what a lease has to tell its holder, piece by piece, each as soon as
-/// there is room for it on the connection. Answers what comes last.
-async fn follow(
-    node: &Node,
-    lease: LeaseId,
-    (mut since, mut have): (Revision, Vec<Generation>),
-    room: Arc<Semaphore>,
-    hand_on: impl Fn(ReplyBody, Option<Place>),
-) -> ReplyBody {
-    loop {
-        let (tell, told) = oneshot::channel();
-        // May be called while the node holds its locks: it only sends.
-        let ended = Box::new(move |result: Result<(), Problem>| drop(tell.send(result)));
-        let parked = node.await_feed(lease, since, ended);
-        let told = told.await;
-        drop(parked);
-        match told {
-            Ok(Ok(())) => {}
-            Ok(Err(problem)) => return ReplyBody::Problem(problem),
-            Err(_) => return ReplyBody::Problem(Problem::not_leader(None)),
-        }
-        let place = room.clone().acquire_owned().await;
-        let answer = node.machine().read(&Read::Feed { lease, since, have: have.clone() });
-        let ReadOutcome::Feed(feed) = &answer.outcome else { return ReplyBody::Read(answer) };
-        since = feed.upto;
-        feed.note_rosters(&mut have);
-        let place = place.ok().map(|place| Place { _room: None, _place: place });
-        hand_on(ReplyBody::Read(answer), place);
-    }
-}
-
 /// Writes replies, as many in a frame as are waiting.
 async fn write(
     mut sink: Sink,
@@ -579,60 +537,5 @@ async fn write(
                 return;
             }
         }
-    }
-}
-
-/// Roughly the bytes of a closed round.
-fn closed_bytes(closed: &holdfast_api::Closed) -> usize {
-    let members = closed.members.as_ref().map_or(0, |members| members.stretches().len() * 24);
-    let payloads = closed.payloads.iter().flatten().map(|payload| payload.len() + 8).sum::<usize>();
-    256 + members + payloads + closed.absent.len() * 96
-}
-
-/// Roughly the bytes of a reply.
-fn reply_bytes(body: &ReplyBody) -> usize {
-    use holdfast_api::{KvOutcome, Outcome, TransactionOutcome};
-    let entry = |e: &holdfast_api::KeyEntry| {
-        64 + e.key.len() + e.value.as_ref().map_or(0, holdfast_api::Blob::len)
-    };
-    64 + match body {
-        ReplyBody::Read(answer) => match &answer.outcome {
-            ReadOutcome::Entry(found) => found.as_ref().map_or(0, entry),
-            ReadOutcome::Entries(found) => found.iter().flatten().map(entry).sum(),
-            ReadOutcome::Page { entries, .. } => entries.iter().map(entry).sum(),
-            ReadOutcome::Closed(closed) => closed_bytes(closed),
-            ReadOutcome::Feed(feed) => {
-                let decisions = feed.decisions.len() + feed.ended.len();
-                decisions * 96 + feed.closed.iter().map(closed_bytes).sum::<usize>()
-            }
-            ReadOutcome::Processes { processes, .. } => processes.len() * 256,
-            ReadOutcome::Rounds(rounds) => rounds
-                .iter()
-                .map(|r| {
-                    let set = match &r.terms.among {
-                        holdfast_api::Among::Set(set) => set.len() * 5,
-                        holdfast_api::Among::Active => 0,
-                    };
-                    256 + set + r.arrived.stretches().len() * 24 + r.missing.len() * 96
-                })
-                .sum(),
-            ReadOutcome::Events { events, .. } => events.len() * 160,
-            _ => 64,
-        },
-        ReplyBody::Answer(answer) => match &answer.outcome {
-            Outcome::Kv(KvOutcome::Compared { value: Some(value), .. })
-            | Outcome::Kv(KvOutcome::Popped { value: Some(value), .. }) => value.len(),
-            Outcome::Kv(KvOutcome::Transaction { outcomes, .. }) => {
-                let value = |outcome: &TransactionOutcome| match outcome {
-                    TransactionOutcome::Value { value: Some(value) } => value.len(),
-                    _ => 16,
-                };
-                outcomes.iter().map(value).sum()
-            }
-            _ => 64,
-        },
-        ReplyBody::Changes(batch) => watching::batch_bytes(batch),
-        ReplyBody::Progress(progress) => progress.watches.len() * 20,
-        _ => 256,
     }
 }

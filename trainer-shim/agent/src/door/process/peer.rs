@@ -1,7 +1,9 @@
 //! The program at the other end of a connection: its end, and signals to it.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
+use nix::errno::Errno;
+use nix::sys::socket::{getsockopt, sockopt};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::Timespec;
@@ -17,16 +19,36 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// The program that the kernel names for a socket; none if it is in another
-    /// process namespace. Its end is heard from its socket in any case.
+    /// The program that has connected a socket. `pid`: its number, as the
+    /// kernel tells it; none if it is in another process namespace. Its end is
+    /// heard from its socket in any case.
     ///
-    /// If it has ended before it is watched here, another program may have got
-    /// its number by then, and is taken for it until the socket closes: that
-    /// one's end would be told as its own. Linux before 6.5 has no descriptor of
-    /// whoever connected (`SO_PEERPIDFD`) that would rule this out.
-    pub fn of(pid: Option<i32>) -> Peer {
-        let pid = pid.filter(|pid| *pid > 0);
-        Peer { pid, pidfd: pid.and_then(watched) }
+    /// Linux before 6.5 has no descriptor of whoever connected
+    /// (`SO_PEERPIDFD`), so that its number is asked for there. If it has ended
+    /// before that, another program may have got its number, and is taken for it
+    /// until the socket closes: that one's end would be told as its own.
+    pub fn of(socket: &impl AsFd, pid: Option<i32>) -> Peer {
+        match getsockopt(socket, sockopt::PeerPidfd) {
+            Ok(pidfd) => Peer::new(pid, Some(pidfd)),
+            Err(Errno::ENOPROTOOPT) => Peer::numbered(pid),
+            Err(error) => {
+                debug!(%error, ?pid, "a program can be watched by its socket alone");
+                Peer::new(pid, None)
+            }
+        }
+    }
+
+    /// Whatever program has this number now.
+    fn numbered(pid: Option<i32>) -> Peer {
+        let opened = pid.filter(|pid| *pid > 0).and_then(Pid::from_raw).and_then(|pid| {
+            let opened = pidfd_open(pid, PidfdFlags::empty());
+            opened.inspect_err(|error| debug!(%error, ?pid, "no such program")).ok()
+        });
+        Peer::new(pid, opened)
+    }
+
+    fn new(pid: Option<i32>, pidfd: Option<OwnedFd>) -> Peer {
+        Peer { pid: pid.filter(|pid| *pid > 0), pidfd: pidfd.and_then(watched) }
     }
 
     /// Its process id.
@@ -61,23 +83,13 @@ impl Peer {
     }
 }
 
-fn watched(pid: i32) -> Option<AsyncFd<OwnedFd>> {
-    let pid = Pid::from_raw(pid)?;
-    let watch = || -> std::io::Result<AsyncFd<OwnedFd>> {
-        let pidfd = pidfd_open(pid, PidfdFlags::NONBLOCK)?;
-        #[expect(
-            deprecated,
-            reason = "unsound for types that change their descriptor: OwnedFd keeps its own"
-        )]
-        AsyncFd::with_interest(pidfd, Interest::READABLE)
-    };
-    match watch() {
-        Ok(watched) => Some(watched),
-        Err(error) => {
-            debug!(%error, ?pid, "a program can be watched by its socket alone");
-            None
-        }
-    }
+fn watched(pidfd: OwnedFd) -> Option<AsyncFd<OwnedFd>> {
+    #[expect(
+        deprecated,
+        reason = "unsound for types that change their descriptor: OwnedFd keeps its own"
+    )]
+    let watched = AsyncFd::with_interest(pidfd, Interest::READABLE);
+    watched.inspect_err(|error| debug!(%error, "a program can be watched by its socket alone")).ok()
 }
 
 fn has_ended(pidfd: &OwnedFd) -> bool {
@@ -94,7 +106,7 @@ mod tests {
     #[tokio::test]
     async fn the_end_of_a_program_is_seen_before_anybody_waits_for_it() {
         let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
-        let peer = Peer::of(i32::try_from(child.id()).ok());
+        let peer = Peer::numbered(i32::try_from(child.id()).ok());
         assert!(peer.pidfd.is_some());
         let early = tokio::time::timeout(Duration::from_millis(50), peer.ended()).await;
         assert!(early.is_err(), "it goes on");
@@ -106,8 +118,23 @@ mod tests {
     #[tokio::test]
     async fn whoever_cannot_be_known_is_never_said_to_have_ended() {
         for pid in [None, Some(0), Some(-1), Some(i32::MAX)] {
-            let peer = Peer::of(pid);
+            let peer = Peer::numbered(pid);
             assert!(tokio::time::timeout(Duration::from_millis(10), peer.ended()).await.is_err());
+        }
+    }
+
+    #[tokio::test]
+    async fn whoever_has_connected_is_watched_whatever_its_number() {
+        let (ours, _theirs) = tokio::net::UnixStream::pair().unwrap();
+        let pid = i32::try_from(std::process::id()).ok();
+        // Since Linux 6.5 the kernel names it.
+        let named = getsockopt(&ours, sockopt::PeerPidfd).is_ok();
+        for (pid, watched) in [(pid, true), (None, named), (Some(0), named)] {
+            let peer = Peer::of(&ours, pid);
+            assert_eq!(peer.pidfd.is_some(), watched, "{pid:?}");
+            assert_eq!(peer.pid(), pid.filter(|pid| *pid > 0));
+            let early = tokio::time::timeout(Duration::from_millis(10), peer.ended()).await;
+            assert!(early.is_err(), "it goes on");
         }
     }
 }

@@ -8,6 +8,7 @@ use holdfast_api::{AgentProcess, LeaseId, Scope};
 use holdfast_client::Client;
 use holdfast_trainer_shim::link::Wanted;
 use holdfast_trainer_shim::{Error, HostOptions, Lease};
+use parking_lot::Mutex;
 use tokio::io::BufReader;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::Semaphore;
@@ -59,7 +60,9 @@ struct Shared {
     client: Client,
     scope: Scope,
     options: Options,
-    tenure: tokio::sync::Mutex<Option<Tenure>>,
+    tenure: Mutex<Option<Tenure>>,
+    /// Held by whoever looks after the lease: takes one, or gives it back.
+    granting: tokio::sync::Mutex<()>,
     programs: Arc<Semaphore>,
     /// No program is taken any more.
     draining: AtomicBool,
@@ -79,7 +82,8 @@ impl Door {
             client,
             scope,
             options,
-            tenure: tokio::sync::Mutex::new(tenure),
+            tenure: Mutex::new(tenure),
+            granting: tokio::sync::Mutex::default(),
             programs: Arc::new(Semaphore::new(PROGRAMS_MAX)),
             draining: AtomicBool::new(false),
             stop,
@@ -102,7 +106,7 @@ impl Door {
         let _present = connections.token();
         // Watched before anything can be registered: the number of a program
         // that has ended may be given to another one.
-        let peer = Peer::of(pid);
+        let peer = Peer::of(writer.as_ref(), pid);
         match self.admit(wanted).await {
             Ok((tenure, _place)) => {
                 connection::run(tenure, reader, writer, peer, stop).await;
@@ -147,13 +151,15 @@ impl Door {
 
     /// The present lease, or a new one.
     async fn tenure(&self) -> Result<Tenure, Error> {
-        let Shared { client, scope, options, stop, tasks, .. } = self.shared.as_ref();
-        let mut present = self.shared.tenure.lock().await;
-        if let Some(tenure) = present.as_ref() {
+        let Shared { client, scope, options, stop, tasks, tenure, granting, .. } =
+            self.shared.as_ref();
+        let _turn = granting.lock().await;
+        let present = tenure.lock().clone();
+        if let Some(tenure) = present {
             // After a long silence of the store it may have ended.
             let holds = stop.run_until_cancelled(tenure.lease.certainly_valid()).await;
             if holds.ok_or(Error::Closed)? {
-                return Ok(tenure.clone());
+                return Ok(tenure);
             }
         }
         let granting = Lease::grant(client.clone(), scope.clone(), options.of_lease());
@@ -162,15 +168,16 @@ impl Door {
             () = stop.cancelled() => return Err(Error::Closed),
         };
         info!("took lease {} for this host, {:?} long", lease.id(), lease.ttl());
-        let tenure = Tenure::begin(lease, stop, tasks);
-        *present = Some(tenure.clone());
-        Ok(tenure)
+        let begun = Tenure::begin(lease, stop, tasks);
+        *tenure.lock() = Some(begun.clone());
+        Ok(begun)
     }
 
     /// The lease with which this host holds the run, if it does.
     pub async fn held(&self) -> Option<LeaseId> {
-        let Shared { options, tenure, .. } = self.shared.as_ref();
-        let tenure = tenure.lock().await;
+        let Shared { options, tenure, granting, .. } = self.shared.as_ref();
+        let _turn = granting.lock().await;
+        let tenure = tenure.lock();
         tenure.as_ref().filter(|_| options.holds_run).map(|tenure| tenure.lease.id())
     }
 
@@ -194,9 +201,7 @@ impl Door {
 
     /// How the processes are doing.
     pub fn report(&self) -> Vec<AgentProcess> {
-        // One that is just being granted has no processes yet.
-        let present = self.shared.tenure.try_lock();
-        let present = present.ok().and_then(|present| present.clone());
+        let present = self.shared.tenure.lock().clone();
         present.map(|tenure| tenure.report()).unwrap_or_default()
     }
 
@@ -214,18 +219,22 @@ impl Door {
     /// Ends all connections and gives the lease back: whatever is still
     /// registered ends with it.
     pub async fn close(&self) {
-        let Shared { tenure, stop, connections, tasks, options, .. } = self.shared.as_ref();
+        let Shared { tenure, granting, stop, connections, tasks, options, .. } =
+            self.shared.as_ref();
         stop.cancel();
         connections.close();
         tasks.close();
         // What a program said before is handled first: who left has left.
         let _ = tokio::time::timeout(CLOSE_TIME_MAX, connections.wait()).await;
-        if let Some(tenure) = tenure.lock().await.take() {
+        let turn = granting.lock().await;
+        let last = tenure.lock().take();
+        if let Some(tenure) = last {
             match options.holds_run {
                 true => tenure.lease.leave().await,
                 false => tenure.lease.close().await,
             }
         }
+        drop(turn);
         tasks.wait().await;
     }
 }

@@ -1,0 +1,91 @@
+//! Feeds of a stream: what leases have to tell their holders, piece by piece.
+//!
+//! A piece is made when there is room for it on the connection, so that a reader
+//! that does not read costs a few pieces and no more.
+
+use std::sync::Arc;
+
+use holdfast_api::round::ROSTERS_MAX;
+use holdfast_api::{Code, Generation, LeaseId, Problem, Read, ReadOutcome, ReplyBody, Revision};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use super::Place;
+use crate::node::Node;
+
+/// Feeds of one connection: an agent reads one.
+const FEEDS_MAX: usize = 256;
+
+/// Pieces of all feeds of one connection that wait to be written: each may be
+/// long.
+const PIECES_MAX: usize = 4;
+
+/// Room for the feeds of one connection.
+pub(super) struct Room {
+    feeds: Arc<Semaphore>,
+    pieces: Arc<Semaphore>,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Room {
+            feeds: Arc::new(Semaphore::new(FEEDS_MAX)),
+            pieces: Arc::new(Semaphore::new(PIECES_MAX)),
+        }
+    }
+}
+
+impl Room {
+    /// Room for one more feed, if there is some.
+    pub(super) fn admit(&self) -> Result<Feeding, Problem> {
+        match self.feeds.clone().try_acquire_owned() {
+            Ok(place) => Ok(Feeding { _place: place, pieces: self.pieces.clone() }),
+            Err(_) => {
+                let message = "too many feeds on this connection";
+                Err(Problem::retryable(Code::Overloaded, message))
+            }
+        }
+    }
+}
+
+/// The place of one feed, until this is dropped.
+pub(super) struct Feeding {
+    _place: OwnedSemaphorePermit,
+    pieces: Arc<Semaphore>,
+}
+
+impl Feeding {
+    /// Hands on what a lease has to tell its holder behind a revision, each
+    /// piece as soon as there is room for it. `have`: outcomes whose members
+    /// the reader knows. Answers what comes last.
+    pub(super) async fn follow(
+        &self,
+        node: &Node,
+        lease: LeaseId,
+        (mut since, mut have): (Revision, Vec<Generation>),
+        hand_on: impl Fn(ReplyBody, Option<Place>),
+    ) -> ReplyBody {
+        // More than the reader of a feed keeps is nothing that it has.
+        have.drain(..have.len().saturating_sub(ROSTERS_MAX));
+        have.shrink_to_fit();
+        loop {
+            let (tell, told) = oneshot::channel();
+            // May be called while the node holds its locks: it only sends.
+            let ended = Box::new(move |result: Result<(), Problem>| drop(tell.send(result)));
+            let parked = node.await_feed(lease, since, ended);
+            let told = told.await;
+            drop(parked);
+            match told {
+                Ok(Ok(())) => {}
+                Ok(Err(problem)) => return ReplyBody::Problem(problem),
+                Err(_) => return ReplyBody::Problem(Problem::not_leader(None)),
+            }
+            let place = self.pieces.clone().acquire_owned().await;
+            let answer = node.machine().read(&Read::Feed { lease, since, have: have.clone() });
+            let ReadOutcome::Feed(feed) = &answer.outcome else { return ReplyBody::Read(answer) };
+            since = feed.upto;
+            feed.note_rosters(&mut have);
+            let place = place.ok().map(|place| Place { _room: None, _place: place });
+            hand_on(ReplyBody::Read(answer), place);
+        }
+    }
+}

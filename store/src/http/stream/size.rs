@@ -1,0 +1,59 @@
+//! How much memory replies take while they wait to be written: rough, and
+//! never far too little.
+
+use holdfast_api::{KeyEntry, KvOutcome, Outcome, ReadOutcome, ReplyBody, TransactionOutcome};
+
+use super::watching;
+
+/// Roughly the bytes of a closed round.
+fn closed_bytes(closed: &holdfast_api::Closed) -> usize {
+    let members = closed.members.as_ref().map_or(0, |members| members.stretches().len() * 24);
+    let payloads = closed.payloads.iter().flatten().map(|payload| payload.len() + 8).sum::<usize>();
+    256 + members + payloads + closed.absent.len() * 96
+}
+
+/// Roughly the bytes of a reply.
+pub(super) fn reply_bytes(body: &ReplyBody) -> usize {
+    let entry =
+        |e: &KeyEntry| 64 + e.key.len() + e.value.as_ref().map_or(0, holdfast_api::Blob::len);
+    64 + match body {
+        ReplyBody::Read(answer) => match &answer.outcome {
+            ReadOutcome::Entry(found) => found.as_ref().map_or(0, entry),
+            ReadOutcome::Entries(found) => found.iter().flatten().map(entry).sum(),
+            ReadOutcome::Page { entries, .. } => entries.iter().map(entry).sum(),
+            ReadOutcome::Closed(closed) => closed_bytes(closed),
+            ReadOutcome::Feed(feed) => {
+                let decisions = feed.decisions.len() + feed.ended.len();
+                decisions * 96 + feed.closed.iter().map(closed_bytes).sum::<usize>()
+            }
+            ReadOutcome::Processes { processes, .. } => processes.len() * 256,
+            ReadOutcome::Rounds(rounds) => rounds
+                .iter()
+                .map(|r| {
+                    let set = match &r.terms.among {
+                        holdfast_api::Among::Set(set) => set.len() * 5,
+                        holdfast_api::Among::Active => 0,
+                    };
+                    256 + set + r.arrived.stretches().len() * 24 + r.missing.len() * 96
+                })
+                .sum(),
+            ReadOutcome::Events { events, .. } => events.len() * 160,
+            _ => 64,
+        },
+        ReplyBody::Answer(answer) => match &answer.outcome {
+            Outcome::Kv(KvOutcome::Compared { value: Some(value), .. })
+            | Outcome::Kv(KvOutcome::Popped { value: Some(value), .. }) => value.len(),
+            Outcome::Kv(KvOutcome::Transaction { outcomes, .. }) => {
+                let value = |outcome: &TransactionOutcome| match outcome {
+                    TransactionOutcome::Value { value: Some(value) } => value.len(),
+                    _ => 16,
+                };
+                outcomes.iter().map(value).sum()
+            }
+            _ => 64,
+        },
+        ReplyBody::Changes(batch) => watching::batch_bytes(batch),
+        ReplyBody::Progress(progress) => progress.watches.len() * 20,
+        _ => 256,
+    }
+}
