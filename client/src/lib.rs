@@ -36,7 +36,9 @@
 //!   leader all that are open are sent again, in order, each in its place; the
 //!   cluster's session table answers those that it has seen. A call that ends
 //!   without its answer is not sent again, and says that its outcome is
-//!   unknown.
+//!   unknown. If the session expires, commands on leases, processes and rounds
+//!   that say themselves what they are (by a nonce, a life, the number of a
+//!   call) go out again in the next one: twice is once. All others end.
 //! * **Reads** are linearizable unless asked otherwise, and simply repeated.
 //!   Callers that ask the same at the same time share one read, which is sent
 //!   after the last of them has asked: of each question one is on the wire and
@@ -83,8 +85,8 @@
 //!   ([`PARCELS_MAX`], [`PARCEL_BYTES_MAX`]), the commands on the wire
 //!   (the session's window), requests ([`REQUEST_BYTES_MAX`]) and frames.
 //! * Deliberately absent: a cache, a background refresh of the node list, a
-//!   connection pool, and any retry under a new session: a session that
-//!   expired is an error, never a second application.
+//!   connection pool, and any retry under a new session of a command that the
+//!   session alone tells apart: that is an error, never a second application.
 //!
 //! # Boundaries
 //!

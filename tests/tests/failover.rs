@@ -1,11 +1,12 @@
 //! Nodes die, freeze and come back; clients notice a pause and nothing else.
 
-use holdfast_api::{Blob, Command, KvOp};
+use holdfast_api::{Blob, Command, KvOp, NodeId};
 use holdfast_client::{Client, Consistency, Deadline};
 use holdfast_tests::cluster::job;
 use holdfast_tests::failover::{kill_leader, kill_leaders, until_replayed};
 use holdfast_tests::load::COUNTER;
 use holdfast_tests::{Adders, Cluster, eventually, patiently, soon};
+use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -202,6 +203,26 @@ async fn a_client_that_was_told_of_one_follower_finds_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_asked_to_stop_beside_a_frozen_node_hands_over_to_the_other() {
+    for frozen_is_last in [false, true] {
+        let mut cluster = Cluster::start(3).await;
+        cluster.client().keys(job("load")).put("k", "v", soon()).await.expect("a cluster at work");
+        let leader = cluster.leader().await;
+        let mut others: Vec<NodeId> =
+            cluster.ids().into_iter().filter(|id| *id != leader).collect();
+        if frozen_is_last {
+            others.reverse();
+        }
+        cluster.process(others[0]).signal(Signal::SIGSTOP);
+        cluster.process(leader).signal(Signal::SIGTERM);
+        let (status, said) = cluster.ended(leader).await;
+        assert!(status.success(), "the leader ended with {status}");
+        assert!(said.contains("handed leadership over"), "{said}");
+        cluster.process(others[0]).signal(Signal::SIGCONT);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_is_asked_to_stop_hands_over_and_no_call_fails() {
     let mut cluster = Cluster::start(3).await;
     let client = cluster.client();
@@ -212,7 +233,7 @@ async fn a_leader_that_is_asked_to_stop_hands_over_and_no_call_fails() {
         assert!(stopped < 5, "only {handed_over} of {stopped} leaders handed over");
         load.progress(50).await;
         let leader = cluster.leader().await;
-        cluster.process(leader).signal(nix::sys::signal::Signal::SIGTERM);
+        cluster.process(leader).signal(Signal::SIGTERM);
         let (status, said) = cluster.ended(leader).await;
         assert!(status.success(), "the leader ended with {status}");
         stopped += 1;

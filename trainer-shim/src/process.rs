@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_api::{
-    Arrival, ArrivalAnswer, Blob, CallId, Cause, Closed, Command, Effectiveness, Incarnation,
+    Arrival, ArrivalAnswer, Blob, CallId, Cause, Closed, Code, Command, Effectiveness, Incarnation,
     Outcome, ProcessId, Read, ReadOutcome, Revision, RoundCommand, RoundFailure, RoundInfo,
     RoundOutcome, Terms,
 };
@@ -156,21 +156,26 @@ impl Process {
             }
             arrived = arriving => arrived,
         };
-        if let Err(error) = accepted(arrived) {
-            // One that may still arrive is withdrawn.
-            waiting.answered = error.outcome() != Effectiveness::Unknown;
-            return Err(error);
-        }
-        let decision = match deadline.instant() {
-            None => decided.await,
-            Some(at) => match tokio::time::timeout_at(at, &mut decided).await {
-                Ok(decision) => decision,
-                Err(_) => {
-                    let settling = self.settle(self.id_of(call), &round, decided);
-                    let settled = tokio::time::timeout(SETTLE_TIME_MAX, settling).await;
-                    settled.map_err(|_| Error::Unanswered { round: round.clone() })??
-                }
+        let in_time = match accepted(arrived) {
+            Ok(()) => match deadline.instant() {
+                None => Some(decided.as_mut().await),
+                Some(at) => tokio::time::timeout_at(at, decided.as_mut()).await.ok(),
             },
+            // It may have arrived all the same, and its round may have closed.
+            Err(error) if is_late(&error) => None,
+            Err(error) => {
+                // One that may still arrive is withdrawn.
+                waiting.answered = error.outcome() != Effectiveness::Unknown;
+                return Err(error);
+            }
+        };
+        let decision = match in_time {
+            Some(decision) => decision,
+            None => {
+                let settling = self.settle(self.id_of(call), &round, decided);
+                let settled = tokio::time::timeout(SETTLE_TIME_MAX, settling).await;
+                settled.map_err(|_| Error::Unanswered { round: round.clone() })??
+            }
         };
         waiting.answered = true;
         decision.unwrap_or(Err(Error::Closed))
@@ -187,8 +192,9 @@ impl Process {
         let waited_for = self.waited_for(round).await;
         self.withdraw(call).await?;
         Ok(match decided.await {
-            Ok(Err(Error::Withdrawn { round, .. })) => {
-                Ok(Err(Error::Withdrawn { round, waited_for: waited_for.map(Box::new) }))
+            Ok(Err(Error::Withdrawn { .. })) => {
+                let (round, waited_for) = (round.clone(), waited_for.map(Box::new));
+                Ok(Err(Error::Withdrawn { round, waited_for }))
             }
             decision => decision,
         })
@@ -260,6 +266,11 @@ impl Process {
             }
         });
     }
+}
+
+/// Whether the deadline has passed before anybody said what became of a command.
+fn is_late(error: &Error) -> bool {
+    error.code() == Code::Timeout && error.outcome() == Effectiveness::Unknown
 }
 
 /// What the answer to an arrival says of the arrival.

@@ -33,7 +33,7 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from ._agent import Agent, AgentError
-from ._errors import Fenced, HoldfastError, RoundTimeout
+from ._errors import Fenced, HoldfastError, RoundTimeout, Unavailable
 from ._job import Job
 from ._types import Live, Member
 
@@ -208,6 +208,13 @@ class Handler(RendezvousHandler):
             except Fenced as error:
                 # Taken for dead while it waited.
                 log.info("rendezvous %s: comes again: %s", self._run_id, error)
+            except RoundTimeout:
+                # While it took another one's place, that one has come, and the others have met with it.
+                _, _, members, _ = self._present()
+                alive = job.alive()
+                if sum(member in alive for member in members) < self._max:
+                    raise
+                self._be_patient()
 
     def _come(self) -> Job:
         """A new life of this node: it is in no rendezvous."""
@@ -244,6 +251,9 @@ class Handler(RendezvousHandler):
                 raise self._over()
             _, _, members, _ = self._present()
             alive = job.alive()
+            if me not in alive:
+                # Taken for dead: it hears of it when it meets the others.
+                return
             left = sum(member in alive for member in members)
             if not left:
                 former = {member.process for member in members}
@@ -253,7 +263,6 @@ class Handler(RendezvousHandler):
                     there = job.waiting(NODES)
                     late = [member for member in places[: self._max] if member not in there and member != me]
                     places = [member for member in places if member not in late]
-                # One that has been taken for dead hears of it when it meets the others.
                 if me not in places[self._max :]:
                     return
             elif left >= self._max:
@@ -290,11 +299,17 @@ class Handler(RendezvousHandler):
         """Whether all who have met are still there: torchrun's next step waits for each of them, and
         hears of no death. They meet once more, among themselves. False if one has died since it
         arrived: then the others come again, all of them."""
+        name = f"{NODES}-{live.generation}"
         while True:
             try:
-                job.quorum(f"{NODES}-{live.generation}", len(live), len(live), 0.0, CONFIRM)
+                job.quorum(name, len(live), len(live), 0.0, CONFIRM)
+                self._with_common(lambda store: store.set(name, "met"))
                 return True
-            except RoundTimeout:
+            except (RoundTimeout, Unavailable) as error:
+                log.info("rendezvous %s: not all have met once more: %s", self._run_id, error)
+                # Its own answer may be lost where the others have theirs.
+                if self._with_common(lambda store: store.check([name])):
+                    return True
                 if self.is_closed():
                     raise self._over() from None
                 alive = job.alive()

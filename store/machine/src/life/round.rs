@@ -152,8 +152,9 @@ impl Act<'_> {
                 self.check_room_for_round(asked)?;
                 let round = self.gathering(asked.share(), asked.base.clone());
                 among(&round)?;
-                let named_max = self.limits.life.named_per_run_max;
-                if self.life.named + round.named_count() as u64 > named_max {
+                let (named, named_max) =
+                    (round.named_count() as u64, self.limits.life.named_per_run_max);
+                if named > 0 && self.life.named + named > named_max {
                     return Err(self.full("named_per_run_max", named_max));
                 }
                 self.open(name, round);
