@@ -115,6 +115,8 @@ class Handler(RendezvousHandler):
         self._live: Optional[Live] = None
         self._common: Optional[Store] = None
         self._patience_ends = 0.0
+        # Whether there was no room for this node since it was in a rendezvous.
+        self._spare = False
         self._looked, self._waiting = 0.0, 0
 
     def get_backend(self) -> str:
@@ -145,7 +147,7 @@ class Handler(RendezvousHandler):
             raise RendezvousTimeoutError(str(error)) from error
         except (HoldfastError, AgentError) as error:
             raise RendezvousConnectionError(str(error)) from error
-        self._live, self._looked = live, 0.0
+        self._live, self._looked, self._spare = live, 0.0, False
         log.info("rendezvous %s: generation %s, node %s of %s", self._run_id, live.generation, rank, len(live))
         return RendezvousInfo(store, rank, len(live), RendezvousStoreInfo(self._agent.host, port))
 
@@ -241,13 +243,9 @@ class Handler(RendezvousHandler):
         next: for those who were in the present one first, for the others as they have come. Whoever
         does not take a place for long loses it to one who waits."""
         me = Member(job.process, job.incarnation)
-        full, passed_over_since = False, None
+        passed_over_since = None
         while True:
             if self.is_closed():
-                if full:
-                    log.info("the rendezvous %s has ended without this spare node", self._run_id)
-                    # torch has an error for this, over which torchrun itself fails (2.15).
-                    raise SystemExit(0)
                 raise self._over()
             _, _, members, _ = self._present()
             alive = job.alive()
@@ -267,9 +265,9 @@ class Handler(RendezvousHandler):
                     return
             elif left >= self._max:
                 passed_over_since = None
-            full = not left or left >= self._max
-            if full:
+            if not left or left >= self._max:
                 # A spare waits as long as it takes.
+                self._spare = True
                 self._be_patient()
             elif time.monotonic() > self._patience_ends:
                 raise RendezvousTimeoutError(
@@ -355,7 +353,11 @@ class Handler(RendezvousHandler):
             met.set()
             watcher.join()
 
-    def _over(self) -> RendezvousClosedError:
+    def _over(self) -> BaseException:
+        if self._spare:
+            log.info("the rendezvous %s has ended without this spare node", self._run_id)
+            # torch has an error for this, over which torchrun itself fails (2.15).
+            return SystemExit(0)
         return RendezvousClosedError(
             f"the rendezvous {self._run_id} has ended; give the next launch another --rdzv-id"
         )
