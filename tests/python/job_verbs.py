@@ -108,6 +108,11 @@ def errors(jobs):
 
     assert raises(holdfast.Refused, holdfast.Job.join, store="nonsense").code == "invalid_request"
     assert raises(holdfast.Refused, holdfast.Job.join, job="a/b").code == "invalid_request"
+    for wrong in ({"process": -1}, {"world": -1}, {"members_min": 2**32}, {"active_min": 1.5}, {"run": "auto"}):
+        error = raises(holdfast.Refused, holdfast.Job.join, **wrong)
+        assert error.code == "invalid_request" and next(iter(wrong)) in str(error), error
+    raises(holdfast.Refused, jobs[0].progress, -1)
+    raises(holdfast.Refused, jobs[0].fence, -1)
     raises(holdfast.Refused, holdfast.Job.join, role="spare")
     error = raises(holdfast.Refused, holdfast.Job.join, job="verbs", process=1, host="there", timeout=5)
     assert "alive on host here" in str(error), error

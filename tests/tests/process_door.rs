@@ -16,7 +16,7 @@ use holdfast_tests::tcpstore::{TcpStore, key, op};
 use holdfast_tests::{
     Agent, Cluster, Ended, RawLink, Script, binaries, eventually, patiently, soon,
 };
-use holdfast_trainer_shim::{Host, HostOptions, Join, Process};
+use holdfast_trainer_shim::{Error, Host, HostOptions, Join, Process, Wanted};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -312,6 +312,33 @@ async fn an_agent_that_is_killed_is_heard_of_and_its_successor_takes_the_process
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_lives_is_replaced_under_its_agent_by_takeover_alone() {
+    let mut cluster = Cluster::start(1).await;
+    let mut agent = Agent::start(&mut cluster, "train").await;
+    let control = agent.control().await;
+    let mut first = trainer(&mut cluster, &control, 0).await;
+    let host = Host::attach(&control, Wanted::default(), LONG).await.expect("an agent");
+    let join = Join { process: Some(0), ..Join::default() };
+    let refused = host.join(join.clone()).await.expect_err("it is alive");
+    assert!(refused.to_string().contains("register with takeover"), "{refused}");
+    first.order("roll alone").await;
+    assert_eq!(first.says("rolled alone ").await, "0", "it goes on");
+    // Whoever has patience joins when it has ended.
+    let patient = host.clone();
+    let wanted = Join { patience: Some(soon()), ..join.clone() };
+    let joining = tokio::spawn(async move { patient.join(wanted).await });
+    first.kill();
+    let second = joining.await.expect("no panic").expect("a registration");
+    // A program replaces its own as it likes.
+    let third = host.join(join.clone()).await.expect("a registration");
+    let fenced = second.live_processes("r", soon()).await.expect_err("it was replaced");
+    assert!(matches!(fenced, Error::Fenced { .. }), "{fenced:?}");
+    let other = Host::attach(&control, Wanted::default(), LONG).await.expect("an agent");
+    let taken = other.join(Join { takeover: true, ..join }).await.expect("a takeover");
+    assert!(taken.incarnation() > third.incarnation());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_named_control_socket_has_one_agent_which_drains_to_the_last_program() {
     let mut cluster = Cluster::start(1).await;
     let path = cluster.folder().join("control.sock");
@@ -412,11 +439,18 @@ async fn nonsense_and_lies_are_refused_and_touch_nobody_else() {
         }
         // A registration of somebody else is not told to this one.
         let mut second = RawLink::open(&hostile).expect("an agent");
-        match second.propose(1, register(lease, 5, 1)).expect("an answer") {
-            Heard::Problem { problem, .. } => {
-                assert!(problem.message.contains("on another connection"), "{problem}");
+        let mut again = register(lease, 5, 1);
+        for words in ["is alive on host", "on another connection"] {
+            match second.propose(1, again.clone()).expect("an answer") {
+                Heard::Problem { problem, .. } => {
+                    assert!(problem.message.contains(words), "{problem}");
+                }
+                other => panic!("{other:?}"),
             }
-            other => panic!("{other:?}"),
+            let Command::Process(ProcessCommand::Register { takeover, .. }) = &mut again else {
+                panic!("{again:?}")
+            };
+            *takeover = true;
         }
         for read in [Read::Jobs, Read::Rounds { scope: Scope::default() }] {
             let heard = link.ask(3, read).expect("an answer");

@@ -121,11 +121,11 @@ impl Error {
             Error::Client(error) => error.code(),
             Error::Fenced { .. } | Error::Void { .. } => Code::Fenced,
             Error::File { .. } => Code::InvalidRequest,
-            Error::LeaseLost { .. } | Error::AgentLost { .. } => Code::LeaseEnded,
+            Error::LeaseLost { .. } | Error::AgentLost { .. } | Error::Closed => Code::LeaseEnded,
             Error::RoundFailed { .. } | Error::Withdrawn { .. } | Error::Unanswered { .. } => {
                 Code::Timeout
             }
-            Error::Closed | Error::NoAgent { .. } => Code::Unavailable,
+            Error::NoAgent { .. } => Code::Unavailable,
             Error::Unexpected { .. } => Code::Conflict,
         }
     }
@@ -185,6 +185,9 @@ fn whom(whose: Option<(ProcessId, Incarnation)>) -> String {
 
 fn waited(failure: &Option<Box<RoundFailure>>) -> String {
     match failure {
+        Some(failure) if failure.missing_count == 0 => {
+            format!(": {} had arrived, and more have to register", failure.arrived)
+        }
         Some(failure) => format!(": {} had arrived, missing {}", failure.arrived, missing(failure)),
         None => String::new(),
     }

@@ -75,6 +75,7 @@ pub struct Lease {
 struct Held {
     client: Client,
     scope: Scope,
+    host: String,
     id: LeaseId,
     ttl: Duration,
     validity: Validity,
@@ -149,8 +150,8 @@ impl Lease {
             client.propose(command, deadline).await?;
         }
         let (job, nonce, ttl_ms) = (scope.job.clone(), nonce(), milliseconds(ttl));
-        let command = LeaseCommand::Grant { scope, nonce, host, ttl_ms };
-        Lease::hold(client, job, command, deadline).await
+        let command = LeaseCommand::Grant { scope, nonce, host: host.clone(), ttl_ms };
+        Lease::hold(client, (job, host), command, deadline).await
     }
 
     /// Asks for a lease in the job's open run, or in a new one where none is
@@ -163,13 +164,13 @@ impl Lease {
     pub async fn meet(client: Client, job: Name, options: HostOptions) -> Result<Lease, Error> {
         let HostOptions { host, ttl, patience, open_run: _ } = options;
         let (nonce, ttl_ms) = (nonce(), milliseconds(ttl));
-        let command = LeaseCommand::Join { job: job.clone(), nonce, host, ttl_ms };
-        Lease::hold(client, job, command, Deadline::after(patience)).await
+        let command = LeaseCommand::Join { job: job.clone(), nonce, host: host.clone(), ttl_ms };
+        Lease::hold(client, (job, host), command, Deadline::after(patience)).await
     }
 
     async fn hold(
         client: Client,
-        job: Name,
+        (job, host): (Name, String),
         command: LeaseCommand,
         deadline: Deadline,
     ) -> Result<Lease, Error> {
@@ -196,6 +197,7 @@ impl Lease {
         let held = Held {
             client,
             scope: Scope { job, run: Some(run) },
+            host,
             id: lease,
             ttl,
             validity: Validity::granted(asked_at, ttl),
@@ -218,6 +220,11 @@ impl Lease {
     /// The job and the run.
     pub fn scope(&self) -> &Scope {
         &self.held.scope
+    }
+
+    /// The host's name, for people.
+    pub fn host(&self) -> &str {
+        &self.held.host
     }
 
     /// The client that it is held through.

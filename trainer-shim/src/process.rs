@@ -14,6 +14,7 @@ use holdfast_client::Deadline;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
+use tokio::time::{sleep_until, timeout, timeout_at};
 
 use crate::error::Error;
 use crate::host::{Host, unexpected};
@@ -26,7 +27,9 @@ type Reply = oneshot::Receiver<Result<Arc<Closed>, Error>>;
 /// of it.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// How long it may take of that to say who was missing.
+/// So long before its deadline a call looks who is missing, and so long that may
+/// take at most.
+const LOOK_BEFORE: Duration = Duration::from_millis(100);
 const WAITED_FOR_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// One incarnation. Cheap to clone: all clones count the same calls.
@@ -156,10 +159,25 @@ impl Process {
             }
             arrived = arriving => arrived,
         };
+        let mut waited_for = None;
         let in_time = match accepted(arrived) {
             Ok(()) => match deadline.instant() {
                 None => Some(decided.as_mut().await),
-                Some(at) => tokio::time::timeout_at(at, decided.as_mut()).await.ok(),
+                Some(at) => {
+                    // Before others give up who have waited just as long.
+                    let looking = async {
+                        sleep_until(at.checked_sub(LOOK_BEFORE).unwrap_or(at)).await;
+                        self.waited_for(&round).await
+                    };
+                    tokio::select! {
+                        biased;
+                        decision = decided.as_mut() => Some(decision),
+                        found = looking => {
+                            waited_for = found;
+                            timeout_at(at, decided.as_mut()).await.ok()
+                        }
+                    }
+                }
             },
             // It may have arrived all the same, and its round may have closed.
             Err(error) if is_late(&error) => None,
@@ -172,8 +190,8 @@ impl Process {
         let decision = match in_time {
             Some(decision) => decision,
             None => {
-                let settling = self.settle(self.id_of(call), &round, decided);
-                let settled = tokio::time::timeout(SETTLE_TIME_MAX, settling).await;
+                let settling = self.settle(self.id_of(call), &round, waited_for, decided);
+                let settled = timeout(SETTLE_TIME_MAX, settling).await;
                 settled.map_err(|_| Error::Unanswered { round: round.clone() })??
             }
         };
@@ -186,10 +204,9 @@ impl Process {
         &self,
         call: CallId,
         round: &Blob,
+        waited_for: Option<RoundFailure>,
         decided: Pin<&mut Reply>,
     ) -> Result<Result<Result<Arc<Closed>, Error>, RecvError>, Error> {
-        // Asked before: a round that nobody is in any more says nothing.
-        let waited_for = self.waited_for(round).await;
         self.withdraw(call).await?;
         Ok(match decided.await {
             Ok(Err(Error::Withdrawn { .. })) => {

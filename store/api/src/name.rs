@@ -19,6 +19,12 @@ pub struct Name(String);
 /// Longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 128;
 
+/// What an agent's `--run` says for a new run, and for the one in which the hosts
+/// of a job meet. Whoever names a run does not call it so.
+pub const RUN_NEW: &str = "new";
+/// See [`RUN_NEW`].
+pub const RUN_AUTO: &str = "auto";
+
 /// Why a text is not a [`Name`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(

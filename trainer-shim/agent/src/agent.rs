@@ -147,7 +147,7 @@ impl Handle {
 
     /// TCPStore clients that ever came.
     pub fn clients_ever(&self) -> usize {
-        self.door.clients_ever()
+        self.door.clients_ever() + self.processes.programs_ever()
     }
 
     /// Takes no new trainers from now on and ends when the last has gone; a

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import atexit
 import json
+import operator
 import os
 import socket
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, Literal, Optional, Union
+from typing import Any, Literal, Optional, SupportsIndex, Union
 
 from . import _holdfast
 from ._errors import BlockFailed, Fenced, Refused
@@ -18,6 +19,7 @@ from ._types import Event, Fence, Iteration, Live, Member, Verdict, members, rem
 
 TTL_DEFAULT = 5.0
 PATIENCE_DEFAULT = 60.0
+U32_MAX, U64_MAX = 2**32 - 1, 2**64 - 1
 
 _joined: weakref.WeakSet[Job] = weakref.WeakSet()
 
@@ -133,7 +135,7 @@ class Job:
             "host": host or socket.gethostname(),
             "ttl": float(ttl),
             "patience": float(timeout),
-            "process": _number("RANK") if process is None else None if process == "any" else process,
+            "process": None if process == "any" else _number("process", process, "RANK"),
             "standby": role == "standby",
             "labels": dict(labels or {}),
             "takeover": takeover,
@@ -145,12 +147,12 @@ class Job:
             "on_silence": on_silence,
         }
         terms = {
-            "world": (world if world is not None else _number("WORLD_SIZE")) or 0,
-            "members_min": members_min,
+            "world": _number("world", world, "WORLD_SIZE") or 0,
+            "members_min": _whole("members_min", members_min),
             "last_call": float(last_call),
             "assignment": json.dumps([dict(step) for step in assignment]),
-            "active_min": active_min,
-            "restarts_max": restarts_max,
+            "active_min": _whole("active_min", active_min),
+            "restarts_max": _whole("restarts_max", restarts_max),
             "evict_after": None if evict_after is None else float(evict_after),
         }
         return cls(_holdfast.Process.join(wanted), terms)
@@ -191,6 +193,7 @@ class Job:
         agree, so that one that died since then makes it fail.
         """
         payload = _payload(value, rule, priority)
+        base = None if base is None else _whole("base", base, U64_MAX)
         found = self._native.vote(tag, rule, payload, base, timeout)
         found["against"] = remarks(found["against"])
         return Verdict(**found)
@@ -223,7 +226,8 @@ class Job:
     def quorum(self, name: str, least: int, most: int, settle: float, timeout: Optional[float] = None) -> Live:
         """Meets whoever is there: returns with ``most`` members, or ``settle`` seconds after the first
         ``least``. Who is not there is left out, and stays alive."""
-        return self._live(self._native.quorum(name, (least, most), settle, timeout))
+        numbers = (_whole("least", least), _whole("most", most))
+        return self._live(self._native.quorum(name, numbers, settle, timeout))
 
     def waiting(self, name: str, timeout: Optional[float] = None) -> tuple[Member, ...]:
         """Who waits in a round at this moment. Waits for nobody."""
@@ -266,7 +270,8 @@ class Job:
         ``generation``: in whose name; the latest that this process was told of, if none is given.
         Raises :class:`~holdfast.Fenced` once it is not certain any more.
         """
-        fence = self._native.fence(self._generation if generation is None else generation)
+        named = self._generation if generation is None else _whole("generation", generation, U64_MAX)
+        fence = self._native.fence(named)
         if fence is None:
             text = (
                 f"process {self.process} (incarnation {self.incarnation}) cannot prove that it is alive: "
@@ -310,7 +315,7 @@ class Job:
     def progress(self, step: int) -> None:
         """Says how far the program has got. As :meth:`ping`, but only growth counts, so that a program
         that goes in circles is silent; shown by ``holdfast why`` and ``holdfast processes``."""
-        self._native.progress(step)
+        self._native.progress(_whole("step", step, U64_MAX))
 
     @contextmanager
     def paused(self, most: float) -> Iterator[None]:
@@ -364,14 +369,26 @@ class Job:
         return live
 
 
-def _number(variable: str) -> Optional[int]:
+def _whole(what: str, number: Any, most: int = U32_MAX) -> int:
+    """The number, if it is one that the cluster counts with."""
+    if isinstance(number, SupportsIndex) and 0 <= operator.index(number) <= most:
+        return operator.index(number)
+    text = f"{what} is {number!r}, and has to be a whole number from 0 to {most}"
+    raise Refused(text, "invalid_request", False, "none")
+
+
+def _number(what: str, given: Optional[int], variable: str) -> Optional[int]:
+    """What was given, or else what the environment says."""
+    if given is not None:
+        return _whole(what, given)
     text = os.environ.get(variable)
     if not text:
         return None
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
         raise Refused(f"{variable}={text!r} is no number", "invalid_request", False, "none") from None
+    return _whole(variable, number)
 
 
 def _payload(value: Union[bool, str, bytes], rule: str, priority: int) -> bytes:

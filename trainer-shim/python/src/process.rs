@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use holdfast_api::name::default_name;
+use holdfast_api::name::{RUN_AUTO, RUN_NEW, default_name};
 use holdfast_api::{AssignmentStep, Blob, Cause, Name, Role, Scope, VoteRule};
 use holdfast_client::{Client, Deadline, Options, parse_endpoints};
 use holdfast_trainer_shim::{
@@ -98,6 +98,13 @@ impl NativeProcess {
         let name = |text: &str| text.parse::<Name>().map_err(|e| error::invalid(py, &e));
         let job = wanted.job.as_deref().map(name).transpose()?;
         let run = wanted.run.as_deref().map(name).transpose()?;
+        if let Some(word) = run.as_ref().filter(|run| [RUN_AUTO, RUN_NEW].contains(&run.as_str())) {
+            let text = format!(
+                "run {word}: that stands for a run with `holdfast-agent run`; start this program \
+                 under it, or name the run"
+            );
+            return Err(error::invalid(py, &text));
+        }
         let patience = seconds(py, wanted.patience)?;
         let host = HostOptions {
             host: wanted.host,

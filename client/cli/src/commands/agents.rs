@@ -1,5 +1,6 @@
 //! The agents: who is connected to them.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -116,11 +117,18 @@ impl Document for Agents {
         ];
         let rows = self.agents.iter().map(|agent| {
             let report = &agent.report;
-            let mut ranks: Vec<u64> = report.clients.iter().filter_map(|one| one.rank).collect();
-            ranks.sort_unstable();
+            // A program may have both: connections, and processes of the library.
+            let connected = report.clients.iter().filter_map(|one| one.pid);
+            let connected: BTreeSet<u32> = connected.collect();
+            let attached = report.processes.iter().filter_map(|one| one.pid);
+            let attached: BTreeSet<u32> = attached.filter(|pid| !connected.contains(pid)).collect();
+            let numbers = report.processes.iter().map(|one| u64::from(one.process));
+            let ranks = report.clients.iter().filter_map(|one| one.rank).chain(numbers);
+            let ranks: Vec<u64> = ranks.collect::<BTreeSet<u64>>().into_iter().collect();
             let connections: u64 = report.clients.iter().map(|client| client.connections).sum();
             let waits = report.waits.len() as u64 + report.waits_left_out;
-            let processes = report.clients.len() as u64 + report.clients_left_out;
+            let clients = report.clients.len() as u64 + report.clients_left_out;
+            let processes = clients + attached.len() as u64;
             [
                 report.job.to_string(),
                 report.run.to_string(),

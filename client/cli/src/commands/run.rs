@@ -1,5 +1,6 @@
 //! Runs.
 
+use holdfast_api::name::{RUN_AUTO, RUN_NEW};
 use holdfast_api::{Command, Name, Outcome, Read, ReadOutcome, Revision, RunOutcome};
 
 use super::{Context, unexpected_answer, unexpected_outcome};
@@ -41,6 +42,11 @@ pub(crate) async fn run(context: &Context, command: RunCommand) -> Result<(), Fa
 }
 
 async fn open(context: &Context, job: Name, run: Option<Name>) -> Result<(), Failure> {
+    if let Some(word) = run.as_ref().filter(|run| [RUN_AUTO, RUN_NEW].contains(&run.as_str())) {
+        let text =
+            format!("`{word}` stands for a run with `holdfast-agent run`; name it otherwise");
+        return Err(Failure::Usage(text));
+    }
     let command = holdfast_api::RunCommand::Open { job: job.clone(), run };
     match propose(context, command).await? {
         (RunOutcome::Opened { run, created, ended }, revision) => {

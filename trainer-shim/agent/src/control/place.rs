@@ -64,8 +64,8 @@ pub struct FileId {
 pub enum PlaceError {
     /// The folder is not this user's alone.
     #[error(
-        "{folder} must be a folder that you own and nobody else may enter: remove it \
-         (rm -r {folder}), or name another with HOLDFAST_RUNTIME_DIR"
+        "{folder} must be a folder that you own and nobody else may enter: close it to others \
+         if it is yours (chmod 700 {folder}), or name another with HOLDFAST_RUNTIME_DIR"
     )]
     NotPrivate {
         /// The folder.

@@ -10,7 +10,7 @@ use anyhow::{Context, anyhow, bail};
 use holdfast_agent::agent::{self, PORTS_MAX, Wanted};
 use holdfast_agent::door::tcpstore::{Limits, serve};
 use holdfast_api::Name;
-use holdfast_api::name::default_name;
+use holdfast_api::name::{RUN_AUTO, RUN_NEW, default_name};
 use holdfast_client::parse_endpoints;
 use serde::Deserialize;
 
@@ -22,10 +22,6 @@ const STORE_LOST_DEADLINE: Duration = Duration::from_secs(300);
 const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
 const ATTEMPTS_KEPT: Duration = Duration::from_secs(600);
 const LEASE_TTL: Duration = Duration::from_secs(5);
-/// What `--run` says for a new run, as without it.
-const RUN_NEW: &str = "new";
-/// What `--run` says for the run in which the hosts of a job meet.
-pub const RUN_AUTO: &str = "auto";
 
 /// Everything the agent was told.
 #[derive(Debug, Clone, PartialEq)]

@@ -9,7 +9,8 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use holdfast_api::{
-    Answer, Cause, Code, Command, Outcome, Problem, ProcessOutcome, Read, ReadAnswer, RoundCommand,
+    Answer, Cause, Code, Command, Outcome, Problem, ProcessOutcome, Read, ReadAnswer, Refusal,
+    RoundCommand,
 };
 use holdfast_client::{Consistency, Deadline};
 use holdfast_trainer_shim::boot_time;
@@ -329,8 +330,13 @@ impl Connection {
         let lease = self.tenure.lease.id();
         let checked = self.tenure.desk(|desk| {
             let errand = relay::command(&command, lease, |life| desk.owns(seat, life))?;
-            if errand == Errand::Register {
+            if let Errand::Register { process, takeover } = errand {
                 desk.make_room(seat)?;
+                let held = process.and_then(|process| desk.held_elsewhere(seat, process));
+                if let Some((process, incarnation)) = held.filter(|_| !takeover) {
+                    let host = self.tenure.lease.host().to_owned();
+                    return Err(Refusal::AliveElsewhere { process, incarnation, host }.into());
+                }
             }
             Ok(errand)
         });
@@ -376,7 +382,7 @@ impl Connection {
         let seat = self.seat;
         match came {
             Came::Read(Ok(answer)) => self.outbox.push(&FromAgent::ReadAnswer { seq, answer }),
-            Came::Answer(Errand::Register, Ok(answer)) => {
+            Came::Answer(Errand::Register { .. }, Ok(answer)) => {
                 let life = registered(&answer);
                 self.tenure.tell(seat, |desk| {
                     let ended = match life.map_or(Ok(None), |life| desk.registered(seat, life)) {

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use holdfast_api::{Code, Decided, Ended, Feed, Members, Problem, ProcessId, Revision};
+use holdfast_api::{
+    Code, Decided, Ended, Feed, Incarnation, Members, Problem, ProcessId, Revision,
+};
 use holdfast_trainer_shim::Rosters;
 
 use super::relay::Life;
@@ -75,6 +77,16 @@ impl Desk {
         }
         let text = format!("one connection holds {LIVES_MAX} processes at most; open another one");
         Err(Problem::refused(Code::LimitExceeded, text))
+    }
+
+    /// The life of a process that goes on at another connection.
+    pub fn held_elsewhere(&self, seat: SeatId, process: ProcessId) -> Option<Life> {
+        let all = (process, Incarnation::MIN)..=(process, Incarnation::MAX);
+        let mut lives = self.owners.range(all).filter(|(_, owner)| **owner != seat);
+        let goes_on = |life: &Life, owner: &SeatId| {
+            self.seats.get(owner).and_then(|seat| seat.lives.get(life)) == Some(&true)
+        };
+        lives.find(|(life, owner)| goes_on(life, owner)).map(|(life, _)| *life)
     }
 
     /// A life was registered by a connection. Answers its end, if that was told
@@ -253,6 +265,22 @@ mod tests {
         assert_eq!(desk.leave(one), [(1, 11)]);
         assert!(!desk.owns(one, (1, 11)));
         assert_eq!((desk.leave(one), desk.seats()), (vec![], 1));
+    }
+
+    #[test]
+    fn a_process_is_held_elsewhere_until_its_connection_goes_or_it_ends() {
+        let mut desk = Desk::default();
+        let (one, two) = (desk.sit(), desk.sit());
+        for life in [(0, 10), (1, 11)] {
+            assert_eq!(desk.registered(one, life), Ok(None));
+        }
+        assert_eq!(desk.held_elsewhere(one, 0), None, "its own");
+        assert_eq!(desk.held_elsewhere(two, 0), Some((0, 10)));
+        assert_eq!(desk.held_elsewhere(two, 2), None, "nobody's");
+        desk.hand_out(Feed { ended: vec![ended((0, 10), 7)], ..feed(7) });
+        assert_eq!(desk.held_elsewhere(two, 0), None, "it has ended");
+        desk.leave(one);
+        assert_eq!(desk.held_elsewhere(two, 1), None, "its end is being told");
     }
 
     #[test]

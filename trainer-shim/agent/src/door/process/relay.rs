@@ -12,7 +12,12 @@ pub type Life = (ProcessId, Incarnation);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Errand {
     /// A life begins, and will belong to the connection.
-    Register,
+    Register {
+        /// Of this process, or of a new one.
+        process: Option<ProcessId>,
+        /// Also in the place of one that is alive at another connection.
+        takeover: bool,
+    },
     /// These lives end, as the program wishes.
     End(Vec<Life>),
     /// It changes nothing about who belongs to whom.
@@ -34,9 +39,9 @@ pub fn command(
     let own_calls =
         |calls: &[CallId]| calls.iter().try_for_each(|call| own((call.process, call.incarnation)));
     match command {
-        Command::Process(ProcessCommand::Register { lease, .. }) => {
+        Command::Process(ProcessCommand::Register { lease, process, takeover, .. }) => {
             own_lease(*lease)?;
-            Ok(Errand::Register)
+            Ok(Errand::Register { process: *process, takeover: *takeover })
         }
         Command::Process(ProcessCommand::End { lease, ends }) => {
             own_lease(*lease)?;
@@ -185,7 +190,8 @@ mod tests {
 
     #[test]
     fn a_connection_speaks_for_its_own_processes() {
-        assert_eq!(check(&register(LEASE)), Ok(Errand::Register));
+        let new = Errand::Register { process: None, takeover: false };
+        assert_eq!(check(&register(LEASE)), Ok(new));
         assert_eq!(check(&end(LEASE, &[OWN])), Ok(Errand::End(vec![OWN])));
         assert_eq!(check(&arrive(LEASE, &[OWN])), Ok(Errand::Other));
         let withdraw = RoundCommand::Withdraw { lease: LEASE, calls: calls(OWN) };

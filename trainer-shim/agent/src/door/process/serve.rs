@@ -1,7 +1,7 @@
 //! The door itself: the lease of this host, taken when the first program comes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use holdfast_api::{AgentProcess, LeaseId, Scope};
@@ -64,6 +64,7 @@ struct Shared {
     /// Held by whoever looks after the lease: takes one, or gives it back.
     granting: tokio::sync::Mutex<()>,
     programs: Arc<Semaphore>,
+    programs_ever: AtomicUsize,
     /// No program is taken any more.
     draining: AtomicBool,
     /// Connections end, and no lease is taken any more.
@@ -85,6 +86,7 @@ impl Door {
             tenure: Mutex::new(tenure),
             granting: tokio::sync::Mutex::default(),
             programs: Arc::new(Semaphore::new(PROGRAMS_MAX)),
+            programs_ever: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
             stop,
             connections: TaskTracker::new(),
@@ -109,6 +111,7 @@ impl Door {
         let peer = Peer::of(writer.as_ref(), pid);
         match self.admit(wanted).await {
             Ok((tenure, _place)) => {
+                self.shared.programs_ever.fetch_add(1, Ordering::Relaxed);
                 connection::run(tenure, reader, writer, peer, stop).await;
             }
             Err(reason) => {
@@ -197,6 +200,11 @@ impl Door {
                 }
             }
         }
+    }
+
+    /// Programs that were ever let in.
+    pub fn programs_ever(&self) -> usize {
+        self.shared.programs_ever.load(Ordering::Relaxed)
     }
 
     /// How the processes are doing.

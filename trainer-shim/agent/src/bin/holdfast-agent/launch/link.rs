@@ -15,12 +15,13 @@ use holdfast_agent::control::client::Connection;
 use holdfast_agent::control::lock::Lock;
 use holdfast_agent::control::place::{self, Place};
 use holdfast_agent::control::protocol::{Request, Response};
+use holdfast_api::name::RUN_AUTO;
 use holdfast_api::{LeaseId, Name};
 use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use crate::settings::{RUN_AUTO, Settings};
+use crate::settings::Settings;
 
 /// Tries to attach, each of which may find an agent that is about to end.
 const ATTACH_TRIES_MAX: u32 = 5;
@@ -172,6 +173,8 @@ impl Start {
         match Connection::open(self.socket()).await {
             Ok(connection) => Ok(Some(connection)),
             Err(error) if has_ended(&error) => Ok(None),
+            // Nobody can listen at such a path, and whoever tries says why.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(None),
             Err(error) => Err(error).with_context(|| {
                 let socket = self.socket().display();
                 format!("cannot use the control socket {socket}; remove it (rm {socket})")
