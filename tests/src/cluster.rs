@@ -409,13 +409,15 @@ impl Cluster {
         }
     }
 
-    /// A number of a node's metrics, summed over its labels; 0 if it is not
-    /// there.
+    /// A number of a node's metrics, summed over its labels, waiting for the
+    /// node's answer; 0 if it is not among them.
     pub async fn metric(&self, id: NodeId, name: &str) -> f64 {
-        let asked = http::get(self.address(id), routes::METRICS);
-        let answer = tokio::time::timeout(LOOK_TIME_MAX, asked).await;
-        let Ok(Ok(answer)) = answer else { return 0.0 };
-        let text = answer.text();
+        let text = eventually(&format!("the metrics of node {id}"), async || {
+            let asked = http::get(self.address(id), routes::METRICS);
+            let answer = tokio::time::timeout(LOOK_TIME_MAX, asked).await.ok()?.ok()?;
+            (answer.status == 200).then(|| answer.text())
+        })
+        .await;
         let of_name =
             |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']));
         let value =
