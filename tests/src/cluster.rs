@@ -358,9 +358,14 @@ impl Cluster {
 
     /// A node that is awake and does not lead.
     pub async fn follower(&self) -> NodeId {
+        self.follower_and_leader().await.0
+    }
+
+    /// Two nodes that are awake, of which the second leads.
+    pub async fn follower_and_leader(&self) -> (NodeId, NodeId) {
         let leader = self.leader().await;
-        let others = self.awake().into_iter().find(|id| *id != leader);
-        others.expect("a cluster of more than one node")
+        let other = self.awake().into_iter().find(|id| *id != leader);
+        (other.expect("a cluster of more than one node"), leader)
     }
 
     /// Waits until all nodes that are awake hold the same keys of a scope, and

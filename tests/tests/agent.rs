@@ -140,9 +140,9 @@ async fn without_a_quorum_cancels_are_answered_and_what_waits_too_long_is_closed
     let mut waiting = TcpStore::connect(agent.address()).await;
     let mut adding = TcpStore::connect(agent.address()).await;
     assert_eq!(adding.add("n", 1).await, 1);
-    for id in [cluster.follower().await, cluster.leader().await] {
-        cluster.kill(id);
-    }
+    let (follower, leader) = cluster.follower_and_leader().await;
+    cluster.kill(follower);
+    cluster.kill(leader);
     waiting.start_wait(&["missing"]).await;
     assert_eq!(waiting.cancel_wait().await, 1, "CANCEL_WAIT needs no store");
     // A WAIT has its client's own timeout and stays, through all of it.

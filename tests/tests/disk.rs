@@ -206,7 +206,8 @@ fn copy(from: &Path, to: &Path) {
 async fn a_node_that_lost_its_disk_never_comes_back_under_its_old_id() {
     let mut cluster = Cluster::start(3).await;
     write(&cluster, 20).await;
-    for victim in [cluster.follower().await, cluster.leader().await] {
+    let (follower, leader) = cluster.follower_and_leader().await;
+    for victim in [follower, leader] {
         cluster.kill(victim);
         let kept = cluster.folder().join(format!("kept-{victim}"));
         fs::rename(cluster.data_dir(victim), &kept).expect("a stopped node's folder");
@@ -241,7 +242,8 @@ async fn a_node_whose_log_folder_was_lost_refuses() {
 async fn a_node_whose_disk_was_rolled_back_refuses() {
     let mut cluster = Cluster::start(3).await;
     write(&cluster, 20).await;
-    for victim in [cluster.follower().await, cluster.leader().await] {
+    let (follower, leader) = cluster.follower_and_leader().await;
+    for victim in [follower, leader] {
         cluster.stop(victim).await;
         let old = cluster.folder().join(format!("old-{victim}"));
         copy(cluster.data_dir(victim), &old);

@@ -62,8 +62,7 @@ async fn a_follower_that_dies_or_freezes_disturbs_nobody() {
     let client = cluster.client();
     let load = Adders::start(&client, &job("load"), ADDERS);
     load.progress(50).await;
-    let leader = cluster.leader().await;
-    let follower = cluster.follower().await;
+    let (follower, leader) = cluster.follower_and_leader().await;
 
     cluster.kill(follower);
     load.progress(100).await;
@@ -185,11 +184,15 @@ async fn every_node_can_die_in_turn() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_was_told_of_one_follower_finds_the_others() {
     let mut cluster = Cluster::start(3).await;
-    let (leader, follower) = (cluster.leader().await, cluster.follower().await);
+    let follower = cluster.follower().await;
     let client = cluster.client_of(&[follower]);
     let load = Adders::start(&client, &job("bound"), ADDERS);
     load.progress(1).await;
-    assert_eq!(client.statistics().leader, Some(leader));
+    eventually("the leader to be found", async || {
+        let leader = cluster.leader().await;
+        (client.statistics().leader == Some(leader)).then_some(())
+    })
+    .await;
     kill_leaders(&mut cluster, &client, &load, 1).await;
     // The only node it was told of may go too: it has learned of the others.
     cluster.kill(follower);

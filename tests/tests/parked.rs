@@ -144,8 +144,8 @@ async fn waits_parked_on_a_dead_leader_are_released_by_the_next() {
         waits.spawn(async move { keys.wait_for(vec![condition, counter], soon()).await });
     }
     // Parked for certain: the leader counts them.
-    let leader = cluster.leader().await;
     eventually("the waits to be parked", async || {
+        let leader = cluster.leader().await;
         (cluster.metric(leader, "holdfast_waits_parked").await >= WAITS as f64).then_some(())
     })
     .await;
@@ -183,8 +183,8 @@ async fn a_wait_that_times_out_answers_and_leaves_nothing_behind() {
     keys.wait(vec!["there".into()], soon()).await.expect("it is there");
     let code = ["--job", "w", "kv", "wait", "there", "missing", "--timeout", "3s"];
     cluster.cli_fails(1, &code).await;
-    let leader = cluster.leader().await;
     eventually("no wait to be left", async || {
+        let leader = cluster.leader().await;
         (cluster.metric(leader, "holdfast_waits_parked").await == 0.0).then_some(())
     })
     .await;
