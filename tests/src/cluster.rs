@@ -28,6 +28,9 @@ const LOOK_TIME_MAX: Duration = Duration::from_secs(2);
 /// Where a node listens that has a host of its own.
 const PORT_ON_HOSTS: u16 = 21001;
 
+/// What the cluster says to an operator whose wish came true before.
+const DONE_BEFORE: [&str; 3] = ["is a member already", "votes already", "there is no node"];
+
 /// Nodes of one cluster, each with a data folder and a port of its own.
 #[derive(Debug)]
 pub struct Cluster {
@@ -467,6 +470,37 @@ impl Cluster {
         let ended = self.cli(arguments).await;
         ended.failed(code, &[]);
         ended.stderr
+    }
+
+    /// An operator's command, again until its outcome is known: a node that
+    /// stalls, and an election, leave it open. It has succeeded if an earlier
+    /// try has done it.
+    pub async fn operate(&self, arguments: &[&str]) -> Ended {
+        self.operate_at(&self.list(), arguments).await
+    }
+
+    /// The same, against this list of nodes.
+    pub async fn operate_at(&self, store: &str, arguments: &[&str]) -> Ended {
+        let mut tried = false;
+        eventually(&format!("the outcome of holdfast {arguments:?}"), async || {
+            let mut ended = self.cli_at(store, arguments).await;
+            let said = |text: &str| ended.stderr.contains(text);
+            if matches!(ended.code, Some(3 | 4)) || said("another membership change is under way") {
+                tried = true;
+                return None;
+            }
+            if tried && DONE_BEFORE.into_iter().any(said) {
+                ended.code = Some(0);
+            }
+            Some(ended)
+        })
+        .await
+    }
+
+    /// [`Cluster::operate`], which must succeed.
+    pub async fn operate_ok(&self, arguments: &[&str]) {
+        let ended = self.operate(arguments).await;
+        assert_eq!(ended.code, Some(0), "holdfast {arguments:?}: {ended:#?}");
     }
 
     /// A client that knows all nodes.

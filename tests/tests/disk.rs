@@ -276,7 +276,7 @@ async fn noted(cluster: &Cluster, victim: u64) {
         // What others hold is the leader's to note; who follows it learns it
         // when it leads. A leader is judged by its followers.
         let to = cluster.follower().await;
-        cluster.cli_ok(&["leader", "transfer", &to.to_string()]).await;
+        cluster.operate_ok(&["leader", "transfer", &to.to_string()]).await;
         eventually("the transfer", async || (cluster.leader().await == to).then_some(())).await;
     }
     tokio::time::sleep(std::time::Duration::from_secs(6)).await;

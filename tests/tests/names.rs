@@ -64,9 +64,9 @@ async fn nodes_are_reached_by_name_and_the_list_is_ignored_afterwards() {
     let mut joining = nodes[3].start(4, &["--join", &first, "--advertise", &fourth]);
     joining.says(&format!("`holdfast --store {first} node add 4 {fourth}`")).await;
     let elsewhere = format!("127.0.0.1:{}", nodes[3].port);
-    let refused = holdfast(&first, &["node", "add", "4", &elsewhere]).await;
+    let refused = cluster.operate_at(&first, &["node", "add", "4", &elsewhere]).await;
     refused.failed(1, &[&format!("`holdfast node add 4 {fourth}`")]);
-    let added = holdfast(&first, &["node", "add", "4", &fourth]).await;
+    let added = cluster.operate_at(&first, &["node", "add", "4", &fourth]).await;
     assert_eq!(added.code, Some(0), "{added:?}");
 }
 
