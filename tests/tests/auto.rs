@@ -1,27 +1,38 @@
 //! `--run auto`: hosts of a job meet in one run, which ends with the last of
 //! them.
 
-use std::time::Duration;
-
+use holdfast_api::{Code, Read, ReadOutcome};
+use holdfast_client::{Client, Consistency};
+use holdfast_tests::cluster::name_of;
 use holdfast_tests::command::{Command, gone, process_at};
 use holdfast_tests::tcpstore::TcpStore;
-use holdfast_tests::{Cluster, Process, Script, binaries, eventually};
+use holdfast_tests::{Cluster, Process, Script, binaries, eventually, soon};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Leases are short, so that a host that is lost is soon missed.
-const FLAGS: [&str; 6] = ["--job", "meet", "--run", "auto", "--lease-ttl", "2s"];
+/// So long that no host is taken for dead on a slow machine.
+const FLAGS: [&str; 6] = ["--job", "meet", "--run", "auto", "--lease-ttl", "60s"];
 
-/// The same.
-const LEASE: Duration = Duration::from_secs(2);
+/// A host that is lost is soon missed, and not before another comes in its place.
+const BRIEF: [&str; 6] = ["--job", "meet", "--run", "auto", "--lease-ttl", "10s"];
 
 /// A command on a host: agents of one host share a folder.
-async fn command(cluster: &mut Cluster, name: &str, host: &str) -> Command {
+async fn command(cluster: &mut Cluster, name: &str, host: &str, flags: &[&str]) -> Command {
     let folder = cluster.folder().join(host).display().to_string();
-    Command::start_with(cluster, name, &[("HOLDFAST_RUNTIME_DIR", &*folder)], &FLAGS).await
+    Command::start_with(cluster, name, &[("HOLDFAST_RUNTIME_DIR", &*folder)], flags).await
+}
+
+/// Waits until that many leases are left.
+async fn leases(cluster: &Cluster, count: f64) {
+    eventually(&format!("{count} leases"), async || {
+        let leader = cluster.leader().await;
+        (cluster.metric(leader, "holdfast_leases_active").await == count).then_some(())
+    })
+    .await;
 }
 
 async fn runs(cluster: &Cluster) -> Vec<String> {
@@ -33,9 +44,9 @@ async fn runs(cluster: &Cluster) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn hosts_meet_in_one_run_and_the_last_one_ends_it() {
     let mut cluster = Cluster::start(3).await;
-    let one = command(&mut cluster, "one", "host-1").await;
-    let other = command(&mut cluster, "other", "host-2").await;
-    let same = command(&mut cluster, "same", "host-1").await;
+    let one = command(&mut cluster, "one", "host-1", &FLAGS).await;
+    let other = command(&mut cluster, "other", "host-2", &FLAGS).await;
+    let same = command(&mut cluster, "same", "host-1", &FLAGS).await;
     assert_eq!(one.control, same.control, "one agent for each host");
     assert_ne!(one.control, other.control);
     TcpStore::connect(&one.address).await.set("k", b"v").await;
@@ -49,7 +60,7 @@ async fn hosts_meet_in_one_run_and_the_last_one_ends_it() {
     other.end(3).await;
     assert_eq!(runs(&cluster).await, ["r1 ending"]);
 
-    let next = command(&mut cluster, "next", "host-2").await;
+    let next = command(&mut cluster, "next", "host-2", &FLAGS).await;
     assert_eq!(runs(&cluster).await, ["r1 ended", "r2 open"]);
     assert!(!TcpStore::connect(&next.address).await.check(&["k"]).await, "nothing of r1 is there");
     next.end(0).await;
@@ -62,7 +73,7 @@ async fn hosts_meet_in_one_run_and_the_last_one_ends_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_whose_agent_was_lost_comes_back_into_its_run() {
     let mut cluster = Cluster::start(1).await;
-    let mut lost = command(&mut cluster, "lost", "host-1").await;
+    let mut lost = command(&mut cluster, "lost", "host-1", &BRIEF).await;
     let mut store = TcpStore::connect(&lost.address).await;
     store.set("k", b"v").await;
     // A set has no answer; what comes behind it has.
@@ -78,7 +89,7 @@ async fn a_host_whose_agent_was_lost_comes_back_into_its_run() {
     lost.agent.kill();
     std::fs::write(&lost.order, "0").expect("the folder is ours");
     gone(process).await;
-    let back = command(&mut cluster, "back", "host-1").await;
+    let back = command(&mut cluster, "back", "host-1", &BRIEF).await;
     assert_eq!(TcpStore::connect(&back.address).await.get("k").await, b"v");
     assert_eq!(runs(&cluster).await, ["r1 open"]);
     // One that is killed under a command leaves nothing that would keep the run.
@@ -87,7 +98,7 @@ async fn a_host_whose_agent_was_lost_comes_back_into_its_run() {
     let mut back = back;
     back.agent.says("another agent serves run r1 at the same ports").await;
     // Nor does the host that was lost, once its lease is over.
-    tokio::time::sleep(LEASE).await;
+    leases(&cluster, 1.0).await;
     back.end(0).await;
     assert_eq!(runs(&cluster).await, ["r1 ending"]);
 }
@@ -95,21 +106,17 @@ async fn a_host_whose_agent_was_lost_comes_back_into_its_run() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_was_taken_for_dead_holds_its_run_again() {
     let mut cluster = Cluster::start(3).await;
-    let one = command(&mut cluster, "one", "host-1").await;
+    let one = command(&mut cluster, "one", "host-1", &BRIEF).await;
     let mut trainer = binaries::command("holdfast-test-trainer");
     trainer.arg("0").env("HOLDFAST_CONTROL", &one.control);
     let mut trainer = Script::start_command(&mut cluster, "trainer", trainer);
     trainer.says("joined ").await;
     let agent = Pid::from_raw(process_at(&one.control).await);
     kill(agent, Signal::SIGSTOP).expect("it is ours");
-    let leases = async |cluster: &Cluster, count: f64| {
-        let leader = cluster.leader().await;
-        (cluster.metric(leader, "holdfast_leases_active").await == count).then_some(())
-    };
-    eventually("the lease to expire", async || leases(&cluster, 0.0).await).await;
+    leases(&cluster, 0.0).await;
     cluster.expect_error("the lease of this host has ended");
     kill(agent, Signal::SIGCONT).expect("it is ours");
-    eventually("another lease", async || leases(&cluster, 1.0).await).await;
+    leases(&cluster, 1.0).await;
     assert_eq!(runs(&cluster).await, ["r1 open"]);
     one.end(0).await;
     assert_eq!(runs(&cluster).await, ["r1 ending"], "it held the run");
@@ -118,8 +125,7 @@ async fn a_host_that_was_taken_for_dead_holds_its_run_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_was_killed_and_started_again_still_ends_its_run() {
     let mut cluster = Cluster::start(1).await;
-    let flags = ["--job", "meet", "--run", "auto", "--lease-ttl", "60s"];
-    let mut command = Command::start(&mut cluster, "killed", &flags).await;
+    let mut command = Command::start(&mut cluster, "killed", &FLAGS).await;
     let process = process_at(&command.control).await;
     kill(Pid::from_raw(process), Signal::SIGKILL).expect("it is ours");
     command.agent.says("another agent serves run r1 at the same ports").await;
@@ -127,12 +133,20 @@ async fn an_agent_that_was_killed_and_started_again_still_ends_its_run() {
     assert_eq!(runs(&cluster).await, ["r1 ending"], "its first lease was given back, too");
 }
 
-/// How long each answer of the store takes on a slow way.
-const ANSWER_TAKES: Duration = Duration::from_millis(500);
+/// Whether the job has an open run.
+async fn is_open(client: &Client) -> bool {
+    let read = Read::Runs { job: name_of("meet") };
+    match client.read(read, Consistency::Linearizable, soon()).await.map(|answer| answer.outcome) {
+        Ok(ReadOutcome::Runs(runs)) => runs.iter().any(|run| run.open),
+        Err(error) if error.code() == Code::JobNotFound => false,
+        other => panic!("{other:?}"),
+    }
+}
 
-/// A way to the store on which questions are fast and answers are slow; open for
-/// as long as the tasks are there.
-async fn slow_way(store: String) -> (String, JoinSet<()>) {
+/// A way to the store on which answers from behind the opening of the run are
+/// held until they are released; there for as long as the tasks are.
+async fn held_way(cluster: &Cluster, released: watch::Receiver<bool>) -> (String, JoinSet<()>) {
+    let (store, client) = (cluster.address(1).to_owned(), cluster.client());
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("it is bound").to_string();
     let mut ways = JoinSet::new();
@@ -146,11 +160,13 @@ async fn slow_way(store: String) -> (String, JoinSet<()>) {
                 // Either end may go away.
                 let _ = tokio::io::copy(&mut questions, &mut answering).await;
             });
+            let (client, mut released) = (client.clone(), released.clone());
             connections.spawn(async move {
                 let mut bytes = vec![0; 64 * 1024];
                 while let Ok(length @ 1..) = answers.read(&mut bytes).await {
-                    tokio::time::sleep(ANSWER_TAKES).await;
-                    if asking.write_all(&bytes[..length]).await.is_err() {
+                    // What came before a look that found no run says nothing of one.
+                    let over = is_open(&client).await && released.wait_for(|is| *is).await.is_err();
+                    if over || asking.write_all(&bytes[..length]).await.is_err() {
                         return;
                     }
                 }
@@ -163,20 +179,19 @@ async fn slow_way(store: String) -> (String, JoinSet<()>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_is_told_to_end_before_it_has_met_leaves_no_run_open() {
     let mut cluster = Cluster::start(1).await;
-    let (store, _ways) = slow_way(cluster.address(1).to_owned()).await;
+    let (release, released) = watch::channel(false);
+    let (store, _ways) = held_way(&cluster, released).await;
     let address = format!("127.0.0.1:{}", cluster.port());
     let mut command = binaries::command("holdfast-agent");
     command.args(["serve", "--store", &store, "--tcpstore", &address]).args(FLAGS);
     let mut agent = Process::start("the agent", command, &cluster.keep_log("early"));
-    eventually("the run to be opened", async || {
-        let listed = cluster.cli(&["--job", "meet", "run", "list"]).await;
-        listed.stdout.contains("open").then_some(())
-    })
-    .await;
+    let client = cluster.client();
+    eventually("the run to be opened", async || is_open(&client).await.then_some(())).await;
     // The lease is granted, and its holder does not know of it yet.
     agent.signal(Signal::SIGTERM);
+    agent.says("before the store answered").await;
+    release.send(true).expect("the way is there");
     assert!(agent.ended().await.success(), "{}", agent.said());
-    assert!(agent.said().contains("before the store answered"), "{}", agent.said());
     eventually("the run to end", async || (runs(&cluster).await == ["r1 ended"]).then_some(()))
         .await;
 }
