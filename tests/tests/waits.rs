@@ -25,6 +25,16 @@ async fn groups(cluster: &Cluster, job: &str, count: usize) -> Vec<Value> {
     .await
 }
 
+/// The only group of a job, once its agent has told which process waits: that
+/// somebody waits is known before.
+async fn told_group(cluster: &Cluster, job: &str) -> Value {
+    eventually(&format!("the process that waits in job {job}"), async || {
+        let group = groups(cluster, job, 1).await.remove(0);
+        group["waiters"][0]["pid"].is_u64().then_some(group)
+    })
+    .await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_blocked_wait_is_shown_with_its_process_through_a_failover() {
     let mut cluster = Cluster::start(3).await;
@@ -37,7 +47,7 @@ async fn a_blocked_wait_is_shown_with_its_process_through_a_failover() {
     third.set("there", b"x").await;
     waiter.start_wait(&["there", "missing"]).await;
 
-    let group = &groups(&cluster, "waiting", 1).await[0];
+    let group = told_group(&cluster, "waiting").await;
     assert_eq!(group["keys"], serde_json::json!(["/missing"]), "what is there is not missing");
     assert_eq!(group["missing"], Value::Null);
     let shown = &group["waiters"][0];
@@ -47,7 +57,7 @@ async fn a_blocked_wait_is_shown_with_its_process_through_a_failover() {
     let before = shown["blocked_ms"].as_u64();
     let leader = cluster.leader().await;
     cluster.kill(leader);
-    let group = &groups(&cluster, "waiting", 1).await[0];
+    let group = told_group(&cluster, "waiting").await;
     assert!(group["blocked_ms"].as_u64() >= before, "since it began, not since the failover");
     cluster.restart(leader).await;
 
@@ -81,16 +91,16 @@ async fn a_rank_of_pytorch_that_never_came_is_named() {
     let mut job = Script::start(&mut cluster, "missing_rank.py", &[host, port, "3", "2"]);
     job.says("rank 1").await;
     let wanted = "rank 2 has not published its gloo address";
-    let group = eventually("both ranks to wait for the third", async || {
+    let ranks = eventually("both ranks to wait for the third", async || {
         let waits = json(&cluster, &["--job", "gloo", "waits"]).await;
         let groups = waits["waits"].as_array().cloned().unwrap_or_default();
-        let group = groups.into_iter().find(|group| group["missing"] == wanted);
-        group.filter(|group| group["waiters"].as_array().is_some_and(|all| all.len() == 2))
+        let group = groups.into_iter().find(|group| group["missing"] == wanted)?;
+        let ranks = group["waiters"].as_array().cloned()?;
+        let told = ranks.iter().all(|one| one["pid"].is_u64() && one["rank"].is_u64());
+        (ranks.len() == 2 && told).then_some(ranks)
     })
     .await;
-    let ranks: Vec<&Value> = group["waiters"].as_array().into_iter().flatten().collect();
     assert_eq!((&ranks[0]["rank"], &ranks[1]["rank"]), (&Value::from(0), &Value::from(1)));
-    assert!(ranks.iter().all(|rank| rank["pid"].is_u64()), "{ranks:?}");
     let table = cluster.cli_ok(&["--job", "gloo", "waits"]).await;
     assert!(table.contains(wanted), "{table}");
     job.order("stop").await;
