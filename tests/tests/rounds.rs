@@ -10,11 +10,17 @@ use holdfast_tests::{Cluster, eventually, patiently, soon};
 use holdfast_trainer_shim::{Advance, Error, Host, HostOptions, Iteration, Join, Process};
 use tokio::task::JoinSet;
 
-/// The shortest that the cluster grants.
-const TTL: Duration = Duration::from_millis(1_500);
+/// So long that nobody is taken for dead on a slow machine.
+const TTL: Duration = Duration::from_secs(60);
 
-async fn host(client: Client, name: &str) -> Host {
-    let options = HostOptions { host: name.to_owned(), ttl: TTL, ..HostOptions::default() };
+/// Of a host that is to be lost.
+const TTL_BRIEF: Duration = Duration::from_secs(5);
+
+/// The shortest that the cluster grants.
+const TTL_MIN: Duration = Duration::from_millis(1_500);
+
+async fn host(client: Client, name: &str, ttl: Duration) -> Host {
+    let options = HostOptions { host: name.to_owned(), ttl, ..HostOptions::default() };
     patiently("a lease", Host::grant(client, job("train"), options)).await.expect("a lease")
 }
 
@@ -49,9 +55,14 @@ async fn advance_all(processes: &[Process]) -> Vec<Iteration> {
 }
 
 async fn four(cluster: &Cluster) -> Vec<Process> {
+    processes(cluster, [TTL; 4]).await
+}
+
+/// Each on a host with this TTL.
+async fn processes(cluster: &Cluster, ttls: [Duration; 4]) -> Vec<Process> {
     let mut processes = Vec::new();
-    for n in 0..4 {
-        let host = host(cluster.client(), &format!("host-{n}")).await;
+    for (n, ttl) in (0..).zip(ttls) {
+        let host = host(cluster.client(), &format!("host-{n}"), ttl).await;
         processes.push(join(&host, n).await);
     }
     processes
@@ -92,7 +103,7 @@ async fn iterations_go_on_while_leaders_are_killed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_host_is_left_out_and_its_process_is_fenced() {
     let cluster = Cluster::start(3).await;
-    let mut processes = four(&cluster).await;
+    let mut processes = processes(&cluster, [TTL, TTL, TTL, TTL_BRIEF]).await;
     advance_all(&processes).await;
 
     // A host that vanishes: its tasks, and its client with them, stop dead.
@@ -108,7 +119,7 @@ async fn a_lost_host_is_left_out_and_its_process_is_fenced() {
     assert_eq!(lost.fence(begun[0].generation), None, "no token beyond the lease's certain time");
 
     // It comes back as a new incarnation, and joins the next iteration.
-    let again = host(cluster.client(), "host-3").await;
+    let again = host(cluster.client(), "host-3", TTL).await;
     let again = join(&again, 3).await;
     assert!(again.incarnation() > lost.incarnation());
     processes.push(again);
@@ -142,7 +153,7 @@ async fn an_end_that_the_agent_tells_closes_the_round_at_once() {
 async fn a_spare_takes_the_place_of_the_dead_in_the_same_entry() {
     let cluster = Cluster::start(3).await;
     let mut processes = four(&cluster).await;
-    let spare = host(cluster.client(), "spare").await;
+    let spare = host(cluster.client(), "spare", TTL).await;
     let join = Join { process: Some(9), role: Role::Standby, ..Join::default() };
     let spare = spare.join(join).await.expect("a registration");
     let waiting = spare.clone();
@@ -237,8 +248,8 @@ async fn a_call_that_is_given_up_is_withdrawn_and_a_later_one_counts() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_registration_is_told_of_the_first() {
     let cluster = Cluster::start(1).await;
-    let one = host(cluster.client(), "one").await;
-    let two = host(cluster.client(), "two").await;
+    let one = host(cluster.client(), "one", TTL).await;
+    let two = host(cluster.client(), "two", TTL).await;
     let first = join(&one, 0).await;
     let join = Join { process: Some(0), ..Join::default() };
     let refused = two.join(join.clone()).await.expect_err("it is alive elsewhere");
@@ -255,17 +266,17 @@ async fn renewals_of_many_hosts_share_entries_of_the_log() {
     let cluster = Cluster::start(1).await;
     let mut hosts = Vec::new();
     for n in 0..64 {
-        hosts.push(host(cluster.client(), &format!("host-{n}")).await);
+        hosts.push(host(cluster.client(), &format!("host-{n}"), TTL_MIN).await);
     }
     let last_log = async || {
         let status = cluster.client().status(soon()).await.expect("the status");
         status.nodes[0].last_log.expect("it runs")
     };
     let (began, first) = (Instant::now(), last_log().await);
-    tokio::time::sleep(3 * TTL).await;
+    tokio::time::sleep(3 * TTL_MIN).await;
     let (took, entries) = (began.elapsed(), last_log().await - first);
     // Each of them renews four times in a TTL. The leader looks 20 times in a second.
-    let renewals = 64 * 4 * took.as_millis() / TTL.as_millis();
+    let renewals = 64 * 4 * took.as_millis() / TTL_MIN.as_millis();
     assert!(entries < took.as_millis() as u64 / 40, "{entries} entries for {renewals} renewals");
     for host in &hosts {
         // A lease that has ended is never valid again.
