@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
+/// An election would leave it open whether a call without a session was applied.
+const PATIENT: [&str; 4] = ["--election-min", "6s", "--election-max", "9s"];
+
 async fn post(address: &str, path: &str, headers: &[(&str, &str)], body: Value) -> Response {
     let headers = [&[JSON], headers].concat();
     let body = body.to_string();
@@ -23,7 +26,7 @@ async fn post_ok(address: &str, path: &str, body: Value) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_node_answers_every_call() {
-    let cluster = Cluster::start(3).await;
+    let cluster = Cluster::start_with(3, &PATIENT).await;
     for (n, id) in cluster.ids().into_iter().enumerate() {
         let node = cluster.address(id);
         let key = format!("k{n}");
@@ -62,7 +65,7 @@ async fn every_node_answers_every_call() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_retry_in_a_session_has_one_effect_through_any_node_and_leader() {
-    let mut cluster = Cluster::start(3).await;
+    let mut cluster = Cluster::start_with(3, &PATIENT).await;
     let follower = cluster.address(cluster.follower().await).to_owned();
     let opened = post_ok(&follower, "/v1/session/open", json!({"ttl_ms": 60_000})).await;
     let session = opened["session"].to_string();
