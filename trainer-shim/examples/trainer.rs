@@ -8,7 +8,8 @@
 //!
 //! Kill one: the others go on with three as soon as its lease has expired, or
 //! at once if all run under an agent (`HOLDFAST_CONTROL`). Start it again: it
-//! takes part in the next iteration.
+//! takes part in the next iteration. All are done after 20 iterations, or as
+//! many as `ITERATIONS` says.
 
 use std::env::{self, VarError};
 use std::error::Error;
@@ -21,7 +22,7 @@ use holdfast_trainer_shim::{
     Advance, CONTROL_VARIABLE, Host, HostOptions, Iteration, Join, Process, Wanted,
 };
 
-/// Iterations after which this trainer is content.
+/// Iterations after which this trainer is content, if `ITERATIONS` is not set.
 const ITERATIONS: u64 = 20;
 
 /// How long the others are waited for within an iteration. Whoever is new waits
@@ -41,6 +42,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let join = Join { process: Some(rank), patience, ..Join::default() };
     let process = host.join(join).await?;
 
+    let iterations = env::var("ITERATIONS").map_or(Ok(ITERATIONS), |count| count.parse())?;
     let world = env::var("WORLD_SIZE")?.parse()?;
     let advance = Advance { world, members_min: 1, ..Advance::default() };
     loop {
@@ -54,7 +56,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             begun.world_size,
             begun.dropped.len()
         );
-        match train(&process, &begun).await {
+        match train(&process, &begun, iterations).await {
             Ok(true) => break,
             Ok(false) => {}
             // Somebody has joined, or is slow: all meet in the next iteration.
@@ -68,7 +70,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// One iteration. Answers whether all of its members are content.
-async fn train(process: &Process, begun: &Iteration) -> Result<bool, holdfast_trainer_shim::Error> {
+async fn train(
+    process: &Process,
+    begun: &Iteration,
+    iterations: u64,
+) -> Result<bool, holdfast_trainer_shim::Error> {
     // The training itself goes here.
     tokio::time::sleep(Duration::from_millis(100)).await;
     let live = process.live_processes("trained", Deadline::after(PATIENCE)).await?;
@@ -76,7 +82,7 @@ async fn train(process: &Process, begun: &Iteration) -> Result<bool, holdfast_tr
         // What somebody has lost has to be done again.
         return Ok(false);
     }
-    let content = if begun.iteration >= ITERATIONS { "yes" } else { "no" };
+    let content = if begun.iteration >= iterations { "yes" } else { "no" };
     let base = Some(begun.generation);
     let done = process.vote("done", VoteRule::And, content.into(), base, Deadline::after(PATIENCE));
     Ok(done.await?.carried)
