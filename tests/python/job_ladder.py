@@ -10,19 +10,19 @@ with holdfast.Job.join(
     process=0,
     world=1,
     heartbeat=0.1,
-    soft_timeout=3,
+    soft_timeout=10,
     hard_timeout=None,
     on_silence=lambda silent, ends_in: heard.put((silent, ends_in)),
 ) as job:
     assert job.advance().iteration == 1
-    time.sleep(5)
+    time.sleep(12)
     assert heard.empty(), "signs of life are enough until it tells of more"
     with job.paused(60):
         job.progress(7)
-        time.sleep(5)
+        time.sleep(12)
         assert heard.empty(), "nobody counts"
     silent, ends_in = heard.get(timeout=60)
-    assert silent >= 3 and ends_in is None, (silent, ends_in)
+    assert silent >= 10 and ends_in is None, (silent, ends_in)
     with job.critical(60):
         job.progress(8)
         silent, ends_in = heard.get(timeout=60)
