@@ -1,6 +1,7 @@
 """Training that survives the loss of any rank without a restart of the others, with holdfast.Job.
 
     RANK=… WORLD_SIZE=… holdfast-agent run --job NAME --run RUN -- python job_train.py [--steps N] [--loading SECONDS]
+        [--until FILE]
 
 Each batch has a fixed number of shards. Whoever is there shares them, and their gradients are added
 in the order of the shards: the weights come out the same to the last bit, however many ranks there
@@ -9,6 +10,7 @@ are, and whoever is lost on the way.
 import argparse
 import datetime
 import hashlib
+import pathlib
 import time
 
 import torch
@@ -18,6 +20,7 @@ import holdfast.torch
 
 FEATURES, HIDDEN, SHARD, SHARDS = 16, 64, 8, 12
 STEPS_PER_ITERATION = 10
+HOLD_SECONDS = 0.2
 LEARNING_RATE = 0.1
 # Gloo cannot be interrupted: how long it waits for a rank that is gone and did not say so.
 PATIENCE = datetime.timedelta(seconds=15)
@@ -26,20 +29,23 @@ PATIENCE = datetime.timedelta(seconds=15)
 class Training:
     """A model and how far it has come."""
 
-    def __init__(self, steps: int, loading: float):
+    def __init__(self, steps: int, loading: float, until: pathlib.Path | None):
         torch.manual_seed(7)
         self.model = torch.nn.Sequential(
             torch.nn.Linear(FEATURES, HIDDEN), torch.nn.Tanh(), torch.nn.Linear(HIDDEN, 1))
         self.parameters = list(self.model.parameters())
-        self.step, self.steps, self.loading, self.loss = 0, steps, loading, 0.0
+        self.step, self.steps, self.loading, self.until, self.loss = 0, steps, loading, until, 0.0
 
-    def share(self) -> None:
-        """Whoever has come furthest tells the others, who may be a step behind, or new."""
-        steps = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
-        dist.all_gather(steps, torch.tensor([self.step]))
-        self.step = int(max(steps))
+    def share(self) -> int:
+        """Whoever has come furthest tells the others, who may be a step behind, or new. Answers up to
+        which step to train now: not to the end if one of them does not see the file yet."""
+        ranks = [torch.zeros(2, dtype=torch.int64) for _ in range(dist.get_world_size())]
+        dist.all_gather(ranks, torch.tensor([self.step, int(self.until is None or self.until.exists())]))
+        steps, to_the_end = [int(rank[0]) for rank in ranks], all(rank[1] for rank in ranks)
+        self.step = max(steps)
         for parameter in self.parameters:
-            dist.broadcast(parameter.data, src=steps.index(max(steps)))
+            dist.broadcast(parameter.data, src=steps.index(self.step))
+        return min(self.step + STEPS_PER_ITERATION, self.steps if to_the_end else self.steps - 1)
 
     def train_step(self) -> None:
         time.sleep(self.loading)
@@ -71,9 +77,11 @@ def train(training: Training) -> None:
             try:
                 store = holdfast.torch.group_store(now.iteration)
                 dist.init_process_group("gloo", store=store, rank=now.rank, world_size=now.world_size, timeout=PATIENCE)
-                training.share()
+                goal = training.share()
                 told(now, training)
-                for _ in range(min(STEPS_PER_ITERATION, training.steps - training.step)):
+                if training.step == goal:
+                    time.sleep(HOLD_SECONDS)
+                while training.step < goal:
                     training.train_step()
             except RuntimeError as error:          # somebody is gone: the next iteration is without
                 print(f"iteration {now.iteration} ended at step {training.step}: {str(error)[:100]!r}", flush=True)
@@ -91,9 +99,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--loading", type=float, default=0.05, help="seconds that stand for preparing a batch")
+    parser.add_argument("--until", type=pathlib.Path, help="a file without which the last step is not made")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    training = Training(options.steps, options.loading)
+    training = Training(options.steps, options.loading, options.until)
     train(training)
     print(f"final loss {training.loss!r} weights {training.digest()}", flush=True)
 
