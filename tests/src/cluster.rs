@@ -402,7 +402,7 @@ impl Cluster {
                 keys_only: false,
             };
             let answer = stream.ask(RequestBody::Read { read, stale: true }).await.ok()?;
-            let ReplyBody::Read(ReadAnswer { revision, outcome }) = answer else { return None };
+            let ReplyBody::Read(ReadAnswer { revision, outcome, .. }) = answer else { return None };
             let ReadOutcome::Page { entries, next } = outcome else { return None };
             if *at.get_or_insert(revision) != revision {
                 return None;

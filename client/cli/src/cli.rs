@@ -133,7 +133,8 @@ pub(crate) enum ClusterCommand {
     /// second, it shows who is missing: grouped by host, at most 20 lines, whatever the size of the
     /// job; -o json shows everything. Rounds that wait for each other are named as a Deadlock. If
     /// nothing waits, the hang is in a collective or in user code; then it shows what the cluster
-    /// knows of each rank. Durations are log time, which stands still while there is no leader.
+    /// knows of each rank. Durations are log time, which stands still while there is no leader, and
+    /// where no agent is and nobody writes.
     Why,
     /// List the processes of the run: incarnation, role, state, host, rank, and the rounds that each
     /// waits in

@@ -87,16 +87,6 @@ impl Failure {
         Failure::Refused(Box::new(problem.into()))
     }
 
-    /// Why the cluster refused, if it did.
-    pub(crate) fn code(&self) -> Option<Code> {
-        match self {
-            Failure::Refused(problem) | Failure::Client(Error::Refused(problem)) => {
-                Some(problem.code)
-            }
-            _ => None,
-        }
-    }
-
     /// The exit code.
     pub(crate) fn exit(&self) -> Exit {
         match self {

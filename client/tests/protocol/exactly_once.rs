@@ -135,7 +135,8 @@ async fn an_unknown_outcome_of_the_node_is_resolved_inside_the_session() {
             peer.reply(id, ReplyBody::Problem(problem)).await;
             // It asks who leads before it sends the command again.
             let poll = peer.request().await;
-            let answer = ReadAnswer { revision: 1, outcome: ReadOutcome::Count { count: 0 } };
+            let answer =
+                ReadAnswer { revision: 1, time_ms: 0, outcome: ReadOutcome::Count { count: 0 } };
             peer.reply(poll.id, ReplyBody::Read(answer)).await;
             let (id, again, _) = peer.command().await;
             assert_eq!(again.sequence, place.sequence);
@@ -185,7 +186,8 @@ async fn a_client_that_is_dropped_takes_its_connection_with_it() {
         let script = async {
             let mut peer = node.lead().await;
             let request = peer.request().await;
-            let answer = ReadAnswer { revision: 1, outcome: ReadOutcome::Jobs(Vec::new()) };
+            let answer =
+                ReadAnswer { revision: 1, time_ms: 0, outcome: ReadOutcome::Jobs(Vec::new()) };
             peer.reply(request.id, ReplyBody::Read(answer)).await;
             peer
         };

@@ -92,7 +92,11 @@ async fn a_stale_read_and_the_status_are_served_by_any_node() {
             let mut peer = node.follow(None).await;
             let request = peer.request().await;
             let outcome = ReadOutcome::Jobs(Vec::new());
-            peer.reply(request.id, ReplyBody::Read(ReadAnswer { revision: 3, outcome })).await;
+            peer.reply(
+                request.id,
+                ReplyBody::Read(ReadAnswer { revision: 3, time_ms: 0, outcome }),
+            )
+            .await;
             peer
         };
         let read = client.read(Read::Jobs, Consistency::Stale, Deadline::never());
@@ -195,7 +199,11 @@ async fn a_slow_node_that_answers_probes_is_waited_for() {
             for _ in 0..5 {
                 let probe = peer.request().await;
                 let outcome = ReadOutcome::Count { count: 0 };
-                peer.reply(probe.id, ReplyBody::Read(ReadAnswer { revision: 1, outcome })).await;
+                peer.reply(
+                    probe.id,
+                    ReplyBody::Read(ReadAnswer { revision: 1, time_ms: 0, outcome }),
+                )
+                .await;
             }
             peer.added(id, 1, false).await;
             peer

@@ -162,7 +162,7 @@ async fn a_feed_is_told_piece_by_piece_and_by_the_next_node_from_there() {
         let piece = |upto| Feed { upto, decisions: vec![], closed: vec![], ended: vec![] };
         let told = |upto| {
             let outcome = ReadOutcome::Feed(piece(upto));
-            ReplyBody::Read(ReadAnswer { revision: upto, outcome })
+            ReplyBody::Read(ReadAnswer { revision: upto, time_ms: 0, outcome })
         };
         let script = async {
             let mut peer = first.lead().await;
@@ -176,7 +176,7 @@ async fn a_feed_is_told_piece_by_piece_and_by_the_next_node_from_there() {
             assert_eq!(since, 6);
             peer.reply(id, told(9)).await;
             let outcome = ReadOutcome::Refused(Refusal::LeaseEnded { lease: 5 });
-            peer.reply(id, ReplyBody::Read(ReadAnswer { revision: 10, outcome })).await;
+            peer.reply(id, ReplyBody::Read(ReadAnswer { revision: 10, time_ms: 0, outcome })).await;
             peer
         };
         let consume = async {
@@ -205,7 +205,8 @@ async fn a_watch_from_now_on_counts_from_its_call() {
             // The job may come into being later; its absence has a revision.
             let refusal = Refusal::JobNotFound { job: default_name() };
             let outcome = ReadOutcome::Refused(refusal);
-            peer.reply(read.id, ReplyBody::Read(ReadAnswer { revision: 77, outcome })).await;
+            peer.reply(read.id, ReplyBody::Read(ReadAnswer { revision: 77, time_ms: 0, outcome }))
+                .await;
             let (_, from) = watched(&mut peer).await;
             assert_eq!(from, Some(78));
             peer
@@ -240,7 +241,8 @@ async fn a_refused_read_is_an_error() {
             let read = peer.request().await;
             let refusal = Refusal::JobNotFound { job: default_name() };
             let outcome = ReadOutcome::Refused(refusal);
-            peer.reply(read.id, ReplyBody::Read(ReadAnswer { revision: 1, outcome })).await;
+            peer.reply(read.id, ReplyBody::Read(ReadAnswer { revision: 1, time_ms: 0, outcome }))
+                .await;
             peer
         };
         let keys = client.keys(Default::default());

@@ -154,6 +154,9 @@ pub enum Read {
 pub struct ReadAnswer {
     /// The revision at which it was true.
     pub revision: Revision,
+    /// Log time at that revision; 0 from an earlier version.
+    #[serde(default)]
+    pub time_ms: LogTime,
     /// The answer.
     pub outcome: ReadOutcome,
 }

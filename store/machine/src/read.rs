@@ -22,7 +22,7 @@ impl Machine {
     /// wrote to yet reads as empty.
     pub fn read(&self, read: &Read) -> ReadAnswer {
         let outcome = self.answer(read).unwrap_or_else(ReadOutcome::Refused);
-        ReadAnswer { revision: self.revision, outcome }
+        ReadAnswer { revision: self.revision, time_ms: self.time, outcome }
     }
 
     /// The run that a read, a wait or a watch in this scope means: the one

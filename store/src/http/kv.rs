@@ -77,7 +77,7 @@ pub async fn commit<T>(
 /// Asks the state.
 pub async fn ask(app: &App, read: Read, stale: bool) -> Result<(ReadOutcome, Seen), Failure> {
     app.metrics().asked();
-    let ReadAnswer { revision, outcome } = app.node()?.read(read, stale).await?;
+    let ReadAnswer { revision, outcome, .. } = app.node()?.read(read, stale).await?;
     match outcome {
         ReadOutcome::Refused(refusal) => Err(refusal.into()),
         outcome => Ok((outcome, Seen { revision, stale })),

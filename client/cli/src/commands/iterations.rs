@@ -36,7 +36,7 @@ pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
             break page.compacted;
         }
     };
-    let now = context.log_now(&scope).await?.unwrap_or(newest);
+    let now = context.log_now().await?.unwrap_or(newest);
     context.emit(&Iterations::of(info, advances, compacted, now, revision))
 }
 

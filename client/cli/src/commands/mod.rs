@@ -28,7 +28,7 @@ use std::fmt;
 use std::time::Duration;
 
 use holdfast_api::{
-    Answer, Code, Command, Effectiveness, Outcome, Read, ReadAnswer, ReadOutcome, Revision, Scope,
+    Answer, Command, Effectiveness, Outcome, Read, ReadAnswer, ReadOutcome, Revision, Scope,
 };
 use holdfast_client::{Client, Consistency, Deadline, Options, check_token_file};
 
@@ -120,18 +120,11 @@ impl Context {
         }
     }
 
-    /// The cluster's present log time, where it tells it: a plan is dated.
-    async fn log_now(&self, scope: &Scope) -> Result<Option<LogNow>, Failure> {
-        let read =
-            Read::Plan { scope: scope.clone(), without_hosts: Vec::new(), without: Vec::new() };
-        match self.read(read, false).await {
-            Ok((ReadOutcome::Closed(planned), _)) => {
-                Ok(Some(LogNow::exactly(planned.closed_at_ms)))
-            }
-            Ok((other, _)) => Err(unexpected_answer("job plan", &other)),
-            Err(failure) if failure.code() == Some(Code::GenerationUnknown) => Ok(None),
-            Err(failure) => Err(failure),
-        }
+    /// The cluster's present log time, where it tells it.
+    async fn log_now(&self) -> Result<Option<LogNow>, Failure> {
+        let nothing = Read::Check { scope: self.scope(), keys: Vec::new() };
+        let answer = self.client.read(nothing, Consistency::Linearizable, self.deadline()).await?;
+        Ok((answer.time_ms > 0).then(|| LogNow::exactly(answer.time_ms)))
     }
 
     /// Asks a question; a refusal is an error.
@@ -146,7 +139,7 @@ impl Context {
         deadline: Deadline,
     ) -> Result<(ReadOutcome, Revision), Failure> {
         let consistency = if stale { Consistency::Stale } else { Consistency::Linearizable };
-        let ReadAnswer { revision, outcome } =
+        let ReadAnswer { revision, outcome, .. } =
             self.client.read(read, consistency, deadline).await?;
         match outcome {
             ReadOutcome::Refused(refusal) => Err(Failure::refused(refusal)),
@@ -159,7 +152,7 @@ impl Context {
 fn talk_of_time(context: &Context, now: LogNow) {
     if !now.is_exact() {
         context.talk(
-            "durations are told up to the newest event known here: the cluster tells its present log time once the run has had an iteration",
+            "durations are told up to the newest event known here: a node of an earlier version answered, which does not tell the present log time",
         );
     }
 }

@@ -22,7 +22,7 @@ const ROUNDS_SHOWN_MAX: usize = 3;
 pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
     let scope = context.scope();
     let (processes, revision) = all(context, &scope).await?;
-    let now = match context.log_now(&scope).await? {
+    let now = match context.log_now().await? {
         Some(now) => now,
         None => LogNow::newest(moments(&processes)),
     };

@@ -14,7 +14,7 @@ use crate::output::{Document, shortened, write_rows};
 pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
     let scope = context.scope();
     let (rounds, revision) = all(context, &scope).await?;
-    let exact = context.log_now(&scope).await?;
+    let exact = context.log_now().await?;
     let now = exact.unwrap_or_else(|| LogNow::newest(moments(&rounds)));
     let none = rounds.is_empty();
     context.emit(&Rounds { rounds, now, revision })?;

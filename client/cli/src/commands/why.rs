@@ -49,7 +49,7 @@ pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
             Agents::default()
         }
     };
-    let now = seen.now(context.log_now(&scope).await?);
+    let now = seen.now(context.log_now().await?);
     let why = Why::of(&scope, seen, &agents, now);
     context.emit(&why)?;
     if !why.rounds.is_empty() {

@@ -5,7 +5,7 @@ use holdfast_api::{ReadAnswer, ReadOutcome};
 use super::*;
 
 fn seen(revision: Revision) -> ReplyBody {
-    ReplyBody::Read(ReadAnswer { revision, outcome: ReadOutcome::Jobs(Vec::new()) })
+    ReplyBody::Read(ReadAnswer { revision, time_ms: 0, outcome: ReadOutcome::Jobs(Vec::new()) })
 }
 
 fn revision(read: Open<ReadAnswer>) -> Revision {

@@ -110,7 +110,7 @@ fn piece(upto: Revision, same_as: Generation) -> Feed {
 
 fn told(upto: Revision, same_as: Generation) -> ReplyBody {
     let outcome = ReadOutcome::Feed(piece(upto, same_as));
-    ReplyBody::Read(ReadAnswer { revision: upto, outcome })
+    ReplyBody::Read(ReadAnswer { revision: upto, time_ms: 0, outcome })
 }
 
 /// From where a feed is asked for, and with which members known.
@@ -148,7 +148,7 @@ fn a_feed_goes_on_behind_what_it_delivered_and_ends_with_its_lease() {
     let request = bench.sent().remove(0);
     assert_eq!(fed_from(&request), (12, &[2, 7, 1, 12][..]));
     let outcome = ReadOutcome::Refused(Refusal::LeaseEnded { lease: 5 });
-    bench.reply(request.id, ReplyBody::Read(ReadAnswer { revision: 20, outcome }));
+    bench.reply(request.id, ReplyBody::Read(ReadAnswer { revision: 20, time_ms: 0, outcome }));
     let end = mailbox.next(|| {}).now_or_never().unwrap().unwrap();
     assert_eq!(end.unwrap_err().code(), Code::LeaseEnded);
     assert!(bench.sent().is_empty(), "nothing is asked or cancelled any more");
