@@ -21,6 +21,7 @@
 //! | [`failover`] | leaders killed until a retry was answered from the session table |
 //! | [`histories`] | jobs whose ranks record what they call and get, while they and the cluster are broken |
 //! | [`hosts`] | hosts with a network between them, on one machine |
+//! | [`way`] | a way to a store on which answers can be held |
 //! | [`http`] | plain HTTP requests |
 //! | [`stream`] | a raw client of the multiplexed stream |
 //! | [`tcpstore`] | a client of the TCPStore protocol |
@@ -56,6 +57,7 @@ pub mod process;
 pub mod python;
 pub mod stream;
 pub mod tcpstore;
+pub mod way;
 
 pub use agent::Agent;
 pub use cluster::Cluster;
@@ -68,3 +70,4 @@ pub use process::{Ended, Process};
 pub use python::{Script, Torch};
 pub use stream::RawStream;
 pub use tcpstore::TcpStore;
+pub use way::Way;

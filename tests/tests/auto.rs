@@ -1,18 +1,18 @@
 //! `--run auto`: hosts of a job meet in one run, which ends with the last of
 //! them.
 
+use std::sync::Arc;
+
 use holdfast_api::{Code, Read, ReadOutcome};
 use holdfast_client::{Client, Consistency};
 use holdfast_tests::cluster::name_of;
 use holdfast_tests::command::{Command, gone, process_at};
 use holdfast_tests::tcpstore::TcpStore;
-use holdfast_tests::{Cluster, Process, Script, binaries, eventually, soon};
+use holdfast_tests::way::Gate;
+use holdfast_tests::{Cluster, Process, Script, Way, binaries, eventually, soon};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 
 /// So long that no host is taken for dead on a slow machine.
 const FLAGS: [&str; 6] = ["--job", "meet", "--run", "auto", "--lease-ttl", "60s"];
@@ -143,47 +143,25 @@ async fn is_open(client: &Client) -> bool {
     }
 }
 
-/// A way to the store on which answers from behind the opening of the run are
-/// held until they are released; there for as long as the tasks are.
-async fn held_way(cluster: &Cluster, released: watch::Receiver<bool>) -> (String, JoinSet<()>) {
-    let (store, client) = (cluster.address(1).to_owned(), cluster.client());
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("it is bound").to_string();
-    let mut ways = JoinSet::new();
-    ways.spawn(async move {
-        let mut connections = JoinSet::new();
-        while let Ok((asking, _)) = listener.accept().await {
-            let answering = TcpStream::connect(&store).await.expect("the store is there");
-            let (mut questions, mut asking) = asking.into_split();
-            let (mut answers, mut answering) = answering.into_split();
-            connections.spawn(async move {
-                // Either end may go away.
-                let _ = tokio::io::copy(&mut questions, &mut answering).await;
-            });
-            let (client, mut released) = (client.clone(), released.clone());
-            connections.spawn(async move {
-                let mut bytes = vec![0; 64 * 1024];
-                while let Ok(length @ 1..) = answers.read(&mut bytes).await {
-                    // What came before a look that found no run says nothing of one.
-                    let over = is_open(&client).await && released.wait_for(|is| *is).await.is_err();
-                    if over || asking.write_all(&bytes[..length]).await.is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-    });
-    (address, ways)
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_is_told_to_end_before_it_has_met_leaves_no_run_open() {
     let mut cluster = Cluster::start(1).await;
     let (release, released) = watch::channel(false);
-    let (store, _ways) = held_way(&cluster, released).await;
+    let looking = cluster.client();
+    let gate: Gate = Arc::new(move || {
+        let (client, mut released) = (looking.clone(), released.clone());
+        Box::pin(async move {
+            // What came before a look that found no run says nothing of one.
+            if is_open(&client).await {
+                let _ = released.wait_for(|is| *is).await;
+            }
+        })
+    });
+    let way = format!("127.0.0.1:{}", cluster.port());
+    let way = Way::open(way, cluster.address(1).to_owned(), gate).await;
     let address = format!("127.0.0.1:{}", cluster.port());
     let mut command = binaries::command("holdfast-agent");
-    command.args(["serve", "--store", &store, "--tcpstore", &address]).args(FLAGS);
+    command.args(["serve", "--store", way.address(), "--tcpstore", &address]).args(FLAGS);
     let mut agent = Process::start("the agent", command, &cluster.keep_log("early"));
     let client = cluster.client();
     eventually("the run to be opened", async || is_open(&client).await.then_some(())).await;

@@ -1,13 +1,16 @@
 //! Trainers' verbs on a real cluster: who is alive, the next iteration, votes
 //! and blocks, with leaders, hosts and processes that die in between.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use holdfast_api::{Cause, Code, DroppedWhy, Role, VoteRule};
-use holdfast_client::{Client, Deadline};
+use holdfast_client::{Client, Deadline, Options};
 use holdfast_tests::cluster::job;
-use holdfast_tests::{Cluster, eventually, patiently, soon};
+use holdfast_tests::way::Gate;
+use holdfast_tests::{Cluster, Way, eventually, patiently, soon};
 use holdfast_trainer_shim::{Advance, Error, Host, HostOptions, Iteration, Join, Process};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// So long that nobody is taken for dead on a slow machine.
@@ -243,6 +246,36 @@ async fn a_call_that_is_given_up_is_withdrawn_and_a_later_one_counts() {
     for live in patiently("all", calls.join_all()).await {
         assert_eq!(live.expect("a roll").members.len(), 4);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_whose_answer_is_late_hears_that_its_round_has_closed() {
+    let mut cluster = Cluster::start(1).await;
+    let (hold, held) = watch::channel(false);
+    let gate: Gate = Arc::new(move || {
+        let mut held = held.clone();
+        Box::pin(async move { drop(held.wait_for(|held| !*held).await) })
+    });
+    let way = format!("127.0.0.1:{}", cluster.port());
+    let way = Way::open(way, cluster.address(1).to_owned(), gate).await;
+    let far = Client::new(Options::new(vec![way.address().to_owned()]));
+    let far = join(&host(far, "far", TTL).await, 0).await;
+    let near = join(&host(cluster.client(), "near", TTL).await, 1).await;
+    let waiting = near.clone();
+    let waiting = tokio::spawn(async move { waiting.live_processes("r", soon()).await });
+    eventually("the first to wait", async || {
+        let rounds = near.rounds(soon()).await.expect("the open rounds");
+        (rounds.len() == 1).then_some(())
+    })
+    .await;
+    hold.send(true).expect("the way is there");
+    let deadline = Deadline::after(Duration::from_secs(1));
+    let calling = tokio::spawn(async move { far.live_processes("r", deadline).await });
+    let met = waiting.await.expect("no panic").expect("a roll");
+    tokio::time::sleep_until(deadline.instant().expect("it has one")).await;
+    hold.send(false).expect("the way is there");
+    let late = patiently("the late call", calling).await.expect("no panic").expect("a roll");
+    assert_eq!((late.generation, late.members), (met.generation, met.members));
 }
 
 #[tokio::test(flavor = "multi_thread")]

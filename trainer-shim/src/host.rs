@@ -173,8 +173,8 @@ impl Host {
     }
 
     /// Registers a new incarnation. If the process was there before, that life
-    /// is replaced: it must have ended, or belong to this host, unless
-    /// `takeover` says otherwise.
+    /// is replaced: it must have ended, or, where programs share the lease of an
+    /// agent, be this one's own, unless `takeover` says otherwise.
     pub async fn join(&self, join: Join) -> Result<Process, Error> {
         let Join { process, role, labels, takeover, patience, ladder, on_silence } = join;
         let nonce = nonce();

@@ -1,0 +1,55 @@
+//! A way to a store on which answers can be held: what is asked arrives, and
+//! whoever asked does not know.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+/// Awaited before each piece of an answer is passed on.
+pub type Gate = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// A way, until it is dropped.
+#[derive(Debug)]
+pub struct Way {
+    address: String,
+    _connections: JoinSet<()>,
+}
+
+impl Way {
+    /// From `address`, which is free, to the store at `store`.
+    pub async fn open(address: String, store: String, gate: Gate) -> Way {
+        let listener = TcpListener::bind(&address).await.expect("a free port");
+        let mut ways = JoinSet::new();
+        ways.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((asking, _)) = listener.accept().await {
+                let answering = TcpStream::connect(&store).await.expect("the store is there");
+                let (mut questions, mut asking) = asking.into_split();
+                let (mut answers, mut answering) = answering.into_split();
+                connections.spawn(async move {
+                    // Either end may go away.
+                    let _ = tokio::io::copy(&mut questions, &mut answering).await;
+                });
+                let gate = gate.clone();
+                connections.spawn(async move {
+                    let mut bytes = vec![0; 64 * 1024];
+                    while let Ok(length @ 1..) = answers.read(&mut bytes).await {
+                        gate().await;
+                        if asking.write_all(&bytes[..length]).await.is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        Way { address, _connections: ways }
+    }
+
+    /// Where it begins.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+}
