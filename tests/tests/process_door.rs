@@ -20,6 +20,7 @@ use holdfast_trainer_shim::{Error, Host, HostOptions, Join, Process, Wanted};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use tokio::task::JoinSet;
 
 /// A TTL that nobody waits for.
 const LONG: Duration = Duration::from_secs(60);
@@ -326,9 +327,10 @@ async fn a_process_that_lives_is_replaced_under_its_agent_by_takeover_alone() {
     // Whoever has patience joins when it has ended.
     let patient = host.clone();
     let wanted = Join { patience: Some(soon()), ..join.clone() };
-    let joining = tokio::spawn(async move { patient.join(wanted).await });
+    let mut joining = JoinSet::new();
+    joining.spawn(async move { patient.join(wanted).await });
     first.kill();
-    let second = joining.await.expect("no panic").expect("a registration");
+    let second = joining.join_all().await.remove(0).expect("a registration");
     // A program replaces its own as it likes.
     let third = host.join(join.clone()).await.expect("a registration");
     let fenced = second.live_processes("r", soon()).await.expect_err("it was replaced");

@@ -261,8 +261,8 @@ async fn a_call_whose_answer_is_late_hears_that_its_round_has_closed() {
     let far = Client::new(Options::new(vec![way.address().to_owned()]));
     let far = join(&host(far, "far", TTL).await, 0).await;
     let near = join(&host(cluster.client(), "near", TTL).await, 1).await;
-    let waiting = near.clone();
-    let waiting = tokio::spawn(async move { waiting.live_processes("r", soon()).await });
+    let (first, mut waiting) = (near.clone(), JoinSet::new());
+    waiting.spawn(async move { first.live_processes("r", soon()).await });
     eventually("the first to wait", async || {
         let rounds = near.rounds(soon()).await.expect("the open rounds");
         (rounds.len() == 1).then_some(())
@@ -270,11 +270,12 @@ async fn a_call_whose_answer_is_late_hears_that_its_round_has_closed() {
     .await;
     hold.send(true).expect("the way is there");
     let deadline = Deadline::after(Duration::from_secs(1));
-    let calling = tokio::spawn(async move { far.live_processes("r", deadline).await });
-    let met = waiting.await.expect("no panic").expect("a roll");
+    let mut calling = JoinSet::new();
+    calling.spawn(async move { far.live_processes("r", deadline).await });
+    let met = waiting.join_all().await.remove(0).expect("a roll");
     tokio::time::sleep_until(deadline.instant().expect("it has one")).await;
     hold.send(false).expect("the way is there");
-    let late = patiently("the late call", calling).await.expect("no panic").expect("a roll");
+    let late = patiently("the late call", calling.join_all()).await.remove(0).expect("a roll");
     assert_eq!((late.generation, late.members), (met.generation, met.members));
 }
 
