@@ -26,6 +26,9 @@ use crate::process::Process;
 use crate::validity::{Validity, boot_time};
 use crate::vitals::{Hook, Ladder, Vitals};
 
+/// From the end of a former life to the next try to register.
+const REGISTER_PAUSE: Duration = Duration::from_millis(10);
+
 /// How often it is looked whether a former life has ended.
 const FORMER_LIFE_POLL: Duration = Duration::from_millis(100);
 
@@ -217,6 +220,8 @@ impl Host {
                     if !self.ended_by(*process, *incarnation, patience).await? {
                         return Err(error);
                     }
+                    // An agent hears of the end a moment later.
+                    tokio::time::sleep(REGISTER_PAUSE).await;
                 }
                 _ => return Err(error),
             }

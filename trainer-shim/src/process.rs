@@ -14,7 +14,7 @@ use holdfast_client::Deadline;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
-use tokio::time::{sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::error::Error;
 use crate::host::{Host, unexpected};
@@ -190,8 +190,9 @@ impl Process {
         let decision = match in_time {
             Some(decision) => decision,
             None => {
+                let until = deadline.instant().unwrap_or_else(Instant::now) + SETTLE_TIME_MAX;
                 let settling = self.settle(self.id_of(call), &round, waited_for, decided);
-                let settled = timeout(SETTLE_TIME_MAX, settling).await;
+                let settled = timeout_at(until, settling).await;
                 settled.map_err(|_| Error::Unanswered { round: round.clone() })??
             }
         };
@@ -205,10 +206,18 @@ impl Process {
         call: CallId,
         round: &Blob,
         waited_for: Option<RoundFailure>,
-        decided: Pin<&mut Reply>,
+        mut decided: Pin<&mut Reply>,
     ) -> Result<Result<Result<Arc<Closed>, Error>, RecvError>, Error> {
-        self.withdraw(call).await?;
-        Ok(match decided.await {
+        let decision = tokio::select! {
+            biased;
+            // It may be known already, where nothing can be committed any more.
+            decision = decided.as_mut() => decision,
+            withdrawn = self.withdraw(call) => {
+                withdrawn?;
+                decided.await
+            }
+        };
+        Ok(match decision {
             Ok(Err(Error::Withdrawn { .. })) => {
                 let (round, waited_for) = (round.clone(), waited_for.map(Box::new));
                 Ok(Err(Error::Withdrawn { round, waited_for }))

@@ -101,8 +101,7 @@ impl Kept {
 }
 
 impl Place {
-    /// Whether something was told: there is an agent at the other end, and it
-    /// tells of its waits.
+    /// Whether there is an agent at the other end that tells of its waits.
     pub fn tells(&self) -> Tells {
         self.tells.clone()
     }
@@ -238,6 +237,9 @@ fn json_bytes<T: Serialize>(item: &T) -> usize {
 }
 
 fn own(reports: &Reports, node: &Node) -> Agents {
+    // Before the reports: a wait that is told of in between is shown twice, once,
+    // rather than not at all.
+    let waits = node.effects().waits.lock().untold(BLOCKED_MIN, OTHER_WAITS_MAX, WAIT_KEYS_MAX);
     let (told, left_out) = reports.now();
     let agents = told.into_iter().map(|(mut report, told_ms_ago)| {
         let scope = Scope { job: report.job.clone(), run: Some(report.run.clone()) };
@@ -253,7 +255,6 @@ fn own(reports: &Reports, node: &Node) -> Agents {
         AgentStatus { report, node: node.id(), told_ms_ago }
     });
     let agents = agents.collect();
-    let waits = node.effects().waits.lock().untold(BLOCKED_MIN, OTHER_WAITS_MAX, WAIT_KEYS_MAX);
     let others = waits.0.into_iter().map(|wait| other(wait, node.id())).collect();
     let others_left_out = waits.1 as u64;
     Agents { agents, left_out, others, others_left_out, ..Agents::default() }

@@ -120,8 +120,11 @@ impl Document for Agents {
             // A program may have both: connections, and processes of the library.
             let connected = report.clients.iter().filter_map(|one| one.pid);
             let connected: BTreeSet<u32> = connected.collect();
-            let attached = report.processes.iter().filter_map(|one| one.pid);
-            let attached: BTreeSet<u32> = attached.filter(|pid| !connected.contains(pid)).collect();
+            // One whose program is not known by number counts as a program.
+            let attached = report.processes.iter().map(|one| one.pid.ok_or(one.process));
+            let is_new =
+                |program: &Result<u32, u32>| program.map_or(true, |pid| !connected.contains(&pid));
+            let attached: BTreeSet<Result<u32, u32>> = attached.filter(is_new).collect();
             let numbers = report.processes.iter().map(|one| u64::from(one.process));
             let ranks = report.clients.iter().filter_map(|one| one.rank).chain(numbers);
             let ranks: Vec<u64> = ranks.collect::<BTreeSet<u64>>().into_iter().collect();
