@@ -96,7 +96,8 @@ class Job:
         ``evict_after``: seconds after which those who do not come are declared dead, if most are
         there. ``restarts_max``, ``active_min``: when :attr:`Iteration.stop` is said. ``assignment``:
         steps of the rank assignment, as in ``[{"divisible_by": {"divisor": 8}}]``. All of these are to
-        be the same in all processes: others are refused.
+        be the same in all processes: whoever arrives first at an iteration sets them, and those that
+        say otherwise are refused.
 
         ``role``: ``"active"``, or ``"standby"``, a spare that waits in :meth:`advance` until it is
         needed. ``labels``: what this process says of itself, for the rank assignment and for people.
