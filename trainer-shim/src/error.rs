@@ -56,7 +56,7 @@ pub enum Error {
     },
     /// The round failed at its deadline. The call is void; a new call is a new
     /// try.
-    #[error("round {round} failed at its deadline: {} had arrived, missing {}", failure.arrived, missing(failure))]
+    #[error("round {round} failed at its deadline: {}", arrived(failure))]
     RoundFailed {
         /// The round.
         round: Blob,
@@ -184,12 +184,13 @@ fn whom(whose: Option<(ProcessId, Incarnation)>) -> String {
 }
 
 fn waited(failure: &Option<Box<RoundFailure>>) -> String {
-    match failure {
-        Some(failure) if failure.missing_count == 0 => {
-            format!(": {} had arrived, and more have to register", failure.arrived)
-        }
-        Some(failure) => format!(": {} had arrived, missing {}", failure.arrived, missing(failure)),
-        None => String::new(),
+    failure.as_ref().map_or_else(String::new, |failure| format!(": {}", arrived(failure)))
+}
+
+fn arrived(failure: &RoundFailure) -> String {
+    match failure.missing_count {
+        0 => format!("{} had arrived, and more have to register", failure.arrived),
+        _ => format!("{} had arrived, missing {}", failure.arrived, missing(failure)),
     }
 }
 

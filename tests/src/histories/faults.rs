@@ -282,10 +282,15 @@ impl Faults {
 
     fn goes_on(&mut self, ranks: &[usize]) -> bool {
         let harness = &mut self.harness;
-        let mut goes_on = |slot: &mut Slot| slot.has_ended(harness) || slot.heard();
+        let mut ended = |slot: &mut Slot| slot.has_ended(harness);
         match self.style {
-            Style::Spares => self.slots.iter_mut().any(goes_on),
-            _ => ranks.iter().all(|rank| goes_on(&mut self.slots[*rank])),
+            Style::Spares => self.slots.iter_mut().any(|slot| ended(slot) || slot.heard()),
+            // One that has ended is started again by the next fault: without it the others may be
+            // too few to go on.
+            _ => {
+                ranks.iter().any(|rank| ended(&mut self.slots[*rank]))
+                    || ranks.iter().all(|rank| self.slots[*rank].heard())
+            }
         }
     }
 }
