@@ -30,7 +30,7 @@ demo-elastic: ## See it: rank 0's host and the leader killed at once, under torc
 	@$(ENVIRONMENT); python3 tests/elastic/demo.py --binaries $(BINARIES)
 
 test: ## All tests; installs what is missing, saying what and why
-	@tests/prepare build torch older-torch hosts
+	@tests/prepare build torch older-torch hosts docs
 	@$(ENVIRONMENT); cargo build --profile $(PROFILE) --workspace --bins
 	@tests/prepare python
 	@$(ENVIRONMENT); if cargo nextest --version > /dev/null 2>&1; then \
@@ -40,9 +40,12 @@ test: ## All tests; installs what is missing, saying what and why
 		cargo test --profile $(PROFILE) --workspace --no-fail-fast; \
 	fi
 	@python3 -m unittest discover --start-directory tests/quickstart
+	@python3 -m unittest discover --start-directory tests/docs
 	@$(ENVIRONMENT); python3 tests/quickstart/quickstart.py --binaries $(BINARIES) \
 		--python "$${HOLDFAST_PYTHON:-python3}"
 	@$(ENVIRONMENT); python3 tests/elastic/demo.py --quick --binaries $(BINARIES)
+	@$(ENVIRONMENT); tests/docs/docs.py --binaries $(BINARIES)
+	@$(ENVIRONMENT); "$${HOLDFAST_PYTHON_TOOLS:-python3}" tests/docs/manifests.py --binaries $(BINARIES)
 	@python3 tests/docker/compose_test.py
 
 check: ## Formatting, clippy, docs, licences and sources of all crates; only reads

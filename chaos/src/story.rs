@@ -12,6 +12,9 @@ use crate::history::{History, Meaning, Moment, Outcome, Program, Record, What};
 /// Later than everything that was recorded.
 pub const END: Moment = Moment::MAX - 1;
 
+/// The round in which processes wait for the next iteration.
+pub const ADVANCE_ROUND: &str = "advance";
+
 /// Later than that: what never happened.
 pub const NEVER: Moment = Moment::MAX;
 
@@ -194,6 +197,15 @@ impl Life {
     /// The process and its incarnation.
     pub fn id(&self) -> (ProcessId, Incarnation) {
         (self.process, self.incarnation)
+    }
+
+    /// When it waited for an iteration, one call after the other.
+    pub fn advances(&self) -> impl Iterator<Item = (Moment, Moment)> + '_ {
+        let advances = self.calls.iter().filter(|call| call.round == ADVANCE_ROUND);
+        advances.map(|Call { at, answer, .. }| match answer {
+            None | Some((_, Answer::Failed(Meaning::Unknown))) => (*at, END),
+            Some((answered, _)) => (*at, *answered),
+        })
     }
 
     fn suspect_from(&mut self, at: Moment) {

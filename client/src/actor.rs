@@ -20,7 +20,7 @@ use crate::call::{Call, CallId};
 use crate::calls::{BATCH_REQUESTS_MAX, Calls};
 use crate::connection::{Connection, ConnectionError, connect};
 use crate::liveness::{Liveness, Verdict};
-use crate::navigator::{Arrival, Navigator, Step};
+use crate::navigator::{Arrival, Navigator, Step, Wants};
 use crate::options::Options;
 use crate::replies::News;
 use crate::statistics::Counters;
@@ -28,6 +28,10 @@ use crate::tenancy::Tenancy;
 
 /// Time that a closing client gives the cluster to end its session.
 const FAREWELL: Duration = Duration::from_secs(1);
+
+/// A leader that was found and has answered nothing for so long is asked for proof
+/// that it leads.
+const PROOF_AFTER: Duration = Duration::from_millis(300);
 
 /// What the handles tell the task.
 #[derive(Debug)]
@@ -50,6 +54,8 @@ pub(crate) struct Actor {
     navigator: Navigator,
     attempts: FuturesUnordered<BoxFuture<'static, Attempted>>,
     link: Option<Link>,
+    /// Since when a leader has owed proof that it leads.
+    unanswered_since: Option<Instant>,
     /// What this program last told of itself, and when.
     report: Option<(AgentReport, Instant)>,
     /// Set once the client is being closed: when to stop waiting.
@@ -59,6 +65,7 @@ pub(crate) struct Actor {
 /// The connection in use.
 struct Link {
     address: String,
+    since: Instant,
     connection: Connection,
     liveness: Liveness,
     /// The question whether the node leads, while it is open.
@@ -109,6 +116,7 @@ impl Actor {
             navigator: Navigator::new(options.endpoints.clone(), backoff),
             attempts: FuturesUnordered::new(),
             link: None,
+            unanswered_since: None,
             report: None,
             farewell: None,
             options,
@@ -140,8 +148,9 @@ impl Actor {
         let leads = self.navigator.leads();
         self.calls.tick(now, leads, || self.navigator.tried());
         let alive_until = self.check_liveness(now);
+        self.note_unanswered(now);
         let navigate_at = loop {
-            match self.navigator.next(now, self.calls.wants()) {
+            match self.navigator.next(now, self.wants()) {
                 Step::Connect(address) => self.attempt(address),
                 Step::Poll => {
                     if let Some(link) = &mut self.link {
@@ -152,10 +161,55 @@ impl Actor {
             }
         };
         self.counters.set_leader(self.navigator.leader());
-        [self.calls.next_tick(), alive_until, navigate_at, self.farewell]
+        let proof_at = self.ask_for_proof(now);
+        [self.calls.next_tick(), alive_until, navigate_at, proof_at, self.farewell]
             .into_iter()
             .flatten()
             .min()
+    }
+
+    /// Whoever wants the leader and has none waits, and so does whoever asked a
+    /// leader that does not prove that it leads.
+    fn note_unanswered(&mut self, now: Instant) {
+        let wants_leader = self.calls.wants() == Wants::Leader;
+        if wants_leader && !self.navigator.leads() {
+            self.unanswered_since.get_or_insert(now);
+        } else if !wants_leader && !self.calls.expects_answers() {
+            self.unanswered_since = None;
+        }
+        self.counters.set_unanswered_since(self.unanswered_since);
+    }
+
+    /// What it takes of a connection. After a leader that owed an answer another one
+    /// is looked for, were it only to know that there is one.
+    fn wants(&self) -> Wants {
+        match self.unanswered_since {
+            Some(_) => Wants::Leader,
+            None => self.calls.wants(),
+        }
+    }
+
+    /// Whether only a leader with a majority can have sent this reply.
+    fn proves_leader(&self, reply: &Reply) -> bool {
+        let Some(link) = &self.link else { return false };
+        let asked = Asked::Open(reply.id);
+        let is_answer = !matches!(reply.body, ReplyBody::Problem(_));
+        let answers = link.poll == asked || link.probe == asked && self.navigator.leads();
+        answers && is_answer || self.calls.proves_leader(reply)
+    }
+
+    /// Asks a leader that says nothing else for proof; answers when to look again.
+    fn ask_for_proof(&mut self, now: Instant) -> Option<Instant> {
+        let since = self.unanswered_since?;
+        let link = self.link.as_mut().filter(|_| self.navigator.leads())?;
+        let at = since.max(link.since) + PROOF_AFTER;
+        if now < at {
+            return Some(at);
+        }
+        if link.probe == Asked::No {
+            link.probe = Asked::Due;
+        }
+        None
     }
 
     async fn wake(&mut self, wake_at: Option<Instant>, now: Instant) -> Wake {
@@ -254,6 +308,11 @@ impl Actor {
         let now = Instant::now();
         self.navigator.useful();
         for reply in replies {
+            if self.proves_leader(&reply) {
+                self.unanswered_since = None;
+                // Known before the caller hears its answer.
+                self.counters.set_unanswered_since(None);
+            }
             let random = &mut || self.random.random();
             let Some(link) = &mut self.link else { return };
             let news = if link.poll == Asked::Open(reply.id) {
@@ -282,6 +341,7 @@ impl Actor {
     }
 
     fn check_liveness(&mut self, now: Instant) -> Option<Instant> {
+        let leads = self.navigator.leads();
         let link = self.link.as_mut()?;
         let expecting = self.calls.expects_answers()
             || matches!(link.poll, Asked::Open(_))
@@ -290,6 +350,9 @@ impl Actor {
             Verdict::Fine(at) => at,
             Verdict::Probe(at) => {
                 link.probe = Asked::Due;
+                if leads {
+                    self.unanswered_since.get_or_insert(now);
+                }
                 Some(at)
             }
             Verdict::Dead => {
@@ -333,6 +396,7 @@ impl Actor {
                 }
                 tracing::debug!(address, node = hello.node, leader = ?hello.leader, "connected");
                 self.counters.connects.add(1);
+                self.counters.set_addresses(self.navigator.addresses());
                 if let Some(old) = self.link.take() {
                     self.calls.link_lost(&format!("left {} for {address}", old.address));
                 }
@@ -343,6 +407,7 @@ impl Actor {
                 let takes_reports = hello.minor >= MINOR_REPORTS;
                 self.link = Some(Link {
                     address,
+                    since: now,
                     connection,
                     report_due: takes_reports && self.report.is_some(),
                     takes_reports,

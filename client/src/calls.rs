@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use holdfast_api::{
-    Code, Command, Effectiveness, Problem, Proposal, Request, RequestBody, SessionId, SessionRef,
+    Code, Command, Effectiveness, Problem, Proposal, Reply, ReplyBody, Request, RequestBody,
+    SessionId, SessionRef,
 };
 use tokio::time::Instant;
 
@@ -196,6 +197,20 @@ impl Calls {
     /// Whether an answer of the connected node is due.
     pub(crate) fn expects_answers(&self) -> bool {
         !self.on_wire.is_empty() || self.tenancy.on_wire()
+    }
+
+    /// Whether only a leader with a majority can have sent this reply.
+    pub(crate) fn proves_leader(&self, reply: &Reply) -> bool {
+        let is_committed = matches!(reply.body, ReplyBody::Answer(_));
+        if is_committed && self.tenancy.chore_on_wire(reply.id).is_some() {
+            return true;
+        }
+        let call = self.on_wire.get(&reply.id).and_then(|id| self.open.get(id));
+        match (call.map(|call| &call.ask), &reply.body) {
+            (Some(Ask::Propose { .. }), ReplyBody::Answer(_)) => true,
+            (Some(Ask::Read { stale, .. }), ReplyBody::Read(_)) => !stale,
+            _ => false,
+        }
     }
 
     /// Whether [`Calls::fill`] would find anything.

@@ -1,5 +1,6 @@
 //! The handle: what a program calls.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -58,6 +59,7 @@ struct Shared {
     next_call: AtomicU64,
     call_timeout: Duration,
     counters: Arc<Counters>,
+    token_file: Option<PathBuf>,
     calls: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
     waits: Arc<Semaphore>,
@@ -88,7 +90,8 @@ impl Client {
         let (events, inbox) = mpsc::unbounded_channel();
         let counters = Arc::new(Counters::default());
         let tasks = TaskTracker::new();
-        let call_timeout = options.call_timeout;
+        let (call_timeout, token_file) = (options.call_timeout, options.token_file.clone());
+        counters.set_addresses(options.endpoints.clone());
         let actor = Actor::new(options, inbox, counters.clone(), tasks.clone());
         tasks.spawn(actor.run());
         let shared = Shared {
@@ -96,6 +99,7 @@ impl Client {
             next_call: AtomicU64::new(1),
             call_timeout,
             counters,
+            token_file,
             calls: Arc::new(Semaphore::new(OPEN_CALLS_MAX)),
             bytes: Arc::new(Semaphore::new(OPEN_BYTES_MAX / BYTES_UNIT)),
             waits: Arc::new(Semaphore::new(OPEN_WAITS_MAX)),
@@ -257,6 +261,16 @@ impl Client {
     /// What this client has been through.
     pub fn statistics(&self) -> Statistics {
         self.shared.counters.read()
+    }
+
+    /// The nodes that are known: those that were given, and those that they named.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        self.shared.counters.addresses()
+    }
+
+    /// The file with the token.
+    pub(crate) fn token_file(&self) -> Option<&Path> {
+        self.shared.token_file.as_deref()
     }
 
     /// Ends the session (best effort), then the client and its tasks. Calls

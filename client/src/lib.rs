@@ -64,9 +64,11 @@
 //! | `session`, `tenancy` | pure: sequences and acknowledgements; opening, keeping, closing |
 //! | `navigator`, `endpoints`, `backoff` | pure: which node to talk to, and when |
 //! | `token_file` | the rim: the shared token, read for each connection |
+//! | `regular_file` | the rim: files that people name, read within a bound |
 //! | `liveness` | pure: a silent connection or a dead one |
 //! | `frame` | pure: frames to bytes and back |
 //! | `fetch` | one question by plain HTTP, beside the stream |
+//! | `outage` | the store does not answer: since when, why, and when it does again |
 //! | `connection` | the rim: TCP, the HTTP upgrade, a reader and a writer task |
 //!
 //! # Architecture invariants
@@ -111,6 +113,8 @@ mod liveness;
 mod mailbox;
 mod navigator;
 mod options;
+mod outage;
+mod regular_file;
 mod replies;
 mod session;
 mod statistics;
@@ -129,6 +133,8 @@ pub use fetch::{FETCH_BYTES_MAX, FetchError, Fetched, fetch};
 pub use keys::{Compared, Keys, Page, Popped, Transacted};
 pub use mailbox::{PARCEL_BYTES_MAX, PARCELS_MAX};
 pub use options::{ENDPOINTS_MAX, EndpointError, Options, parse_endpoints};
+pub use outage::{Outage, OutageCause, Outages};
+pub use regular_file::{open_regular, read_regular, read_regular_text};
 pub use statistics::Statistics;
 pub use token_file::{TokenFileError, check_token_file};
 pub use watch::Watch;

@@ -151,6 +151,11 @@ impl Navigator {
         self.endpoints.tried()
     }
 
+    /// The addresses of all nodes that are known.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        self.endpoints.tried().into_iter().map(|(address, _)| address).collect()
+    }
+
     /// What to do now. Call it again after each step other than a wait.
     pub(crate) fn next(&mut self, now: Instant, wants: Wants) -> Step {
         match &self.link {

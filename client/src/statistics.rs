@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use holdfast_api::NodeId;
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
 /// Counters of a client since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -23,6 +25,9 @@ pub struct Statistics {
     pub reads_shared: u64,
     /// The leader, as last heard of.
     pub leader: Option<NodeId>,
+    /// Since when the cluster has owed an answer that only a leader with a
+    /// majority gives; none if it owes none.
+    pub unanswered_since: Option<Instant>,
 }
 
 /// The counters, shared between the client's task and its handles.
@@ -37,6 +42,8 @@ pub(crate) struct Counters {
     pub(crate) reads_shared: Counter,
     /// 0 = not known; node ids start at 1.
     leader: AtomicU64,
+    unanswered_since: Mutex<Option<Instant>>,
+    addresses: Mutex<Vec<String>>,
 }
 
 #[derive(Debug, Default)]
@@ -57,6 +64,19 @@ impl Counters {
         self.leader.store(leader.unwrap_or(0), Ordering::Relaxed);
     }
 
+    pub(crate) fn set_unanswered_since(&self, since: Option<Instant>) {
+        *self.unanswered_since.lock() = since;
+    }
+
+    /// The nodes that are known, by their addresses.
+    pub(crate) fn set_addresses(&self, addresses: Vec<String>) {
+        *self.addresses.lock() = addresses;
+    }
+
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        self.addresses.lock().clone()
+    }
+
     pub(crate) fn read(&self) -> Statistics {
         let leader = self.leader.load(Ordering::Relaxed);
         Statistics {
@@ -68,6 +88,7 @@ impl Counters {
             reads_sent: self.reads_sent.get(),
             reads_shared: self.reads_shared.get(),
             leader: (leader != 0).then_some(leader),
+            unanswered_since: *self.unanswered_since.lock(),
         }
     }
 }

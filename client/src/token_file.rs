@@ -1,12 +1,13 @@
 //! The file in which the cluster's token lies. It is read for each connection,
 //! so that a client that runs for weeks follows when the token is replaced.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use holdfast_api::token::{self, FILE_BYTES_MAX, Token, TokenError, Tokens};
+
+use crate::regular_file::open_regular;
 
 /// Why a file of tokens is of no use.
 #[derive(Debug, thiserror::Error)]
@@ -44,13 +45,8 @@ pub fn check_token_file(path: &Path) -> Result<Option<String>, TokenFileError> {
 
 fn open(path: &Path) -> Result<(Tokens, u32), TokenFileError> {
     let unreadable = |why| TokenFileError::Unreadable { path: path.to_owned(), why };
-    let metadata = std::fs::metadata(path).map_err(unreadable)?;
-    // Opening a pipe could wait for ever, and it gives its content but once.
-    if !metadata.is_file() {
-        return Err(unreadable(io::Error::other("it is not a regular file")));
-    }
-    let file = File::open(path).map_err(unreadable)?;
-    let mode = metadata.mode();
+    let file = open_regular(path).map_err(unreadable)?;
+    let mode = file.metadata().map_err(unreadable)?.mode();
     let mut text = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text).map_err(unreadable)?;
     let invalid = |why| TokenFileError::Invalid { path: path.to_owned(), why };

@@ -16,6 +16,8 @@ use http::{HeaderMap, HeaderValue, header};
 use parking_lot::RwLock;
 use subtle::{Choice, ConstantTimeEq};
 
+use crate::regular_file::open_regular;
+
 /// How often the file is read again.
 const READ_EVERY: Duration = Duration::from_secs(2);
 
@@ -151,14 +153,9 @@ impl Guarded {
 /// The tokens in a file, and the file's permissions.
 fn read(path: &Path) -> Result<(Tokens, u32), AccessError> {
     let unreadable = |why| AccessError::Unreadable { path: path.to_owned(), why };
-    let metadata = std::fs::metadata(path).map_err(unreadable)?;
-    // Opening a pipe could wait for ever, and it gives its content but once.
-    if !metadata.is_file() {
-        return Err(unreadable(std::io::Error::other("it is not a regular file")));
-    }
+    let file = open_regular(path).map_err(unreadable)?;
+    let mode = file.metadata().map_err(unreadable)?.mode();
     let mut text = Vec::new();
-    let file = std::fs::File::open(path).map_err(unreadable)?;
-    let mode = metadata.mode();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text).map_err(unreadable)?;
     let invalid = |why| AccessError::Invalid { path: path.to_owned(), why };
     Ok((Tokens::parse(&text).map_err(invalid)?, mode))

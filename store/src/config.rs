@@ -1,7 +1,6 @@
 //! What a node is told: flags over environment over a TOML file over defaults.
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,9 +12,13 @@ use serde::Deserialize;
 use crate::access::{Access, AccessError};
 use crate::formation::Plan;
 use crate::raft::ConsensusOptions;
+use crate::regular_file::read_regular_text;
 
 /// Nobody needs a longer configuration.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
+
+/// Most letters in which a mistyped key differs from the one that was meant.
+const SLIPS_MAX: usize = 2;
 
 /// How long a run is kept after its end, unless somebody says.
 const ENDED_RUNS_KEPT_DEFAULT: Duration = Duration::from_secs(24 * 3600);
@@ -145,7 +148,7 @@ pub struct ServeOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read the configuration {path}: {why}")]
+    #[error("cannot read the configuration, --config {path}: {why}")]
     Unreadable {
         /// Which.
         path: PathBuf,
@@ -301,16 +304,27 @@ fn wrong(what: &'static str, given: &str, why: &str) -> ConfigError {
 }
 
 fn read_file(path: &Path) -> Result<File, ConfigError> {
-    let mut text = String::new();
-    std::fs::File::open(path)
-        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text))
+    let text = read_regular_text(path, FILE_BYTES_MAX)
         .map_err(|why| ConfigError::Unreadable { path: path.to_owned(), why })?;
-    if text.len() as u64 > FILE_BYTES_MAX {
-        let why = format!("it is longer than {FILE_BYTES_MAX} bytes");
-        return Err(ConfigError::Malformed { path: path.to_owned(), why });
+    let malformed = |why: String| ConfigError::Malformed { path: path.to_owned(), why };
+    let table: toml::Table = toml::from_str(&text).map_err(|error| malformed(error.to_string()))?;
+    if let Some(why) = unknown_key(&table) {
+        return Err(malformed(why));
     }
-    toml::from_str(&text)
-        .map_err(|error| ConfigError::Malformed { path: path.to_owned(), why: error.to_string() })
+    toml::from_str(&text).map_err(|error| malformed(error.to_string()))
+}
+
+/// Names a key that is no setting, with the one that was probably meant.
+fn unknown_key(table: &toml::Table) -> Option<String> {
+    let grammar = ServeArgs::augment_args(clap::Command::new("serve"));
+    let flags = grammar.get_arguments().filter_map(clap::Arg::get_long);
+    let known: Vec<String> =
+        flags.filter(|flag| *flag != "config").map(|flag| flag.replace('-', "_")).collect();
+    let unknown = table.keys().find(|key| !known.contains(key))?;
+    let nearest = known.iter().min_by_key(|key| strsim::osa_distance(unknown, key));
+    let meant = nearest.filter(|key| strsim::osa_distance(unknown, key) <= SLIPS_MAX);
+    let meant = meant.map_or(String::new(), |key| format!("; did you mean `{key}`?"));
+    Some(format!("`{unknown}` is no setting{meant} (keys: {})", known.join(", ")))
 }
 
 fn duration(what: &'static str, text: &str) -> Result<Duration, ConfigError> {
@@ -318,7 +332,7 @@ fn duration(what: &'static str, text: &str) -> Result<Duration, ConfigError> {
 }
 
 /// Checks `host:port`; the name is looked up only when it is used.
-fn check_address(what: &'static str, address: &str) -> Result<(), ConfigError> {
+pub(crate) fn check_address(what: &'static str, address: &str) -> Result<(), ConfigError> {
     let (host, port) =
         address.rsplit_once(':').ok_or_else(|| wrong(what, address, "it must read HOST:PORT"))?;
     if host.is_empty() {

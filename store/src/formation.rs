@@ -8,19 +8,28 @@
 //!
 //! A node with an empty disk whose id is a member already has lost its disk.
 //! It must not come back under that id, and refuses.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `judge` | what the answers of the others mean; asks nobody |
+
+mod judge;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
-use holdfast_api::NodeId;
+use holdfast_api::{Majority, NodeId};
 use http::{Method, StatusCode};
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
+use self::judge::{Next, is_member, judge, place_among};
 use crate::access::Access;
 use crate::dial::{self, DialError};
 use crate::raft::peer::{Witness, Witnesses};
+use crate::recurring::Recurring;
 
 /// Path of a node's [`Identity`], for other nodes.
 pub const IDENTITY: &str = "/raft/v1/identity";
@@ -36,9 +45,6 @@ const ASK_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Most nodes asked in one look around.
 const ASKED_MAX: usize = 64;
-
-/// After this long the wait is explained again.
-const EXPLAIN_EVERY: Duration = Duration::from_secs(5);
 
 /// Who a node is and what it knows, as it tells other nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +69,9 @@ pub struct Identity {
     /// How far it saw the logs of the others reach.
     #[serde(default)]
     pub seen: Witnesses,
+    /// If it leads: which voters it hears. Its followers go by it.
+    #[serde(default)]
+    pub majority: Option<Majority>,
 }
 
 impl Identity {
@@ -131,15 +140,35 @@ pub enum Place {
 /// Why there is no place for this node.
 #[derive(Debug, thiserror::Error)]
 pub enum FormationError {
-    /// The id is a member already: the disk was lost.
+    /// The id is a member already, which answers where it should be.
     #[error(
-        "node id {node} is a member of cluster {cluster_id} already, and this data folder is empty: its disk was lost, and acknowledged writes could be lost with it if it came back under this id. Start it as a new node, with its other flags as they are, but --node-id {new_id} and --join {ask} in the place of --initial-cluster; then run `holdfast --store {ask} node replace {node} {new_id}` (with its ADDRESS behind that, if it is not where node {node} was)"
+        "node id {node} is in use: the node at {address} answers under it, and is a member of cluster {cluster_id}. Start this one, with its other flags as they are, but --node-id {new_id}, --join {ask} and no --initial-cluster; then `holdfast --store {ask} node add {new_id} {here}`"
+    )]
+    InUse {
+        /// The id.
+        node: NodeId,
+        /// Its cluster.
+        cluster_id: String,
+        /// Where the member answers.
+        address: String,
+        /// Where to ask.
+        ask: String,
+        /// An id that was not used yet.
+        new_id: NodeId,
+        /// Where the others are to reach this node.
+        here: String,
+    },
+    /// The id is a member already, and does not answer: the disk was lost.
+    #[error(
+        "node id {node} is a member of cluster {cluster_id} already, it does not answer at {address}, and this data folder is empty: its disk was lost, and acknowledged writes could be lost with it if it came back under this id. Start it as a new node, with its other flags as they are, but --node-id {new_id}, --join {ask} and no --initial-cluster; then run `holdfast --store {ask} node replace {node} {new_id}` (with its ADDRESS behind that, if it is not where node {node} was)"
     )]
     DiskLost {
         /// The id.
         node: NodeId,
         /// Its cluster.
         cluster_id: String,
+        /// Where the member was.
+        address: String,
         /// Where to ask.
         ask: String,
         /// An id that was not used yet.
@@ -226,111 +255,26 @@ pub fn written(nodes: &BTreeMap<NodeId, String>) -> String {
     parts.join(",")
 }
 
-/// What to do after a look around; pure, so that every case can be tested.
-#[derive(Debug)]
-enum Next {
-    /// Take this place.
-    Take(Place),
-    /// Hand this cluster id to all others, then found.
-    HandOver(String),
-    /// Look again later; the text says what is missing.
-    Wait(String),
-}
-
-/// Judges the answers of the others, by id.
-fn judge(
-    node: NodeId,
-    initial: &BTreeMap<NodeId, String>,
-    answers: &BTreeMap<NodeId, Identity>,
-) -> Result<Next, FormationError> {
-    if let Some(next) = place_among(node, answers)? {
-        return Ok(next);
-    }
-    for (meant, answer) in answers {
-        if answer.node != *meant {
-            let address = initial.get(meant).cloned().unwrap_or_default();
-            return Err(FormationError::OtherNode { meant: *meant, address, reached: answer.node });
-        }
-        if answer.initial != *initial {
-            return Err(FormationError::Disagree {
-                other: *meant,
-                theirs: written(&answer.initial),
-                ours: written(initial),
-            });
-        }
-    }
-    let missing: Vec<String> = initial
-        .iter()
-        .filter(|(id, _)| **id != node && !answers.contains_key(id))
-        .map(|(id, address)| format!("node {id} at {address}"))
-        .collect();
-    if !missing.is_empty() {
-        return Ok(Next::Wait(format!(
-            "a new cluster is founded when all of its nodes are there; waiting for {}",
-            missing.join(", ")
-        )));
-    }
-    if initial.keys().next() != Some(&node) {
-        return Ok(Next::Wait("all nodes are there; waiting for the founder".to_owned()));
-    }
-    // A founding that broke off left its id with some: it goes on with that.
-    let begun = answers.values().find_map(|answer| answer.cluster_id.clone());
-    Ok(Next::HandOver(begun.unwrap_or_else(new_cluster_id)))
-}
-
-/// The place of an empty node in an existing cluster; none if no cluster that
-/// was founded answers. One that knows this id as a member or as removed is
-/// believed, however few the others: an older view may not know it yet. A
-/// place is taken only when a majority of the members answered.
-fn place_among(
-    node: NodeId,
-    answers: &BTreeMap<NodeId, Identity>,
-) -> Result<Option<Next>, FormationError> {
-    let founded = answers.values().filter(|answer| !answer.members.is_empty());
-    let Some(widest) = founded.clone().max_by_key(|answer| answer.members.len()) else {
-        return Ok(None);
-    };
-    let cluster_id = widest.cluster_id.clone().unwrap_or_default();
-    for answer in founded.clone() {
-        if answer.retired.contains(&node) {
-            return Err(FormationError::Retired { node, cluster_id });
-        }
-        if answer.members.contains_key(&node) {
-            let ask = answer.members.iter().find(|(id, _)| **id == answer.node);
-            let ask = ask.map(|(_, address)| address.clone()).unwrap_or_default();
-            let new_id = answer.unused_id();
-            return Err(FormationError::DiskLost { node, cluster_id, ask, new_id });
-        }
-    }
-    let needed = widest.members.len() / 2 + 1;
-    let heard = founded.filter(|answer| widest.members.contains_key(&answer.node)).count();
-    Ok(Some(if heard >= needed {
-        Next::Take(Place::Member { cluster_id })
-    } else {
-        Next::Wait(format!(
-            "cluster {cluster_id} exists; to join it {needed} of its nodes must answer, and {heard} do"
-        ))
-    }))
-}
-
-fn new_cluster_id() -> String {
-    format!("{:016x}", rand::random::<u64>())
-}
-
-/// Finds the place of a node with an empty disk. Waits as long as it takes
-/// and says what for. `handed` yields the id that a founder handed over.
+/// Finds the place of a node with an empty disk, which others reach at `here`.
+/// Waits as long as it takes; `waits` hears at each look what for. `handed`
+/// yields the id that a founder handed over.
 pub async fn find_place(
     node: NodeId,
+    here: &str,
     plan: &Plan,
     access: &Access,
     handed: impl Future<Output = String>,
+    waits: impl Fn(&str),
 ) -> Result<Place, FormationError> {
     let mut handed = std::pin::pin!(handed);
-    let mut said = (String::new(), tokio::time::Instant::now());
+    let mut waiting = Recurring::repeating();
     loop {
         let next = tokio::select! {
             cluster_id = &mut handed => return Ok(Place::Member { cluster_id }),
-            next = look(node, plan, access) => next?,
+            next = look(node, plan, access) => match next {
+                Ok(next) => next,
+                Err(error) => return Err(lost_or_in_use(error, here, access).await),
+            },
         };
         let waiting_for = match next {
             Next::Take(place) => return Ok(place),
@@ -343,11 +287,27 @@ pub async fn find_place(
             }
             Next::Wait(what) => what,
         };
-        if said.0 != waiting_for || said.1.elapsed() >= EXPLAIN_EVERY {
+        waits(&waiting_for);
+        if waiting.met(&waiting_for, Instant::now()) {
             tracing::info!("{waiting_for}");
-            said = (waiting_for, tokio::time::Instant::now());
         }
         tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// An id whose member answers is in use, and no disk was lost. This node does
+/// not take itself for that member, were it started at its address: it belongs
+/// to no cluster yet.
+async fn lost_or_in_use(error: FormationError, here: &str, access: &Access) -> FormationError {
+    let FormationError::DiskLost { node, cluster_id, address, ask, new_id } = error else {
+        return error;
+    };
+    match ask_identity(access, &address, ASK_TIME_MAX).await {
+        Ok(member) if is_member(&member, node, &cluster_id) => {
+            let here = here.to_owned();
+            FormationError::InUse { node, cluster_id, address, ask, new_id, here }
+        }
+        _ => FormationError::DiskLost { node, cluster_id, address, ask, new_id },
     }
 }
 
@@ -455,97 +415,4 @@ pub async fn hand_over(
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn initial() -> BTreeMap<NodeId, String> {
-        [(1, "a:1"), (2, "b:1"), (3, "c:1")].map(|(id, at)| (id, at.to_owned())).into()
-    }
-
-    fn empty(node: NodeId) -> Identity {
-        Identity {
-            node,
-            cluster_id: None,
-            initial: initial(),
-            members: BTreeMap::new(),
-            retired: BTreeSet::new(),
-            advertise: None,
-            reach: None,
-            seen: Witnesses::new(),
-        }
-    }
-
-    fn others(answers: impl IntoIterator<Item = Identity>) -> BTreeMap<NodeId, Identity> {
-        answers.into_iter().map(|answer| (answer.node, answer)).collect()
-    }
-
-    #[test]
-    fn the_lowest_id_founds_when_all_are_there() {
-        let next = judge(1, &initial(), &others([empty(2), empty(3)])).unwrap();
-        assert!(matches!(next, Next::HandOver(_)), "{next:?}");
-        let next = judge(2, &initial(), &others([empty(1), empty(3)])).unwrap();
-        assert!(matches!(next, Next::Wait(_)), "{next:?}");
-    }
-
-    #[test]
-    fn a_majority_is_not_enough_to_found() {
-        let next = judge(1, &initial(), &others([empty(2)])).unwrap();
-        assert!(matches!(&next, Next::Wait(what) if what.contains("node 3 at c:1")), "{next:?}");
-    }
-
-    #[test]
-    fn a_founding_that_broke_off_goes_on_under_its_id() {
-        let begun = Identity { cluster_id: Some("x".into()), ..empty(3) };
-        let next = judge(1, &initial(), &others([empty(2), begun])).unwrap();
-        assert!(matches!(&next, Next::HandOver(id) if id == "x"), "{next:?}");
-    }
-
-    #[test]
-    fn an_empty_disk_under_a_member_s_id_is_refused() {
-        let formed = Identity { cluster_id: Some("x".into()), members: initial(), ..empty(2) };
-        let error = judge(1, &initial(), &others([formed])).unwrap_err();
-        assert!(matches!(error, FormationError::DiskLost { node: 1, .. }), "{error}");
-    }
-
-    #[test]
-    fn whoever_knows_a_node_as_a_member_is_believed() {
-        let mut wider = initial();
-        wider.insert(4, "d:1".into());
-        let old = Identity { cluster_id: Some("x".into()), members: initial(), ..empty(1) };
-        let new = Identity { members: wider, node: 2, ..old.clone() };
-        let error = place_among(4, &others([old, new])).unwrap_err();
-        assert!(matches!(error, FormationError::DiskLost { node: 4, .. }), "{error}");
-    }
-
-    #[test]
-    fn an_empty_disk_under_a_new_id_joins() {
-        let mut wider = initial();
-        wider.insert(4, "d:1".into());
-        let formed = Identity { cluster_id: Some("x".into()), members: initial(), ..empty(2) };
-        let next = judge(4, &wider, &others([formed.clone()])).unwrap();
-        assert!(matches!(&next, Next::Wait(_)), "one of three is not enough: {next:?}");
-        let second = Identity { node: 3, ..formed.clone() };
-        let next = judge(4, &wider, &others([formed.clone(), second])).unwrap();
-        assert!(matches!(&next, Next::Take(Place::Member { cluster_id }) if cluster_id == "x"));
-        let removed = Identity { retired: [4].into(), ..formed };
-        let error = judge(4, &wider, &others([removed])).unwrap_err();
-        assert!(matches!(error, FormationError::Retired { node: 4, .. }), "{error}");
-    }
-
-    #[test]
-    fn different_plans_and_wrong_addresses_are_named() {
-        let other = Identity { initial: BTreeMap::new(), ..empty(2) };
-        assert!(matches!(
-            judge(1, &initial(), &others([other])),
-            Err(FormationError::Disagree { other: 2, .. })
-        ));
-        let swapped = BTreeMap::from([(2, empty(3))]);
-        assert!(matches!(
-            judge(1, &initial(), &swapped),
-            Err(FormationError::OtherNode { meant: 2, reached: 3, .. })
-        ));
-    }
 }

@@ -15,6 +15,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`access`] | the shared token: who may talk to this node |
+//! | [`cli`] | the grammar of the command line |
 //! | [`config`] | settings: flags, environment, file, defaults |
 //! | [`serve`], [`dev`] | a node's life; a cluster of child processes |
 //! | [`formation`] | founding a cluster; a place for an empty disk |
@@ -23,6 +24,8 @@
 //! | [`storage`] | log, vote, snapshots, identity on disk |
 //! | [`http`] | everything on the one port |
 //! | [`dial`] | short HTTP conversations with other nodes |
+//! | `regular_file` | files that people name, read within a bound |
+//! | [`recurring`] | log lines about trouble that goes on |
 //!
 //! # Architecture invariants
 //!
@@ -39,6 +42,7 @@
 //! * Nothing here depends on a wall clock; time comes from `tokio::time`.
 
 pub mod access;
+pub mod cli;
 pub mod config;
 pub mod dev;
 pub mod dial;
@@ -46,5 +50,7 @@ pub mod formation;
 pub mod http;
 pub mod node;
 pub mod raft;
+pub mod recurring;
+mod regular_file;
 pub mod serve;
 pub mod storage;

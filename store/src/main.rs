@@ -1,60 +1,21 @@
 //! The `holdfast-store` program.
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
-use holdfast_store::config::{LogFormat, ServeArgs};
+use clap::{CommandFactory, Parser};
+use holdfast_api::variables::mistyped;
+use holdfast_store::cli::{Cli, Command, HealthArgs, origin};
+use holdfast_store::config::LogFormat;
 use holdfast_store::{dev, dial, serve};
 
-/// A Holdfast store node: the replicated control plane of training jobs.
-#[derive(Debug, Parser)]
-#[command(name = "holdfast-store", version, after_help = EXAMPLES)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
-
-const EXAMPLES: &str = "\
-Examples:
-  A cluster to try, on this machine:
-    holdfast-store dev --nodes 3 --data-dir /tmp/holdfast --base-port 21000
-
-  One of three nodes (run the like on each host):
-    holdfast-store serve --node-id 1 --data-dir /var/lib/holdfast --listen 10.0.0.1:21001 \\
-      --token-file /etc/holdfast/token \\
-      --initial-cluster 1=10.0.0.1:21001,2=10.0.0.2:21001,3=10.0.0.3:21001
-
-  A fourth node for a running cluster (with HOLDFAST_TOKEN_FILE=/etc/holdfast/token everywhere):
-    holdfast-store serve --node-id 4 --data-dir /var/lib/holdfast --listen 10.0.0.4:21001 --join 10.0.0.1:21001
-    holdfast --store 10.0.0.1:21001 node add 4 10.0.0.4:21001
-    holdfast --store 10.0.0.1:21001 node promote 4
-
-Exit codes: 0 stopped as asked, 1 failed (the last message says why and what to do), 2 usage.";
+/// Exit code of a wrong command line, environment or configuration file.
+const USAGE: u8 = 2;
 
 /// More do not help: one consensus, one state machine.
 const WORKER_THREADS_MAX: usize = 8;
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Run one node
-    Serve(Box<ServeArgs>),
-    /// Run a whole cluster on this machine, to try things
-    Dev(dev::DevArgs),
-    /// Ask a node whether it is alive; for container health checks
-    Health(HealthArgs),
-}
-
-#[derive(Debug, Args)]
-struct HealthArgs {
-    /// The node's address
-    #[arg(long, default_value = "127.0.0.1:21001", value_name = "HOST:PORT")]
-    address: String,
-    /// Ask whether it is ready to serve, not only alive
-    #[arg(long)]
-    ready: bool,
-}
 
 /// Half the processors: the rest is for what writes to the disk. Few threads
 /// answer sooner than many that wake each other.
@@ -64,7 +25,22 @@ fn worker_threads() -> usize {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let cli = match Cli::try_parse_from(&arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version come this way, too.
+            let _ = error.print();
+            if !error.use_stderr() {
+                return ExitCode::SUCCESS;
+            }
+            say_mistyped();
+            return say_origin(&error.to_string(), &arguments);
+        }
+    };
+    if !matches!(cli.command, Command::Completions { .. }) {
+        say_mistyped();
+    }
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = match runtime.worker_threads(worker_threads()).enable_all().build() {
         Ok(runtime) => runtime,
@@ -73,22 +49,31 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let usage = |error: String| {
+        eprintln!("holdfast-store: {error}");
+        say_origin(&error, &arguments)
+    };
     let result = match cli.command {
         Command::Serve(args) => match args.merge() {
-            Ok(options) => {
-                log_to_stderr(options.log_format);
-                runtime.block_on(serve::run(options)).map_err(anyhow::Error::from)
-            }
-            Err(error) => {
-                eprintln!("holdfast-store: {error}");
-                return ExitCode::from(2);
-            }
+            Ok(options) => match log_to_stderr(options.log_format) {
+                Ok(()) => runtime.block_on(serve::run(options)).map_err(anyhow::Error::from),
+                Err(error) => return usage(error),
+            },
+            Err(error) => return usage(error.to_string()),
         },
         Command::Dev(args) => {
-            log_to_stderr(LogFormat::default());
-            runtime.block_on(dev::run(args))
+            let checked = args.check();
+            match checked.and_then(|access| log_to_stderr(LogFormat::Pretty).map(|()| access)) {
+                Ok(access) => runtime.block_on(dev::run(args, access)),
+                Err(error) => return usage(error),
+            }
         }
         Command::Health(args) => runtime.block_on(health(args)),
+        Command::Completions { shell } => {
+            let (mut grammar, mut out) = (Cli::command(), std::io::stdout().lock());
+            clap_complete::generate(shell, &mut grammar, "holdfast-store", &mut out);
+            Ok(())
+        }
     };
     // Threads that still read or write a disk must not keep the process.
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -101,22 +86,44 @@ fn main() -> ExitCode {
     }
 }
 
-fn log_to_stderr(format: LogFormat) {
+/// Says behind an error where the value came from that it is about.
+fn say_origin(error: &str, arguments: &[OsString]) -> ExitCode {
+    if let Some(origin) = origin(error, arguments, &|name| std::env::var_os(name)) {
+        eprintln!("{origin}");
+    }
+    ExitCode::from(USAGE)
+}
+
+/// Says which variables were meant by names with a slip in them.
+fn say_mistyped() {
+    for mistyped in mistyped(std::env::vars_os()) {
+        eprintln!("holdfast-store: {mistyped}");
+    }
+}
+
+fn log_to_stderr(format: LogFormat) -> Result<(), String> {
     use tracing_subscriber::EnvFilter;
     // A message of another node that meets a node which stops is no error.
     // What the consensus library reports is logged here where it is handled.
-    let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new("info,openraft=off,openraft::raft::raft_inner=off"));
+    const FILTER: &str = "info,openraft=off,openraft::raft::raft_inner=off";
+    let filter = match std::env::var("RUST_LOG") {
+        Ok(filter) => EnvFilter::try_new(&filter).map_err(|error| {
+            format!("the environment variable RUST_LOG is wrong: {error}; write a level such as debug, or MODULE=LEVEL,…")
+        })?,
+        Err(_) => EnvFilter::new(FILTER),
+    };
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())
+        // Whoever read the log may be gone; that must not stop a node.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr);
     match format {
         LogFormat::Pretty => subscriber.with_target(false).init(),
         LogFormat::Json => subscriber.json().init(),
     }
+    Ok(())
 }
-
 async fn health(args: HealthArgs) -> anyhow::Result<()> {
     let path = if args.ready { holdfast_api::routes::READYZ } else { holdfast_api::routes::LIVEZ };
     let (status, _, body) = dial::request(

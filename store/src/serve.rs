@@ -9,6 +9,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -22,6 +23,7 @@ use crate::node::witness::Witnessing;
 use crate::node::{Node, Parts, VERSION};
 use crate::raft::tcp::{Tcp, TcpTransport};
 use crate::raft::{Consensus, View};
+use crate::recurring::Recurring;
 use crate::storage::stats::WriteStats;
 use crate::storage::{LogStore, Opened, Options, Storage, StorageError};
 
@@ -284,6 +286,8 @@ async fn start(
     tasks.spawn(stop.clone().run_until_cancelled_owned(bounding));
     tasks.spawn(witnessing.clone().run(consensus.clone(), stop.clone()));
     tasks.spawn(stop.clone().run_until_cancelled_owned(node.clone().look_after()));
+    tasks.spawn(stop.clone().run_until_cancelled_owned(node.clone().watch_majority()));
+    tasks.spawn(stop.clone().run_until_cancelled_owned(node.clone().watch_members()));
     say_what_counts(options, &consensus, &identity.cluster_id).await?;
     found_if_due(options, &consensus, &identity.cluster_id, *founder).await?;
     Ok((node, witnessing, fatal_received))
@@ -305,7 +309,9 @@ async fn find_place(
             Err(_) => std::future::pending().await,
         }
     };
-    formation::find_place(options.node_id, plan, &options.access, handed).await
+    let here = options.advertise.as_ref().unwrap_or(&options.listen);
+    let waits = |what: &str| app.waits_for(what);
+    formation::find_place(options.node_id, here, plan, &options.access, handed, waits).await
 }
 
 /// Says which settings do not count any more, and what an operator has to do
@@ -370,16 +376,21 @@ async fn resume_founding(
     cluster_id: &str,
 ) -> Result<(), ServeError> {
     let (node, access) = (options.node_id, &options.access);
+    let mut waiting = Recurring::repeating();
     loop {
         let others = formation::ask_others(node, initial, access).await;
         if let Some((id, other)) = others.iter().find(|(_, other)| !other.members.is_empty()) {
             let (cluster_id, ask) = (cluster_id.to_owned(), initial[id].clone());
-            let new_id = other.unused_id();
-            return Err(FormationError::DiskLost { node, cluster_id, ask, new_id }.into());
+            let (address, new_id) = (initial[&node].clone(), other.unused_id());
+            let lost = FormationError::DiskLost { node, cluster_id, address, ask, new_id };
+            return Err(lost.into());
         }
         match formation::hand_over(node, initial, cluster_id, access).await {
             Ok(()) => return Ok(()),
-            Err(why) => tracing::info!("the founding of the cluster waits: {why}"),
+            Err(why) if waiting.met(&why, Instant::now()) => {
+                tracing::info!("the founding of the cluster waits: {why}");
+            }
+            Err(_) => {}
         }
         tokio::time::sleep(FOUNDING_PAUSE).await;
     }

@@ -60,7 +60,39 @@ def against_schemas(documents: list[dict], version: str) -> list[str]:
 
 
 def against_rules(documents: list[dict]) -> list[str]:
-    """What the API server and the Job controller refuse or ignore beyond the schemas."""
+    """What the API server and the controllers refuse or ignore beyond the schemas."""
+    of_set = any(document["kind"] == "StatefulSet" for document in documents)
+    return rules_of_set(documents) if of_set else rules_of_job(documents)
+
+
+def rules_of_set(documents: list[dict]) -> list[str]:
+    the_set, service = of_kind(documents, "StatefulSet"), of_kind(documents, "Service")
+    spec, template = the_set["spec"], the_set["spec"]["template"]
+    pod, labels = template["spec"], template["metadata"]["labels"]
+    budget = of_kind(documents, "PodDisruptionBudget")["spec"]
+    node = pod["containers"][0]
+    names = [f"{the_set['metadata']['name']}-{n}.{spec['serviceName']}:21001" for n in range(spec["replicas"])]
+    variables = {one["name"]: one.get("value") for one in node["env"]}
+    volumes = [volume["name"] for volume in [*pod["volumes"], *(one["metadata"] for one in spec["volumeClaimTemplates"])]]
+    rules = {
+        "the service is headless": service["spec"].get("clusterIP") == "None",
+        "nodes are found before they are ready": service["spec"].get("publishNotReadyAddresses") is True,
+        "the service is the set's": spec["serviceName"] == service["metadata"]["name"],
+        "the set selects its pods": spec["selector"]["matchLabels"].items() <= labels.items(),
+        "the service selects the pods": service["spec"]["selector"].items() <= labels.items(),
+        "the budget selects the pods": budget["selector"]["matchLabels"].items() <= labels.items(),
+        "all pods start at once": spec.get("podManagementPolicy") == "Parallel",
+        "the list of nodes is the set's":
+            variables["HOLDFAST_INITIAL_CLUSTER"] == ",".join(f"{n}={name}" for n, name in enumerate(names, 1))
+            and variables["HOLDFAST_STORE"] == ",".join(names),
+        "mounts have volumes": all(mount["name"] in volumes for mount in node["volumeMounts"]),
+        "probes have a port": {node.get(probe, {}).get("httpGet", {}).get("port") for probe in ("livenessProbe", "readinessProbe")}
+            <= {port["name"] for port in node["ports"]},
+    }
+    return [rule for rule, kept in rules.items() if not kept]
+
+
+def rules_of_job(documents: list[dict]) -> list[str]:
     job, service = of_kind(documents, "Job"), of_kind(documents, "Service")
     spec, template = job["spec"], job["spec"]["template"]
     pod, labels = template["spec"], template["metadata"].get("labels", {})
@@ -112,7 +144,9 @@ def mounted(mount: dict, volumes: dict[str, dict], secrets: str) -> dict:
     source = None
     if "secret" in volume:
         source = os.path.join(secrets, volume["secret"]["secretName"])
-    return {"path": mount["mountPath"], "secret": source, "mode": volume.get("secret", {}).get("defaultMode")}
+    shared = mount["name"] if "emptyDir" in volume else None
+    mode = volume.get("secret", {}).get("defaultMode")
+    return {"path": mount["mountPath"], "secret": source, "shared": shared, "mode": mode}
 
 
 def plan(documents: list[dict], index: str, uid: str, secrets: str) -> dict:
@@ -129,6 +163,7 @@ def plan(documents: list[dict], index: str, uid: str, secrets: str) -> dict:
             "sidecar": container.get("restartPolicy") == "Always",
             "command": [*container["command"], *container.get("args", [])],
             "environment": {one["name"]: value_of(one, written) for one in container.get("env", [])},
+            "read_only": container.get("securityContext", {}).get("readOnlyRootFilesystem", False),
             "probe": container.get("startupProbe", {}).get("exec", {}).get("command"),
             "mounts": [mounted(mount, volumes, secrets) for mount in container.get("volumeMounts", [])],
         } for container in containers(template["spec"])],

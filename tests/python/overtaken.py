@@ -1,5 +1,5 @@
-"""Two nodes of a torchrun job: one has had its turn and is slow to take it, the other one begins
-meanwhile. What the slow one then meets, alone, is void; they meet in the one after.
+"""Two nodes of a torchrun job. What one of them met and did not begin before the other one did is void;
+nobody meets without those who are in a rendezvous; and they meet in the one after.
 
     overtaken.py STORE
 """
@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousParameters
 
+from holdfast import Fenced
 from holdfast.torchrun import create_handler
 
 
@@ -30,16 +31,31 @@ slow, quick = handler(), handler()
 slow._be_patient()
 job = slow._come()
 slow._wait_for_turn(job)
+alone = slow._gather(job)
+assert len(alone) == 1
+# Taken for dead before it could say that it has begun.
+job.leave()
 begun = quick.next_rendezvous()
 assert (begun.rank, begun.world_size) == (0, 1)
-first = quick._live.generation
-
-alone = slow._gather(job)
-assert len(alone) == 1 and alone.generation > first
+assert quick._live.generation > alone.generation
 assert not slow._begin(job, alone), "two rendezvous beside each other"
 assert not slow._begin(job, alone), "what is void stays void"
 assert quick._begin(quick._job, quick._live), "and the other one goes on"
 print("void", flush=True)
+
+# One that had its turn before the other one began meets nobody without it.
+slow._be_patient()
+job = slow._come()
+with ThreadPoolExecutor(1) as pool:
+    gathering = pool.submit(slow._gather, job)
+    while not job.waiting("nodes"):
+        assert not gathering.done(), gathering.result()
+        time.sleep(0.01)
+    time.sleep(1.5)
+    assert not gathering.done(), "a second rendezvous beside the first"
+    job.leave()
+    assert isinstance(gathering.exception(), Fenced), gathering.exception()
+print("waits", flush=True)
 
 with ThreadPoolExecutor(1) as pool:
     coming = pool.submit(slow.next_rendezvous)

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request};
 use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
@@ -86,17 +87,48 @@ pub async fn send(
     headers: &[(&str, &str)],
     body: impl Into<Bytes>,
 ) -> Result<Response, String> {
-    let mut request = Request::builder().method(method).uri(path).header("host", address);
-    for (name, value) in headers {
-        request = request.header(*name, *value);
-    }
-    let request = request.body(Full::new(body.into())).map_err(|e| e.to_string())?;
     let exchange = async {
+        let mut connection = Connection::open(address).await?;
+        connection.send(&method, path, headers, body).await
+    };
+    match tokio::time::timeout(REQUEST_TIME_MAX, exchange).await {
+        Ok(answer) => answer,
+        Err(_) => Err(format!("no answer from {address} within {REQUEST_TIME_MAX:?}")),
+    }
+}
+
+/// A connection for one request after the other.
+pub struct Connection {
+    address: String,
+    sender: SendRequest<Full<Bytes>>,
+    connection: http1::Connection<TokioIo<TcpStream>, Full<Bytes>>,
+}
+
+impl Connection {
+    /// Connects.
+    pub async fn open(address: &str) -> Result<Connection, String> {
         let stream = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|e| e.to_string())?;
+        let handshake = http1::handshake(TokioIo::new(stream)).await;
+        let (sender, connection) = handshake.map_err(|e| e.to_string())?;
+        Ok(Connection { address: address.to_owned(), sender, connection })
+    }
+
+    /// One request.
+    pub async fn send(
+        &mut self,
+        method: &Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Result<Response, String> {
+        let mut request = Request::builder().method(method).uri(path).header("host", &self.address);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::new(body.into())).map_err(|e| e.to_string())?;
+        let Connection { sender, connection, .. } = self;
         let answer = async {
+            sender.ready().await.map_err(|e| e.to_string())?;
             let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
             let (head, body) = response.into_parts();
             let body = body.collect().await.map_err(|e| e.to_string())?.to_bytes();
@@ -108,9 +140,5 @@ pub async fn send(
             // A connection may end together with its answer.
             _ = connection => answer.await,
         }
-    };
-    match tokio::time::timeout(REQUEST_TIME_MAX, exchange).await {
-        Ok(answer) => answer,
-        Err(_) => Err(format!("no answer from {address} within {REQUEST_TIME_MAX:?}")),
     }
 }

@@ -23,6 +23,7 @@
 //! | [`hosts`] | hosts with a network between them, on one machine |
 //! | [`way`] | a way to a store on which answers can be held |
 //! | [`http`] | plain HTTP requests |
+//! | [`slips`] | requests with one slip each, from the description of the API |
 //! | [`stream`] | a raw client of the multiplexed stream |
 //! | [`tcpstore`] | a client of the TCPStore protocol |
 //! | [`link`] | a raw program at an agent's control socket |
@@ -55,13 +56,14 @@ pub mod patience;
 pub mod ports;
 pub mod process;
 pub mod python;
+pub mod slips;
 pub mod stream;
 pub mod tcpstore;
 pub mod way;
 
 pub use agent::Agent;
 pub use cluster::Cluster;
-pub use hosts::{Host, Names, Network};
+pub use hosts::{Host, Mount, Names, Network};
 pub use job::Job;
 pub use link::RawLink;
 pub use load::Adders;

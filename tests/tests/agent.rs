@@ -174,7 +174,8 @@ async fn a_new_run_never_reads_an_older_one_and_fences_it() {
     let mut old = TcpStore::connect(first.address()).await;
     old.set("k", b"old").await;
     assert!(old.check(&["k"]).await);
-    let second = Agent::start(&mut cluster, "job").await;
+    let takeover = ["--run", "new", "--takeover"];
+    let second = Agent::start_with(&mut cluster, "job", &takeover).await;
     let mut new = TcpStore::connect(second.address()).await;
     assert!(!new.check(&["k"]).await, "a key of the run before");
     old.send(op::ADD, &[&key("n"), &1_i64.to_le_bytes()]).await;
@@ -265,7 +266,7 @@ async fn an_agent_without_a_store_says_so_and_gives_up() {
     // One that is patient finds a store that starts later.
     let flags = ["--job", "x", "--connect-deadline", "60s"];
     let (mut agent, _) = Agent::run(&mut cluster, "patient", &flags, &["true"]);
-    agent.says("no leader of the store").await;
+    agent.says("no node of the store answers").await;
     for id in cluster.ids() {
         cluster.launch(id);
     }

@@ -21,7 +21,7 @@ async fn an_agent_that_is_started_again_never_opens_its_run_anew() {
             Command::start(&mut cluster, run, &["--job", "again", "--run", run]).await;
         let process = process_at(&command.control).await;
         let live = format!("after-{run}");
-        cluster.cli_ok(&["--job", "again", "run", "open", &live]).await;
+        cluster.cli_ok(&["--job", "again", "run", "open", &live, "--takeover"]).await;
         if deleted {
             cluster.cli_ok(&["--job", "again", "run", "delete", run]).await;
         }
@@ -55,7 +55,7 @@ async fn an_agent_that_is_slow_keeps_its_commands() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_ends_leaves_the_socket_of_the_next_alone() {
     let mut cluster = Cluster::start(1).await;
-    let flags = ["--job", "socket", "--run", "r"];
+    let flags = ["--job", "socket", "--run", "auto"];
     let first = Command::start(&mut cluster, "socket-1", &flags).await;
     let (control, process) = (first.control.clone(), process_at(&first.control).await);
     // Whoever cleans up temporary files may take a socket's file that is in use.

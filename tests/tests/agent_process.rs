@@ -41,6 +41,9 @@ async fn commands_of_one_run_share_an_agent_that_goes_with_the_last() {
     }
     places.dedup();
     assert_eq!(places.len(), 1, "{places:?}");
+    // Each knows how it met the run, however close together they came.
+    let opened = commands.iter().filter(|(agent, _)| agent.said().contains("(a new run)")).count();
+    assert_eq!(opened, 1, "one has opened it, and the others are in the run of another");
     let (address, control) =
         places[0][6..].trim_end_matches('.').split_once(" of ").expect("two words");
     let process = process_at(Path::new(control)).await;

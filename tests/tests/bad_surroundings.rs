@@ -105,7 +105,7 @@ async fn a_rank_that_comes_before_the_cluster_is_served_when_it_is_up() {
     command.args(["serve", "--store", &cluster.list(), "--job", "early"]);
     command.args(["--tcpstore", &address, "--connect-deadline", "2min"]);
     let mut agent = Process::start("the agent", command, &cluster.keep_log("early"));
-    agent.says("no leader of the store").await;
+    agent.says("no node of the store answers").await;
     // As PyTorch's client, it tries again for as long as it is refused.
     let refused = tokio::net::TcpStream::connect(&address).await.expect_err("nobody listens");
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 use holdfast_tests::binaries;
@@ -140,7 +141,11 @@ async fn a_development_cluster_starts_with_one_command_and_stops_with_ctrl_c() {
     let log = place.keep_log("dev");
     for round in 0..2 {
         let mut again = binaries::command("holdfast-store");
-        again.args(command.get_args());
+        match round {
+            0 => again.args(command.get_args()),
+            // The folder says the rest.
+            _ => again.args(["dev", "--data-dir"]).arg(&dir),
+        };
         let mut dev = Process::start("dev", again, &log);
         let line = dev.says("HOLDFAST_STORE=").await;
         let store = line.trim_start_matches("HOLDFAST_STORE=").to_owned();
@@ -148,23 +153,79 @@ async fn a_development_cluster_starts_with_one_command_and_stops_with_ctrl_c() {
             store,
             ports.iter().map(|p| format!("127.0.0.1:{p}")).collect::<Vec<_>>().join(",")
         );
-        dev.says("ready").await;
+        eventually("all nodes to be ready", async || {
+            dev.said().lines().any(|line| line == "ready").then_some(())
+        })
+        .await;
+        for id in 1..=3 {
+            dev.says(&format!("node {id} | ")).await;
+        }
         let pids: Vec<u32> = (1..=3).map(|id| pid_of(&dev, id)).collect();
         // The line is meant to be exported.
         let mut holdfast = binaries::command("holdfast");
         holdfast.env("HOLDFAST_STORE", &store).args(["kv", "add", "starts", "1"]);
         let ended = Ended::of(holdfast).await;
         assert_eq!(ended.stdout.trim(), (round + 1).to_string(), "{ended:#?}");
+        // Typed twice, and for a second cluster at the same ports.
+        let again = dev_in(&dir, &[]).await;
+        again.failed(1, &["runs already", &format!("export HOLDFAST_STORE={store}")]);
+        let elsewhere = place.folder().join("elsewhere");
+        let other = dev_in(&elsewhere, &["--base-port", &base.to_string()]).await;
+        other.failed(1, &["another cluster", "nothing was started", "or give another --base-port"]);
+        assert!(!elsewhere.exists());
+        for ended in [again, other] {
+            assert!(!ended.stdout.contains("ready"), "{ended:#?}");
+        }
         dev.signal(if round == 0 { Signal::SIGINT } else { Signal::SIGTERM });
         let status = dev.ended().await;
         assert!(status.success(), "dev ended with {status}: {}", dev.said());
         for pid in pids {
-            assert!(
-                !std::path::Path::new(&format!("/proc/{pid}")).exists(),
-                "{pid} was left behind"
-            );
+            assert!(!Path::new(&format!("/proc/{pid}")).exists(), "{pid} was left behind");
         }
     }
+    // Started otherwise, its nodes would look for each other in vain.
+    let holds = format!("holds a cluster of 3 nodes on ports {}–{}", ports[0], ports[2]);
+    let next = format!("--nodes 3 --data-dir {} --base-port {base}`", dir.display());
+    for slip in [["--nodes", "5"], ["--base-port", "9"]] {
+        let ended = dev_in(&dir, &slip).await;
+        ended.failed(1, &[holds.as_str(), next.as_str(), "or use an empty folder"]);
+    }
+    // Without its note, the folder's nodes tell where they were founded.
+    fs::remove_file(dir.join("dev.json")).expect("it was written");
+    let free = (0..3).map(|_| place.port()).min().expect("three") - 1;
+    let ended = dev_in(&dir, &["--base-port", &free.to_string()]).await;
+    ended.failed(1, &["was founded at", &next[..next.len() - 1]]);
+    assert!(!dir.join("dev.json").exists());
+    // A port that somebody else has.
+    let listener = std::net::TcpListener::bind(("127.0.0.1", ports[1])).expect("it is free again");
+    let ended = dev_in(&dir, &["--base-port", &base.to_string()]).await;
+    ended.failed(1, &[&format!("port {}", ports[1]), "is in use", "nothing was started"]);
+    drop(listener);
+}
+
+/// `holdfast-store dev` in this folder, where it is expected to end.
+async fn dev_in(dir: &Path, flags: &[&str]) -> Ended {
+    let mut command = binaries::command("holdfast-store");
+    command.args(["dev", "--data-dir"]).arg(dir).args(flags);
+    Ended::of(command).await
+}
+
+#[tokio::test]
+async fn a_note_of_a_development_cluster_that_is_none_is_named_and_kept() {
+    let folder = tempfile::tempdir().expect("the folder for temporary files can be written");
+    let note = folder.path().join("dev.json");
+    let foreign = r#"{"scripts": {"dev": "vite"}}"#;
+    fs::write(&note, foreign).expect("the folder is ours");
+    let name = note.display().to_string();
+    let ended = dev_in(folder.path(), &["--base-port", "9"]).await;
+    ended.failed(1, &[&name, "is not what `holdfast-store dev` writes", "use an empty folder"]);
+    assert_eq!(fs::read_to_string(&note).expect("it was kept"), foreign);
+    fs::remove_file(&note).expect("the folder is ours");
+    assert!(Command::new("mkfifo").arg(&note).status().expect("mkfifo is there").success());
+    let ended = dev_in(folder.path(), &["--base-port", "9"]).await;
+    ended.failed(1, &[&name, "not a regular file", "use an empty folder"]);
+    let inside = fs::read_dir(folder.path()).expect("the folder is ours").count();
+    assert_eq!(inside, 1, "nothing was started");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -219,6 +280,7 @@ async fn the_documented_commands_do_what_they_say() {
     kv(&["wait", "greeting", "n", "--timeout", "5s"]).await;
     kv(&["delete", "owner"]).await;
     cluster.cli_fails(1, &["--job", "c", "kv", "get", "owner"]).await;
+    transactions_and_deletes_of_many_keys(&cluster).await;
     assert!(cluster.cli_ok(&["job", "list"]).await.contains('c'));
 
     // A node that was busy, or an election, in just that moment is shown, too.
@@ -255,6 +317,70 @@ async fn the_documented_commands_do_what_they_say() {
     assert!(cluster.cli_ok(&["node", "list"]).await.lines().count() >= 4);
 }
 
+async fn transactions_and_deletes_of_many_keys(cluster: &Cluster) {
+    let swap = ["--if", "absent(o)", "--then", "put o \"host 7\"", "--else", "get o"];
+    let line = [&["--job", "t", "kv", "txn"], &swap[..]].concat();
+    assert_eq!(cluster.cli_ok(&line).await, "then\nput o: ok");
+    let second = cluster.cli(&line).await;
+    second.failed(1, &["not all comparisons held; nothing was changed"]);
+    assert_eq!(second.stdout, "else\nget o: host 7\n");
+    let json = cluster.cli(&[&["-o", "json"], &line[..]].concat()).await;
+    let printed: Value = serde_json::from_str(&json.stdout).expect("JSON was asked for");
+    assert_eq!((json.code, &printed["succeeded"]), (Some(1), &Value::Bool(false)));
+    assert_eq!(printed["outcomes"][0]["value"]["value"], "host 7");
+
+    let kv = async |arguments: &[&str]| {
+        cluster.cli_ok(&[&["--job", "t", "kv"], arguments].concat()).await
+    };
+    // More than are deleted at once.
+    let puts: Vec<String> = (0..1_234).map(|n| format!("put many/{n} x")).collect();
+    let puts: Vec<&str> = puts.iter().flat_map(|put| ["--then", put]).collect();
+    kv(&[&["txn"], &puts[..]].concat()).await;
+    let refused = cluster.cli_fails(2, &["--job", "t", "kv", "delete", "--prefix", ""]).await;
+    assert!(refused.contains("--all"), "{refused}");
+    assert_eq!(kv(&["count"]).await, "1235");
+    assert_eq!(kv(&["delete", "--prefix", "many/"]).await, "deleted 1234");
+    assert_eq!(kv(&["delete", "--prefix", "many/"]).await, "deleted 0");
+    assert_eq!(kv(&["list", "--keys-only"]).await, "o");
+    assert_eq!(kv(&["delete", "--all"]).await, "deleted 1");
+    assert_eq!(kv(&["count"]).await, "0");
+}
+
+/// Two kinds of keys are written in turn, one that is listed with the first page
+/// and one with the last: what was there at the first page goes, and no more.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_written_while_many_keys_are_deleted_is_kept() {
+    let cluster = Cluster::start(1).await;
+    for page in 0..4 {
+        let puts: Vec<String> = (0..1_000).map(|n| format!("put p/{page}{n:03} x")).collect();
+        let puts: Vec<&str> = puts.iter().flat_map(|put| ["--then", put]).collect();
+        cluster.cli_ok(&[&["--job", "d", "kv", "txn"], &puts[..]].concat()).await;
+    }
+    let keys = cluster.client().keys(holdfast_tests::cluster::job("d"));
+    let mut written = Vec::new();
+    let writing = async {
+        for n in 0.. {
+            for key in [format!("p/!{n}"), format!("p/~{n}")] {
+                keys.put(key.as_str(), "x", holdfast_tests::soon()).await.expect("a put");
+                written.push(key);
+            }
+        }
+    };
+    let ended = tokio::select! {
+        ended = cluster.cli(&["--job", "d", "kv", "delete", "--prefix", "p/"]) => ended,
+        () = writing => unreachable!("it writes for ever"),
+    };
+    assert!(matches!(ended.code, Some(0 | 1)), "{ended:#?}");
+    let left = cluster.cli_ok(&["--job", "d", "kv", "list", "--keys-only"]).await;
+    let left: std::collections::BTreeSet<&str> = left.lines().collect();
+    let kept: Vec<bool> = written.iter().map(|key| left.contains(key.as_str())).collect();
+    assert!(
+        kept.is_sorted(),
+        "one was deleted that was written behind one that was kept: {kept:?}"
+    );
+    assert!(!left.iter().any(|key| key.as_bytes()[2].is_ascii_digit()), "{left:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watch_on_the_command_line_prints_each_change() {
     let mut cluster = Cluster::start(3).await;
@@ -275,6 +401,29 @@ async fn a_watch_on_the_command_line_prints_each_change() {
     .await;
     watch.signal(Signal::SIGINT);
     assert_eq!(watch.ended().await.code(), Some(0), "{}", watch.said());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_says_that_the_last_agent_has_left_and_ends_with_the_run() {
+    let mut cluster = Cluster::start(1).await;
+    let job = ["--job", "over"];
+    let agent = holdfast_tests::command::Command::start(&mut cluster, "over", &job).await;
+    cluster.cli_ok(&["--job", "over", "kv", "put", "k", "there"]).await;
+    let mut command = binaries::command("holdfast");
+    command.args(["--store", &cluster.list(), "--job", "over", "kv", "watch", "--from", "1"]);
+    let log = cluster.keep_log("watch");
+    let mut watch = Process::start("the watch", command, &log);
+    watch.says("there").await;
+    agent.end(0).await;
+    watch.says("the last agent has left run r1 of job over for good: it ends in ").await;
+    watch.says("run r1 of job over ended at revision").await;
+    assert_eq!(watch.ended().await.code(), Some(1), "{}", watch.said());
+    let why = cluster.cli_ok(&["--job", "over", "why"]).await;
+    assert!(why.contains(" ago, after its last agent had left (host "), "{why}");
+    assert!(!why.contains("hang"), "{why}");
+    let events = cluster.cli(&["--job", "over", "events"]).await;
+    assert_eq!((events.code, events.stdout.as_str()), (Some(0), ""), "{events:#?}");
+    assert!(events.stderr.contains("they are kept since the job began"), "{events:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -207,6 +207,17 @@ async fn a_node_that_lost_its_disk_never_comes_back_under_its_old_id() {
     let mut cluster = Cluster::start(3).await;
     write(&cluster, 20).await;
     let (follower, leader) = cluster.follower_and_leader().await;
+    // A slip: the id of a node that is well, for a new one elsewhere.
+    let here = format!("127.0.0.1:{}", cluster.port());
+    let mut slip = binaries::command("holdfast-store");
+    slip.args(["serve", "--node-id", &follower.to_string(), "--listen", &here]);
+    slip.args(["--join", cluster.address(leader), "--data-dir"]).arg(cluster.folder().join("slip"));
+    let in_use = Ended::of(slip).await;
+    let member = format!("the node at {} answers under it", cluster.address(follower));
+    let (id, add) = (format!("node id {follower} is in use"), format!("node add 4 {here}"));
+    in_use.failed(1, &[id.as_str(), member.as_str(), "--node-id 4", add.as_str()]);
+    assert!(!in_use.stderr.contains("replace"), "{in_use:#?}");
+    assert!(!in_use.stderr.contains("in the place of"), "it was started with --join: {in_use:#?}");
     for victim in [follower, leader] {
         cluster.kill(victim);
         let kept = cluster.folder().join(format!("kept-{victim}"));

@@ -262,6 +262,10 @@ async fn without_a_quorum_nothing_is_answered_wrongly_and_all_goes_on_with_it() 
     for id in &others {
         cluster.kill(*id);
     }
+    let logged = cluster.process(leader).says("the majority is lost: of 3 voters 2").await;
+    for id in &others {
+        assert!(logged.contains(cluster.address(*id)), "{logged}");
+    }
 
     let brief = || Deadline::after(Duration::from_secs(2));
     let read = keys.get("k", brief()).await.expect_err("a read needs a quorum");
@@ -272,17 +276,36 @@ async fn without_a_quorum_nothing_is_answered_wrongly_and_all_goes_on_with_it() 
     let stale = stale.expect("a stale read needs one node").and_then(|entry| entry.value);
     assert_eq!(stale, Some(Blob::from("before")));
     let said = cluster.cli_fails(3, &["--job", "q", "--timeout", "1s", "kv", "get", "k"]).await;
-    assert!(said.contains("nothing was changed"), "{said}");
+    assert!(said.contains("nothing was changed: the majority is lost: voters"), "{said}");
     let code = cluster.cli(&["--job", "q", "--timeout", "1s", "kv", "put", "x", "y"]).await;
     assert!(matches!(code.code, Some(3 | 4)), "{code:?}");
     let status = cluster.cli_ok(&["-o", "json", "status"]).await;
     assert!(status.contains("unreachable"), "{status}");
+    let majority = cluster.status_of(leader).await.majority.expect("it has voters");
+    assert_eq!((majority.of, majority.needed, majority.answering), (3, 2, 1));
+    assert!(majority.lost_ms.is_some_and(|lost| lost > 0), "{majority:?}");
+    let told = cluster.cli(&["status"]).await;
+    assert_eq!(told.code, Some(0), "{told:#?}");
+    assert!(told.stderr.contains("2 of 3 are needed, 1 answers; writes, waits"), "{told:#?}");
 
     cluster.restart(others[0]).await;
+    cluster.process(leader).says("the majority is back after").await;
     let put = keys.put("k", "after", soon()).await;
     put.expect("two of three are a quorum");
     let value = keys.get("k", soon()).await.expect("a read").and_then(|entry| entry.value);
     assert_eq!(value, Some(Blob::from("after")));
+
+    // A node that does not lead asks by itself, and goes by its leader's word.
+    let (follower, leader) = cluster.follower_and_leader().await;
+    let away = others[1];
+    eventually("the follower to miss the third", async || {
+        let majority = cluster.status(follower).await?.majority?;
+        let missing: Vec<_> = majority.missing.iter().map(|voter| voter.node).collect();
+        (missing == [away] && majority.lost_ms.is_none()).then_some(())
+    })
+    .await;
+    cluster.kill(leader);
+    cluster.process(follower).says("the majority is lost").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -138,6 +138,19 @@ async fn problems_say_what_happened_and_what_to_do() {
         assert_eq!((&problem["retryable"], &problem["outcome"]), (&json!(false), &json!("none")));
         assert!(problem["detail"].as_str().is_some_and(|detail| detail.len() > 10), "{text}");
     }
+    // A key is absent for another reason where its job is.
+    let web = put(r#"{"job": "web", "key": "k", "value": "v"}"#).await;
+    assert_eq!(web.status, 200, "{}", web.text());
+    for (path, ends) in [
+        ("/v1/kv/get?job=wbe&key=k", "job wbe does not exist; did you mean `web`?"),
+        ("/v1/kv/get?job=other&key=k", "job other does not exist"),
+        ("/v1/kv/get?job=web&key=missing", "there is no key missing in web"),
+    ] {
+        let problem = look(path).await.json();
+        assert_eq!(problem["code"], "key_not_found", "{problem}");
+        let detail = problem["detail"].as_str().unwrap_or_default();
+        assert!(detail.ends_with(ends), "{detail}");
+    }
     // Without a quorum a follower has no leader to pass calls to, and says so.
     let others: Vec<_> = cluster.ids().into_iter().filter(|id| *id != leader).collect();
     cluster.kill(leader);

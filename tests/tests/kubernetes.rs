@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use holdfast_tests::python::script;
-use holdfast_tests::{Cluster, Ended, Host, Names, Network, Script, Torch, binaries, eventually};
+use holdfast_tests::{
+    Cluster, Ended, Host, Mount, Names, Network, Script, Torch, binaries, eventually,
+};
 use serde_json::Value;
 
 /// The oldest Kubernetes with native sidecars, and the newest whose schemas
@@ -42,18 +44,31 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("the paths of tests are text")
 }
 
-#[tokio::test]
-async fn the_manifest_is_valid_and_a_wrong_one_is_not() {
+/// A manifest is valid, and each of these changes in it is found.
+async fn is_valid_and_wrong_if_changed(path: &Path, changes: &[(&str, &str, &str)]) {
     let folder = tempfile::tempdir().expect("the folder for temporary files can be written");
-    let right = std::fs::read_to_string(manifest()).expect("it is there");
+    let right = std::fs::read_to_string(path).expect("it is there");
     for version in VERSIONS {
-        let path = manifest();
-        let Some(command) = reader(&["check", text(&path), version]) else { return };
+        let Some(command) = reader(&["check", text(path), version]) else { return };
         let ended = Ended::of(command).await;
         assert_eq!(ended.code, Some(0), "{ended:#?}");
         assert_eq!(ended.stdout.trim(), format!("valid for Kubernetes {version}"));
     }
-    for (there, instead, found) in [
+    for (there, instead, found) in changes {
+        let wrong = right.replacen(there, instead, 1);
+        assert_ne!(wrong, right, "{there:?} is not in the manifest");
+        let path = folder.path().join("wrong.yaml");
+        std::fs::write(&path, wrong).expect("the folder is ours");
+        let Some(command) = reader(&["check", text(&path), VERSIONS[1]]) else { return };
+        let ended = Ended::of(command).await;
+        assert_eq!(ended.code, Some(1), "{there:?} => {instead:?}: {ended:#?}");
+        assert!(ended.stdout.contains(found), "{found:?} is missing: {ended:#?}");
+    }
+}
+
+#[tokio::test]
+async fn the_manifest_is_valid_and_a_wrong_one_is_not() {
+    let changes = [
         ("startupProbe:", "startUpProbe:", "startUpProbe"),
         ("  completions: 2\n", "", "an indexed Job has completions"),
         ("restartPolicy: Never", "restartPolicy: Sometimes", "Never or OnFailure"),
@@ -63,16 +78,22 @@ async fn the_manifest_is_valid_and_a_wrong_one_is_not() {
         ("job-completion-index']", "index']", "nobody writes"),
         ("clusterIP: None", "clusterIP: 10.0.0.1", "headless"),
         ("subdomain: train", "subdomain: trains", "subdomain"),
-    ] {
-        let wrong = right.replace(there, instead);
-        assert_ne!(wrong, right, "{there:?} is not in the manifest");
-        let path = folder.path().join("wrong.yaml");
-        std::fs::write(&path, wrong).expect("the folder is ours");
-        let Some(command) = reader(&["check", text(&path), VERSIONS[1]]) else { return };
-        let ended = Ended::of(command).await;
-        assert_eq!(ended.code, Some(1), "{there:?} => {instead:?}: {ended:#?}");
-        assert!(ended.stdout.contains(found), "{found:?} is missing: {ended:#?}");
-    }
+    ];
+    is_valid_and_wrong_if_changed(&manifest(), &changes).await;
+}
+
+#[tokio::test]
+async fn the_nodes_manifest_is_valid_and_a_wrong_one_is_not() {
+    let path = binaries::workspace().join("store/docs/kubernetes.yaml");
+    let changes = [
+        ("podManagementPolicy: Parallel", "podManagementPolicy: OrderedReady", "start at once"),
+        ("replicas: 3", "replicas: 5", "list of nodes"),
+        ("readinessProbe:", "readyProbe:", "readyProbe"),
+        ("publishNotReadyAddresses: true", "publishNotReadyAddresses: false", "before they are"),
+        ("serviceName: holdfast", "serviceName: nodes", "the service is the set's"),
+        ("        name: data\n", "        name: date\n", "mounts have volumes"),
+    ];
+    is_valid_and_wrong_if_changed(&path, &changes).await;
 }
 
 /// A pod of the manifest's Job, as far as this one machine can be a cluster.
@@ -112,31 +133,37 @@ impl Container {
 }
 
 impl Pod {
-    fn new(host: &Host, uid: &str, plan: &Value) -> Pod {
+    fn new(host: &Host, uid: &str, plan: &Value, folder: &Path) -> Pod {
         let containers = plan["containers"].as_array().expect("a list");
         let [sidecar, trainer] = containers.as_slice() else { panic!("{containers:#?}") };
         assert!(sidecar["sidecar"] == true && trainer["sidecar"] == false, "{containers:#?}");
+        // The volume that both containers see.
+        let control = folder.join(format!("control-{uid}-{}", host.name()));
+        std::fs::create_dir_all(&control).expect("the folder is ours");
         let make = |plan: &Value| {
             let mounts = plan["mounts"].as_array().expect("a list").iter();
-            let mounts: Vec<(&str, Option<&Path>)> = mounts
+            let mounts: Vec<(&str, Mount<'_>)> = mounts
                 .map(|one| {
-                    (one["path"].as_str().expect("a path"), one["secret"].as_str().map(Path::new))
+                    let mount = match (one["secret"].as_str(), one["shared"].as_str()) {
+                        (Some(secret), _) => Mount::ReadOnly(Path::new(secret)),
+                        (None, Some("control")) => Mount::Shared(&control),
+                        (None, _) => Mount::Empty,
+                    };
+                    (one["path"].as_str().expect("a path"), mount)
                 })
                 .collect();
             let name = format!("{uid}-{}", plan["name"].as_str().expect("a name"));
-            Container { host: host.container(&name, &mounts), plan: plan.clone() }
+            let container = host.container(&name, &mounts);
+            if plan["read_only"] == true {
+                container.make_read_only(folder);
+            }
+            Container { host: container, plan: plan.clone() }
         };
         Pod { name: host.name().to_owned(), sidecar: make(sidecar), trainer: make(trainer) }
     }
 
-    /// Starts the agent, waits for its start-up probe, and starts the trainer.
-    async fn start(
-        &self,
-        cluster: &mut Cluster,
-        uid: &str,
-        torch: &Torch,
-        orders: &Path,
-    ) -> Running {
+    /// Starts the agent, and waits for its start-up probe.
+    async fn start_agent(&self, cluster: &mut Cluster, uid: &str) -> Script {
         let agent = ("holdfast-agent", vec![binaries::path("holdfast-agent")]);
         let name = format!("{}-{uid}", self.name);
         let command = self.sidecar.command("command", &[agent]);
@@ -147,6 +174,18 @@ impl Pod {
             (ended.code == Some(0)).then_some(())
         })
         .await;
+        agent
+    }
+
+    /// Starts the agent, then the trainer.
+    async fn start(
+        &self,
+        cluster: &mut Cluster,
+        uid: &str,
+        torch: &Torch,
+        orders: &Path,
+    ) -> Running {
+        let agent = self.start_agent(cluster, uid).await;
         let torchrun = ["-m", "torch.distributed.run"].map(PathBuf::from);
         let image = [
             ("torchrun", [&[torch.python.clone()][..], &torchrun].concat()),
@@ -156,7 +195,8 @@ impl Pod {
             assert!(self.trainer.words("command").contains(word), "{word} is not in the manifest");
         }
         let command = self.trainer.command("command", &image);
-        let trainer = self.trainer.host.program(cluster, &format!("trainer-{name}"), command);
+        let name = format!("trainer-{}-{uid}", self.name);
+        let trainer = self.trainer.host.program(cluster, &name, command);
         Running { agent, trainer }
     }
 }
@@ -183,7 +223,7 @@ async fn create(
         assert_eq!(ended.code, Some(0), "{ended:#?}");
         let plan: Value = serde_json::from_str(&ended.stdout).expect("a plan is JSON");
         assert_eq!(plan["host"], host.name());
-        let pod = Pod::new(host, uid, &plan);
+        let pod = Pod::new(host, uid, &plan, cluster.folder());
         let running = pod.start(cluster, uid, &torch, orders).await;
         pods.push((pod, running));
     }
@@ -253,5 +293,58 @@ fn the_manifests_job_trains_through_a_dying_leader_and_its_dead_ranks_are_closed
             (clients(&cluster, "uid-2", "train-1").await.0 == 0).then_some(())
         })
         .await;
+    });
+}
+
+/// A trainer of the package's own, which says where it is and what it can write.
+const JOB: &str = r#"
+import holdfast
+for place in ("/tmp/x", "/x"):
+    try:
+        open(place, "w").close()
+        print("wrote", place, flush=True)
+    except OSError as error:
+        print(error.strerror, flush=True)
+with holdfast.Job.join(process=0, world=1) as job:
+    now = job.advance()
+    print("rank", now.rank, "of", now.world_size, "in", job.name, job.check(job.fence()), flush=True)
+"#;
+
+#[test]
+fn a_job_joins_the_sidecar_where_nothing_else_can_be_written() {
+    let Some(python) = holdfast_tests::python::with_package() else { return };
+    Network::test(async |network| {
+        let node = network.host("holdfast-0.holdfast", Names::Real);
+        let host = network.host("train-0", Names::Real);
+        let folder = tempfile::tempdir().expect("the folder for temporary files can be written");
+        let token = folder.path().join("token");
+        std::fs::write(&token, TOKEN).expect("the folder is ours");
+        let closed = PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&token, closed).expect("it is ours");
+        let mut cluster = Cluster::start_on(&[node], &["--token-file", text(&token)]).await;
+        let secrets = cluster.folder().join("secrets");
+        std::fs::create_dir_all(secrets.join("holdfast-token")).expect("the folder is ours");
+        std::fs::copy(&token, secrets.join("holdfast-token/token")).expect("both are ours");
+        let path = manifest();
+        let arguments = ["pod", text(&path), "0", "uid-3", text(&secrets)];
+        let Some(command) = reader(&arguments) else { return };
+        let ended = Ended::of(command).await;
+        assert_eq!(ended.code, Some(0), "{ended:#?}");
+        let plan: Value = serde_json::from_str(&ended.stdout).expect("a plan is JSON");
+        let pod = Pod::new(&host, "uid-3", &plan, cluster.folder());
+        pod.trainer.host.make_read_only(cluster.folder());
+        let agent = pod.start_agent(&mut cluster, "uid-3").await;
+
+        let image = [("torchrun", vec![python]), ("/app/train.py", vec!["-c".into(), JOB.into()])];
+        let mut command = pod.trainer.command("command", &image);
+        // Of the store it knows nothing: the agent does.
+        command.env_remove("HOLDFAST_STORE");
+        let mut trainer = pod.trainer.host.program(&mut cluster, "job-0", command);
+        trainer.says("Read-only file system").await;
+        trainer.says("Read-only file system").await;
+        trainer.says("rank 0 of 1 in train True").await;
+        trainer.succeeds().await;
+        agent.signal(nix::sys::signal::Signal::SIGTERM);
+        agent.succeeds().await;
     });
 }

@@ -25,6 +25,14 @@ async fn a_node_joins_votes_and_replaces_another_under_load() {
     assert_eq!(role, (NodeRole::Learner, false), "a new node does not vote");
     promote(&cluster, new).await;
     assert!(role_of(&cluster, new).await.1, "a promoted node votes");
+    for news in ["was added as a learner; 3 voters", "votes now; 4 voters, of which 1 may fail"] {
+        let line = format!("node {new} ({address}) {news}");
+        eventually("the leader to log who came", async || {
+            let ids = cluster.awake();
+            ids.into_iter().find(|id| cluster.process(*id).said().contains(&line))
+        })
+        .await;
+    }
     cluster.wait_ready(new).await;
     load.progress(50).await;
 
@@ -104,16 +112,30 @@ async fn a_node_that_lost_its_disk_is_replaced_by_one_command_under_load() {
     assert_eq!(said, format!(r#"{{"node":{new},"replaced":{lost}}}"#));
     assert_eq!(voters(&cluster).await, members_but(&cluster, &[lost]));
     assert_eq!(replaced(&cluster, &replace).await, said, "once more is harmless");
+    // The others go on looking for the lost node at that address, many times a second.
+    let logged = cluster.process(new).said();
+    let lines = logged.lines().filter(|line| line.contains(&format!("looks for node {lost}")));
+    assert!((1..=12).contains(&lines.count()), "{logged}");
+    assert!(!logged.contains("refused another node"), "{logged}");
     load.progress(50).await;
 
     // At another one; what somebody did by hand before is not done again.
     let next = cluster.join();
     add(&cluster, next).await;
     promote(&cluster, next).await;
+    let before = voters(&cluster).await;
     // The leader itself goes: leadership is handed over first.
     cluster.expect_error("was removed from cluster");
     let leader = cluster.leader().await;
-    replaced(&cluster, &["node", "replace", &leader.to_string(), &next.to_string()]).await;
+    let ids = [leader.to_string(), next.to_string()];
+    let there = cluster.address(next).to_owned();
+    let slip = cluster.operate(&["node", "replace", &ids[0], &ids[1], "--force"]).await;
+    let remove = format!("`holdfast node remove {leader}`");
+    slip.failed(1, &["is a voter already", "nothing was changed", &remove]);
+    let slip = cluster.operate(&["node", "replace", &ids[0], &ids[1], &there]).await;
+    slip.failed(1, &["answers at", cluster.address(leader), "nothing was changed", "--force"]);
+    assert_eq!(voters(&cluster).await, before);
+    replaced(&cluster, &["node", "replace", &ids[0], &ids[1], &there, "--force"]).await;
     cluster.ended(leader).await;
     assert_eq!(voters(&cluster).await, members_but(&cluster, &[lost, leader]));
     let tally = load.finish().await;
@@ -142,6 +164,28 @@ async fn voters(cluster: &Cluster) -> Vec<u64> {
 
 fn members_but(cluster: &Cluster, gone: &[u64]) -> Vec<u64> {
     cluster.ids().into_iter().filter(|id| !gone.contains(id)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_is_not_founded_yet_says_for_whom_it_waits() {
+    let mut cluster = Cluster::plan(3, &[]);
+    for id in [1, 2] {
+        cluster.launch(id);
+    }
+    let third = format!("waiting for node 3 at {}", cluster.address(3));
+    cluster.process(1).says(&third).await;
+    let said = eventually("all nodes to have looked around", async || {
+        let began = std::time::Instant::now();
+        let said = cluster.cli_fails(3, &["status"]).await;
+        // It gives up after 1.5 s; other commands wait for 10 s.
+        assert!(began.elapsed() < std::time::Duration::from_secs(9), "{:?}", began.elapsed());
+        said.contains(&third).then_some(said)
+    })
+    .await;
+    assert!(said.contains("the cluster is not founded yet"), "{said}");
+    assert!(!said.contains("`holdfast status`"), "{said}");
+    cluster.launch(3);
+    cluster.wait_all_ready().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

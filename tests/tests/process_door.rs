@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use holdfast_api::{
-    Arrival, Cause, Command, LeaseCommand, Nonce, Outcome, ProcessCommand, ProcessEnd, ProcessId,
-    ProcessOutcome, Read, Role, RoundCommand, Scope,
+    Among, Arrival, Cause, Command, LeaseCommand, Nonce, Outcome, ProcessCommand, ProcessEnd,
+    ProcessId, ProcessOutcome, Read, Role, RoundCommand, Scope,
 };
 use holdfast_client::{Client, Deadline};
 use holdfast_tests::cluster::job;
@@ -244,10 +244,23 @@ async fn a_frozen_agent_fences_its_processes() {
     let mut idle = TcpStore::connect(agent.address()).await;
     assert_eq!((busy.add("n", 1).await, idle.add("n", 1).await), (1, 2));
     agent.process.signal(Signal::SIGSTOP);
+    // What arrives before it has come to a stop may still be carried out.
+    let threads = format!("/proc/{}/task", agent.process.pid());
+    eventually("all threads of the agent to stand still", async || {
+        let states = std::fs::read_dir(&threads).ok()?.map(|thread| {
+            let path = thread.ok()?.path().join("stat");
+            let stat = std::fs::read_to_string(path).ok()?;
+            stat.rsplit_once(") ").map(|(_, state)| state.starts_with('T'))
+        });
+        states.collect::<Option<Vec<bool>>>()?.iter().all(|stopped| *stopped).then_some(())
+    })
+    .await;
     let began = Instant::now();
     busy.send(op::ADD, &[&key("n"), &1_i64.to_le_bytes()]).await;
     // The round closes with all of them, and the agent cannot tell them.
-    let live = patiently("a roll", other.live_processes("r", soon())).await.expect("a roll");
+    let live = patiently("a roll", Box::pin(other.live_processes("r", Among::Active, soon())))
+        .await
+        .expect("a roll");
     let members: Vec<ProcessId> = live.members.iter().map(|(process, _)| process).collect();
     assert_eq!(members, [0, 1, 2, 9]);
     for script in &mut all {
@@ -277,7 +290,7 @@ async fn a_frozen_agent_fences_its_processes() {
     // The agent goes on, with another lease.
     let mut again = trainer(&mut cluster, &control, 0).await;
     again.order("roll again").await;
-    other.live_processes("again", soon()).await.expect("a roll");
+    other.live_processes("again", Among::Active, soon()).await.expect("a roll");
     again.says("rolled again 0,9").await;
 }
 
@@ -305,7 +318,7 @@ async fn an_agent_that_is_killed_is_heard_of_and_its_successor_takes_the_process
     for script in &mut again {
         script.order("roll s").await;
     }
-    other.live_processes("s", Deadline::never()).await.expect("a roll");
+    other.live_processes("s", Among::Active, Deadline::never()).await.expect("a roll");
     for script in &mut again {
         assert_eq!(script.says("rolled s ").await, "0,1,9");
     }
@@ -333,7 +346,8 @@ async fn a_process_that_lives_is_replaced_under_its_agent_by_takeover_alone() {
     let second = joining.join_all().await.remove(0).expect("a registration");
     // A program replaces its own as it likes.
     let third = host.join(join.clone()).await.expect("a registration");
-    let fenced = second.live_processes("r", soon()).await.expect_err("it was replaced");
+    let fenced =
+        second.live_processes("r", Among::Active, soon()).await.expect_err("it was replaced");
     assert!(matches!(fenced, Error::Fenced { .. }), "{fenced:?}");
     let other = Host::attach(&control, Wanted::default(), LONG).await.expect("an agent");
     let taken = other.join(Join { takeover: true, ..join }).await.expect("a takeover");
@@ -385,6 +399,7 @@ fn register(lease: u64, process: ProcessId, nonce: u64) -> Command {
         takeover: false,
         role: Role::Active,
         labels: Default::default(),
+        policy: Default::default(),
     })
 }
 

@@ -40,6 +40,19 @@ async fn every_verb_and_every_error() {
     script.succeeds().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn arguments_that_cannot_be_are_refused_by_name_and_nothing_happens() {
+    let Some(python) = python::with_package() else { return };
+    let mut cluster = Cluster::start(1).await;
+    let folder = tempfile::tempdir().expect("the folder for temporary files can be written");
+    let mut command = binaries::without_settings(&python);
+    command.arg("-u").arg(python::script("job_arguments.py")).current_dir(folder.path());
+    command.env("HOLDFAST_STORE", cluster.list());
+    let mut script = Script::start_command(&mut cluster, "arguments", command);
+    script.says("all good").await;
+    script.succeeds().await;
+}
+
 /// One line of `job_loop.py`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Iteration {
@@ -192,6 +205,23 @@ async fn a_process_killed_under_an_agent_is_missed_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_waits_says_whom_it_waits_for() {
+    let Some(python) = python::with_package() else { return };
+    let mut cluster = Cluster::start(1).await;
+    let mut alone = start(&mut cluster, &python, "job_waits.py", &[]);
+    let mut agent = Agent::start(&mut cluster, "waits").await;
+    let mut command = binaries::without_settings(&python);
+    command.arg("-u").arg(python::script("job_waits.py"));
+    command.env("HOLDFAST_CONTROL", agent.control().await);
+    let mut attached = Script::start_command(&mut cluster, "waits-attached", command);
+    for script in [&mut alone, &mut attached] {
+        script.says("all good").await;
+    }
+    alone.succeeds().await;
+    attached.succeeds().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_program_tells_its_agent_how_it_is_doing() {
     let Some(python) = python::with_package() else { return };
     let mut cluster = Cluster::start(1).await;
@@ -200,6 +230,19 @@ async fn a_program_tells_its_agent_how_it_is_doing() {
     let mut command = binaries::without_settings(&python);
     command.arg("-u").arg(python::script("job_ladder.py")).env("HOLDFAST_CONTROL", &control);
     let mut script = Script::start_command(&mut cluster, "ladder", command);
+    script.says("all good").await;
+    script.succeeds().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_two_processes_take_different_branches_of_an_atomic_block() {
+    let Some(python) = python::with_package() else { return };
+    let mut cluster = Cluster::start(1).await;
+    let mut agent = Agent::start(&mut cluster, "train").await;
+    let mut command = binaries::without_settings(&python);
+    command.arg("-u").arg(python::script("atomic_branches.py"));
+    command.env("HOLDFAST_CONTROL", agent.control().await);
+    let mut script = Script::start_command(&mut cluster, "branches", command);
     script.says("all good").await;
     script.succeeds().await;
 }

@@ -1,10 +1,10 @@
 //! Runs and jobs that are over: kept for a while, then gone; deleted by hand
 //! before that; named where there is no room.
 
-use holdfast_api::{Limits, Name, Read, ReadOutcome, RunInfo};
+use holdfast_api::{Code, Condition, Limits, Name, Read, ReadOutcome, RunInfo, Until};
 use holdfast_client::{Client, Consistency};
 use holdfast_tests::cluster::{job, name_of};
-use holdfast_tests::{Cluster, eventually, http, soon};
+use holdfast_tests::{Cluster, Process, binaries, eventually, http, soon};
 use serde_json::{Value, json};
 
 /// The first level at which runs are purged and jobs deleted.
@@ -78,6 +78,9 @@ async fn a_job_is_deleted_and_late_writers_do_not_bring_it_back() {
     let jobs = cluster.cli_ok(&["-o", "json", "job", "list"]).await;
     assert!(!jobs.contains("llm"), "{jobs}");
     cluster.cli_fails(1, &["job", "delete", "llm"]).await;
+    cluster.cli_ok(&["--job", "web", "kv", "put", "k", "v"]).await;
+    let slip = cluster.cli_fails(1, &["job", "delete", "wbe"]).await;
+    assert!(slip.contains("job wbe does not exist; is web meant?"), "{slip}");
     for late in [&["--job", "llm"][..], &["--job", "llm", "--run", "r2"]] {
         let refused = cluster.cli_fails(1, &[late, &["kv", "put", "k", "late"]].concat()).await;
         assert!(refused.contains("`holdfast --job llm run open"), "{refused}");
@@ -109,4 +112,117 @@ async fn a_full_job_names_the_run_to_delete() {
     let refused = post("/v1/run/open", body).await;
     let refused = refused.expect("a node answers").json();
     assert_eq!(refused["refusal"]["quota_exceeded"]["oldest_ended"], "r2", "{refused}");
+}
+
+/// `holdfast --job JOB ARGUMENTS`, going on beside the test.
+fn beside(cluster: &mut Cluster, job: &str, arguments: &[&str]) -> Process {
+    let mut command = binaries::command("holdfast");
+    command.args(["--store", &cluster.list(), "--job", job]).args(arguments);
+    let log = cluster.keep_log(&arguments.join("-"));
+    Process::start("the command", command, &log)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_ends_with_its_run_and_says_so_or_goes_on_in_the_next() {
+    let mut cluster = Cluster::start(1).await;
+    let put = async |cluster: &Cluster, value: &str| {
+        cluster.cli_ok(&["--job", "a", "kv", "put", "k", value]).await;
+    };
+    cluster.cli_ok(&["--job", "a", "run", "open"]).await;
+    put(&cluster, "zero").await;
+    let client = cluster.client();
+    let mut watch = client.keys(job("a")).watch("", None).await.expect("a watch");
+    let mut one = beside(&mut cluster, "a", &["kv", "watch", "--from", "1"]);
+    let mut all = beside(&mut cluster, "a", &["kv", "watch", "--from", "1", "--follow-runs"]);
+    let mut events = beside(&mut cluster, "a", &["--run", "r1", "events", "--follow"]);
+    one.says("zero").await;
+    all.says("zero").await;
+    put(&cluster, "last").await;
+    for run in ["r2", "r3"] {
+        assert_eq!(cluster.cli_ok(&["--job", "a", "run", "open"]).await, run);
+        put(&cluster, run).await;
+    }
+    // Whatever happened before the end is handed out before the end is told.
+    let batch = watch.next().await.expect("the watch goes on").expect("a change");
+    assert_eq!(batch.changes.len(), 1);
+    let end = watch.next().await.expect("the end is told").expect_err("the run has ended");
+    assert_eq!(end.code(), Code::Fenced, "{end}");
+    assert!(watch.next().await.is_none(), "an error is the last");
+    assert_eq!(one.ended().await.code(), Some(1), "{}", one.said());
+    let said = one.said();
+    assert!(said.contains("last") && !said.contains(" r2\n"), "{said}");
+    assert!(said.contains("run r1 of job a ended at revision "), "{said}");
+    assert!(
+        said.contains("(followed by r2); watch that: `holdfast --job a --run r2 kv watch`"),
+        "{said}"
+    );
+    all.says("run r3 of job a was opened").await;
+    all.says("r3").await;
+    let said = all.said();
+    let places = ["zero", "last", "run r2 of job a was opened", "run r3 of job a was opened"]
+        .map(|text| said.find(text).unwrap_or_else(|| panic!("{text} is missing: {said}")));
+    assert!(places.is_sorted(), "{said}");
+    assert_eq!(events.ended().await.code(), Some(1), "{}", events.said());
+    assert!(events.said().contains("run r1 of job a ended at revision"), "{}", events.said());
+    // The same by plain HTTP, of a run that was over before.
+    let leader = cluster.address(cluster.leader().await);
+    let told = http::get(leader, "/v1/kv/watch?job=a&run=r2&from=1").await.expect("an answer");
+    assert!(told.text().contains(r#""code":"fenced""#), "{}", told.text());
+    let over = cluster.cli_fails(1, &["--job", "a", "--run", "r2", "kv", "watch"]).await;
+    assert!(over.contains("(followed by r3)"), "{over}");
+    all.kill();
+    // Stopped while runs passed, and started again, it shows all of them.
+    let mut again = beside(&mut cluster, "a", &["kv", "watch", "--follow-runs", "--from", "1"]);
+    again.says("run r3 of job a was opened").await;
+    again.says("r3").await;
+    let said = again.said();
+    let places =
+        ["zero", "last", "run r2 of job a was opened", " r2\n", "run r3 of job a was opened"]
+            .map(|text| said.find(text).unwrap_or_else(|| panic!("{text} is missing: {said}")));
+    assert!(places.is_sorted(), "{said}");
+    again.kill();
+    // Of a run that is deleted it says that nothing can be shown.
+    cluster.cli_ok(&["--job", "a", "run", "delete", "r2"]).await;
+    let mut gap =
+        beside(&mut cluster, "a", &["-o", "json", "kv", "watch", "--from", "1", "--follow-runs"]);
+    let line = gap.says("\"run\":\"r3\"").await;
+    assert!(line.contains("\"deleted\":\"r2\""), "{line}");
+    gap.kill();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_came_before_the_job_finds_its_first_run_whatever_its_name() {
+    let mut cluster = Cluster::start(1).await;
+    cluster.cli_ok(&["--job", "train", "kv", "put", "k", "v"]).await;
+    let mut watching = beside(&mut cluster, "trian", &["kv", "watch"]);
+    let mut waiting = beside(&mut cluster, "trian", &["kv", "wait", "k", "--timeout", "never"]);
+    for process in [&mut watching, &mut waiting] {
+        let line = process.says("does not exist yet").await;
+        assert!(
+            line.contains("job trian does not exist yet; waiting for it (is train meant?)"),
+            "{line}"
+        );
+    }
+    let client = cluster.client();
+    let mut watch = client.keys(job("trian")).watch("", None).await.expect("a watch");
+    let wait = Condition { key: "k".into(), until: Until::Exists };
+    let wait = client.wait(job("trian"), vec![wait], soon());
+    let opening = async {
+        // Not `default`, in which nobody writes.
+        eventually("both waits to be parked", async || {
+            let waits = cluster.cli_ok(&["-o", "json", "waits"]).await;
+            let waits: Value = serde_json::from_str(&waits).expect("a document");
+            (waits["waits"][0]["waiters"].as_array()?.len() == 2).then_some(())
+        })
+        .await;
+        assert_eq!(cluster.cli_ok(&["--job", "trian", "run", "open"]).await, "r1");
+        cluster.cli_ok(&["--job", "trian", "kv", "put", "k", "there"]).await;
+    };
+    let (released, ()) = tokio::join!(wait, opening);
+    released.expect("the key is there");
+    let batch = watch.next().await.expect("it goes on").expect("a change");
+    assert_eq!(batch.changes[0].run, name_of("r1"));
+    watching.says("there").await;
+    assert_eq!(waiting.ended().await.code(), Some(0), "{}", waiting.said());
+    watching.kill();
 }

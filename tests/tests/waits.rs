@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use holdfast_api::{AgentReport, AgentWait};
 use holdfast_client::Deadline;
-use holdfast_tests::{Agent, Cluster, Script, TcpStore, eventually};
+use holdfast_tests::{Agent, Cluster, Process, Script, TcpStore, binaries, eventually};
 use serde_json::Value;
 
 /// What a command prints with `-o json`.
@@ -84,6 +84,43 @@ async fn a_blocked_wait_is_shown_with_its_process_through_a_failover() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn without_a_majority_it_is_said_which_voters_are_missing_and_who_waits_still() {
+    let mut cluster = Cluster::start(3).await;
+    let agent = Agent::start(&mut cluster, "waiting").await;
+    let mut waiter = TcpStore::connect(agent.address()).await;
+    waiter.start_wait(&["missing"]).await;
+    told_group(&cluster, "waiting").await;
+    // One who watches must not take it for quiet.
+    let mut watch = binaries::command("holdfast");
+    watch.args(["--store", &cluster.list(), "--job", "waiting", "kv", "watch"]);
+    let log = cluster.keep_log("watch");
+    let mut watch = Process::start("watch", watch, &log);
+    let leader = cluster.leader().await;
+    let left = cluster.follower().await;
+    for id in cluster.ids().into_iter().filter(|id| *id != left) {
+        cluster.kill(id);
+    }
+    let waits = eventually("the lost majority to be told, and who waits", async || {
+        let waits = json(&cluster, &["--job", "waiting", "waits"]).await;
+        (waits["majority_lost"].is_string() && waits["waits"][0]["waiters"][0]["pid"].is_u64())
+            .then_some(waits)
+    })
+    .await;
+    watch.says("the majority is lost: voters ").await;
+    let lost = waits["majority_lost"].as_str().expect("it was looked at");
+    assert!(lost.contains(&format!("{leader} (")) && lost.contains("2 of 3 are needed"), "{lost}");
+    let told = cluster.cli_ok(&["waits"]).await;
+    assert!(told.starts_with("the majority is lost: voters "), "{told}");
+    assert!(told.contains("not there: /missing") && !told.contains("nobody waits"), "{told}");
+    for command in [&["why"][..], &["--job", "waiting", "why"]] {
+        let told = cluster.cli_ok(command).await;
+        assert!(told.starts_with("the majority is lost: voters "), "{told}");
+        assert!(told.contains("job waiting, run "), "{told}");
+        assert!(told.contains("keys: not there: /missing; 1 waits"), "{told}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_rank_of_pytorch_that_never_came_is_named() {
     let mut cluster = Cluster::start(1).await;
     let agent = Agent::start(&mut cluster, "gloo").await;
@@ -158,6 +195,8 @@ async fn a_wait_from_before_the_first_report_of_its_agent_is_shown_once() {
             waits: vec![wait],
             waits_left_out: 0,
             processes: Vec::new(),
+            ended: Vec::new(),
+            tells_quiet: true,
         });
         eventually("its agent to tell of it", async || {
             let agents = json(&cluster, &["--job", "early", "agent", "list"]).await;

@@ -1,8 +1,9 @@
 //! Why a job waits, as operators are told: leases, processes and rounds made
 //! over plain HTTP, looked at with the command line.
 
+use holdfast_tests::command::{COMES, Command};
 use holdfast_tests::http::send_until_served;
-use holdfast_tests::{Cluster, Process, binaries, eventually};
+use holdfast_tests::{Agent, Cluster, Process, Script, TcpStore, binaries, eventually};
 use http::Method;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -42,8 +43,14 @@ async fn lease(cluster: &Cluster, host: &str, nonce: u64) -> u64 {
 
 /// Registers a process; answers its incarnation.
 async fn register(cluster: &Cluster, lease: u64, process: u32) -> u64 {
-    let register =
-        json!({"register": {"lease": lease, "process": process, "nonce": [1_000, process]}});
+    register_with(cluster, lease, process, json!({})).await
+}
+
+/// Registers a process with these numbers.
+async fn register_with(cluster: &Cluster, lease: u64, process: u32, policy: Value) -> u64 {
+    let nonce = [1_000, process];
+    let register = json!({"lease": lease, "process": process, "nonce": nonce, "policy": policy});
+    let register = json!({"register": register});
     let registered = post(cluster, "/v1/process", register).await;
     registered["registered"]["incarnation"].as_u64().expect("an incarnation is a number")
 }
@@ -89,7 +96,7 @@ async fn who_is_missing_is_told_until_nobody_is() {
     assert!(idle.contains("  node-b: processes 2-3 alive for"), "{idle}");
 
     let advance =
-        json!({"conclusion": {"advance": {}}, "deadline": {"after_ms": 3_000_000, "then": "fail"}});
+        json!({"conclusion": "advance", "deadline": {"after_ms": 3_000_000, "then": "fail"}});
     arrive(&cluster, a, "next", advance.clone(), &[(0, zero, 1), (1, one, 1)]).await;
     let why = cli(&cluster, &["why"]).await;
     assert!(why.contains("round next (generation 1)"), "{why}");
@@ -111,8 +118,8 @@ async fn who_is_missing_is_told_until_nobody_is() {
     assert!(idle.contains("  node-a: ranks 0-1 alive for"), "{idle}");
 
     let plan = cli(&cluster, &["job", "plan", "--without", "node-b"]).await;
-    assert!(plan.starts_with("iteration 2 would begin with ranks 2, members 2\n"), "{plan}");
-    assert!(plan.contains("dropped: process 2-3"), "{plan}");
+    assert!(plan.starts_with("iteration 2 would begin with 2 ranks, 2 members\n"), "{plan}");
+    assert!(plan.contains("dropped: processes 2-3 (gone)"), "{plan}");
     let plan = cli_json(&cluster, &["job", "plan", "--without", "1"]).await;
     assert_eq!((&plan["world_size"], &plan["stop"]), (&3.into(), &Value::Null));
     let error =
@@ -127,16 +134,57 @@ async fn who_is_missing_is_told_until_nobody_is() {
         cluster.cli_fails(1, &["--job", "train", "process", "remove", "3", "--reason", "x"]).await;
     assert!(error.contains("process 3 is not alive"), "{error}");
     let error = cluster.cli_fails(1, &["fence", "check", &token]).await;
-    assert!(error.contains(r"is void: removed by an operator: bad\x07memory"), "{error}");
+    assert!(error.contains("is void: removed by an operator: bad memory"), "{error}");
     cluster.cli_fails(2, &["fence", "check", "train:r1:3"]).await;
     let processes = cli(&cluster, &["processes"]).await;
-    assert!(processes.contains(r"removed by an operator: bad\x07memory"), "{processes}");
+    assert!(processes.contains("removed by an operator: bad memory"), "{processes}");
     let events = cli(&cluster, &["events"]).await;
     assert_eq!(events.lines().count(), 6, "{events}");
     assert!(
         events.lines().nth(4).is_some_and(|line| line.contains("iteration 1 began")),
         "{events}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_round_waits_for_and_whose_numbers_differ_is_told() {
+    let cluster = Cluster::start(1).await;
+    let a = lease(&cluster, "node-a", 1).await;
+    let policy = |world| json!({"world": world, "members_min": 2, "last_call_ms": 0});
+    let zero = register_with(&cluster, a, 0, policy(3)).await;
+    let one = register_with(&cluster, a, 1, policy(3)).await;
+    let advance = json!({"conclusion": "advance"});
+    let plan = cli(&cluster, &["job", "plan"]).await;
+    assert!(plan.starts_with("the next iteration would not begin"), "{plan}");
+    assert!(plan.contains("a world of 3, and has 2 members"), "{plan}");
+    arrive(&cluster, a, "advance", advance.clone(), &[(0, zero, 1), (1, one, 1)]).await;
+    let why = cli(&cluster, &["why"]).await;
+    assert!(why.contains("2 arrived, 0 missing; it waits for a world of 3, and has 2"), "{why}");
+    let two = register_with(&cluster, a, 2, policy(3)).await;
+    arrive(&cluster, a, "advance", advance.clone(), &[(2, two, 1)]).await;
+    let iterations = cli_json(&cluster, &["iterations"]).await;
+    assert_eq!((&iterations["iteration"], &iterations["world_size"]), (&1.into(), &3.into()));
+
+    // A newcomer with another world that comes before all of them.
+    let three = register_with(&cluster, a, 3, policy(4)).await;
+    arrive(&cluster, a, "advance", advance.clone(), &[(3, three, 1)]).await;
+    let why = cli(&cluster, &["why"]).await;
+    assert!(why.contains("1 arrived, 3 missing; process 3 has world 4 instead of 3;"), "{why}");
+    let json = cli_json(&cluster, &["why"]).await;
+    assert_eq!(json["rounds"][0]["differing"], json!([{"process": 3, "fields": ["world"]}]));
+    let waits_for = json!({"arrivals": {"missing": 3}});
+    assert_eq!(json["rounds"][0]["waits_for"], waits_for, "{json}");
+    arrive(&cluster, a, "advance", advance, &[(0, zero, 2), (1, one, 2), (2, two, 2)]).await;
+    let iterations = cli_json(&cluster, &["iterations"]).await;
+    assert_eq!((&iterations["iteration"], &iterations["world_size"]), (&2.into(), &4.into()));
+
+    let without = ["job", "plan", "--without", "1", "--without", "2", "--without", "3"];
+    let plan = cli(&cluster, &without).await;
+    let wanted = "the next iteration would not begin: it would have 1 member, and members_min is 2";
+    assert!(plan.starts_with(wanted), "{plan}");
+    let plan = cli_json(&cluster, &without).await;
+    assert_eq!(plan["waits_for"]["members"]["members_min"], 2, "{plan}");
+    assert_eq!(plan.get("iteration"), None, "{plan}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -179,4 +227,112 @@ async fn events_are_followed_through_a_failover() {
     assert_eq!(lines.lines().filter(|line| line.contains("registered")).count(), 2, "{lines}");
     events.signal(Signal::SIGINT);
     assert_eq!(events.ended().await.code(), Some(0), "{}", events.said());
+}
+
+/// What `why` says of the first of the jobs that are alive, without being told
+/// which.
+async fn first_job(cluster: &Cluster) -> Value {
+    let told: Value = serde_json::from_str(&cluster.cli_ok(&["-o", "json", "why"]).await)
+        .expect("JSON was asked for");
+    told["jobs"][0].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_of_ddp_that_skips_an_all_reduce_is_named_before_those_that_hang_in_it() {
+    let mut cluster = Cluster::start(1).await;
+    let agent = Agent::start(&mut cluster, "ddp").await;
+    let (host, port) = agent.host_and_port();
+    let mut job = Script::start(&mut cluster, "skipped_reduce.py", &[host, port, "3", "1"]);
+    job.says("rank 1 is through").await;
+    let differs = eventually("the rank that differs to be named", async || {
+        let outside = first_job(&cluster).await["outside"].as_array().cloned()?;
+        let [first, second] = &outside[..] else { return None };
+        let hang = second["activity"]["main"] == "sleeping" && second["ranks"] == json!([0, 2]);
+        (hang && first["ranks"] == json!([1])).then(|| first.clone())
+    })
+    .await;
+    // On a machine that others use, too, it does not get a whole processor.
+    let main = differs["activity"]["main"].as_str();
+    assert!(matches!(main, Some("busy" | "working")), "{differs:#}");
+    assert!(differs["quiet"]["last_call"].as_str().is_some_and(|op| !op.is_empty()), "{differs:#}");
+    let told = cluster.cli_ok(&["why"]).await;
+    let lines: Vec<&str> = told.lines().collect();
+    assert!(lines[0].starts_with("job ddp, run "), "{told}");
+    assert!(lines[1].contains("in a collective or in user code"), "{told}");
+    assert!(lines[2].contains(": rank 1 main thread "), "{told}");
+    assert!(lines[3].contains(": ranks 0, 2 main thread sleeps for "), "{told}");
+    assert!(lines[3].contains("of processor time in the last"), "{told}");
+    let next = format!("`py-spy dump --pid {}` shows where rank 1 is", differs["pids"][0]);
+    assert!(lines[4].contains(&next), "{told}");
+    assert!(told.contains("looked at 1 of 1 jobs"), "{told}");
+    job.order("stop").await;
+    job.succeeds().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_that_exits_is_named_with_its_code_also_when_its_agent_has_left() {
+    let mut cluster = Cluster::start(1).await;
+    let flags = ["--job", "train", "--run", "r1"];
+    let first = Command::start_with(&mut cluster, "first", &[("RANK", "0")], &flags).await;
+    let mut waiter = TcpStore::connect(&first.address).await;
+    waiter.start_wait(&["default_pg/0//cpu//0/2"]).await;
+    let comes = format!("{COMES}; exit 7");
+    let command = ["bash", "-c", &comes];
+    let (mut second, _) =
+        Agent::run_with(&mut cluster, "second", &[("RANK", "2")], &flags, &command);
+    assert_eq!(second.ended().await.code(), Some(7), "{}", second.said());
+    let named =
+        |told: &str| told.contains("rank 2 (pid ") && told.contains(") exited with code 7, ");
+    let waits = "1 waits for its key /default_pg/0//cpu//0/2";
+    eventually("the rank that exited to be named, and who waits for it", async || {
+        let told = cluster.cli_ok(&["why"]).await;
+        (named(&told) && told.contains(waits)).then_some(())
+    })
+    .await;
+    let json = first_job(&cluster).await;
+    assert_eq!(json["ended"][0]["exit"], json!({"code": 7}), "{json:#}");
+    drop(waiter);
+    first.end(3).await;
+    eventually("both to be named when their agent has left", async || {
+        let told = cluster.cli_ok(&["--job", "train", "why"]).await;
+        let both =
+            named(&told) && told.contains("rank 0 (pid ") && told.contains("exited with code 3");
+        both.then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_or_a_run_that_does_not_exist_is_refused_with_the_nearest_name() {
+    let cluster = Cluster::start(1).await;
+    cluster.cli_ok(&["--job", "train", "kv", "put", "k", "v"]).await;
+    for command in [
+        &["waits"][..],
+        &["why"],
+        &["agent", "list"],
+        &["processes"],
+        &["rounds"],
+        &["iterations"],
+        &["events"],
+        &["kv", "list"],
+        &["kv", "count"],
+        &["kv", "get", "k"],
+        &["kv", "length", "k"],
+        &["run", "list"],
+    ] {
+        let refused = cluster.cli_fails(1, &[&["--job", "trian"], command].concat()).await;
+        let wanted = "job trian does not exist; is train meant? `holdfast job list` shows all jobs";
+        assert!(refused.contains(wanted), "{command:?}: {refused}");
+    }
+    for command in [&["waits"][..], &["why"], &["kv", "list"], &["rounds"]] {
+        let named = [&["--job", "train", "--run", "defautl"], command].concat();
+        let refused = cluster.cli_fails(1, &named).await;
+        let wanted = "job train has no run defautl; is default meant?";
+        assert!(refused.contains(wanted), "{command:?}: {refused}");
+    }
+    // Nobody named the job of whoever has just begun.
+    assert!(cluster.cli_ok(&["waits"]).await.starts_with("nobody waits"));
+    cluster.cli_ok(&["kv", "list"]).await;
+    let nothing = cluster.cli_ok(&["why"]).await;
+    assert!(nothing.contains("looked at 1 of 1 jobs"), "{nothing}");
 }

@@ -16,10 +16,10 @@ use std::error::Error;
 use std::path::Path;
 use std::time::Duration;
 
-use holdfast_api::{Scope, VoteRule};
+use holdfast_api::{Among, Policy, Scope, VoteRule};
 use holdfast_client::{Client, Deadline, Options, parse_endpoints};
 use holdfast_trainer_shim::{
-    Advance, CONTROL_VARIABLE, Host, HostOptions, Iteration, Join, Process, Wanted,
+    CONTROL_VARIABLE, Host, HostOptions, Iteration, Join, Process, Wanted,
 };
 
 /// Iterations after which this trainer is content, if `ITERATIONS` is not set.
@@ -39,16 +39,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let host = host().await?;
     let rank = env::var("RANK")?.parse()?;
     let patience = Some(Deadline::after(JOIN_PATIENCE));
-    let join = Join { process: Some(rank), patience, ..Join::default() };
+    let world = env::var("WORLD_SIZE")?.parse()?;
+    let policy = Policy { world, members_min: 1, ..Policy::default() };
+    let join = Join { process: Some(rank), policy, patience, ..Join::default() };
     let process = host.join(join).await?;
 
     let iterations = env::var("ITERATIONS").map_or(Ok(ITERATIONS), |count| count.parse())?;
-    let world = env::var("WORLD_SIZE")?.parse()?;
-    let advance = Advance { world, members_min: 1, ..Advance::default() };
     loop {
         // Returns when everybody who is alive has come, with the same answer
         // for all: the iteration, its members and their ranks.
-        let begun = process.advance(advance.clone(), Deadline::never()).await?;
+        let begun = process.advance(None, Deadline::never()).await?;
         println!(
             "iteration {}: rank {:?} of {}, {} lost",
             begun.iteration,
@@ -59,7 +59,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         match train(&process, &begun, iterations).await {
             Ok(true) => break,
             Ok(false) => {}
-            // Somebody has joined, or is slow: all meet in the next iteration.
+            // Somebody has joined, is slow, or waits in the next iteration
+            // already: all meet there.
             Err(error) if error.is_retryable() => println!("{error}"),
             Err(error) => return Err(error.into()),
         }
@@ -77,15 +78,15 @@ async fn train(
 ) -> Result<bool, holdfast_trainer_shim::Error> {
     // The training itself goes here.
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let live = process.live_processes("trained", Deadline::after(PATIENCE)).await?;
+    let live = process.live_processes("trained", Among::Active, Deadline::after(PATIENCE)).await?;
     if live.members != begun.members {
         // What somebody has lost has to be done again.
         return Ok(false);
     }
     let content = if begun.iteration >= iterations { "yes" } else { "no" };
-    let base = Some(begun.generation);
-    let done = process.vote("done", VoteRule::And, content.into(), base, Deadline::after(PATIENCE));
-    Ok(done.await?.carried)
+    let among = Among::Generation(begun.generation);
+    let patience = Deadline::after(PATIENCE);
+    Ok(process.vote("done", VoteRule::And, content.into(), among, patience).await?.carried)
 }
 
 /// The agent of this host, or a lease for this program alone.

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use holdfast_api::{
-    Blob, Code, Effectiveness, Fence, Incarnation, LeaseId, ProcessId, ProcessState, Refusal, Role,
-    RoundFailure,
+    Blob, Code, Effectiveness, FailedWhy, Fence, Incarnation, LeaseId, ProcessId, ProcessState,
+    Refusal, Role, RoundFailure,
 };
 
 /// Why a verb failed. Each says what is known and what to do next.
@@ -20,13 +20,26 @@ pub enum Error {
         /// Who decided it, at which revision, and why.
         refusal: Box<Refusal>,
     },
-    /// The lease ended, or may have: all its processes are fenced.
+    /// The lease has ended: all its processes are fenced.
     #[error("{} fenced: lease {lease} of this host has ended; join anew", whom(*whose))]
     LeaseLost {
         /// The process and its life, if one asked.
         whose: Option<(ProcessId, Incarnation)>,
         /// The lease.
         lease: LeaseId,
+    },
+    /// The store has not confirmed the lease for so long that nobody can say
+    /// whether this incarnation lives. That is no end: it may, and the same call
+    /// can succeed once the store answers.
+    #[error(
+        "the store has not confirmed for too long that process {process} (incarnation {incarnation}) lives: \
+         write nothing in its name until a later call succeeds"
+    )]
+    StoreLost {
+        /// The process.
+        process: ProcessId,
+        /// Its incarnation.
+        incarnation: Incarnation,
     },
     /// The agent of this host is gone, and with it the hold on its lease.
     #[error(
@@ -62,6 +75,36 @@ pub enum Error {
         round: Blob,
         /// Who was missing, since when, where, in which state.
         failure: Box<RoundFailure>,
+    },
+    /// The round cannot close without somebody who waits in an advance, or the
+    /// caller has gone to one itself. The call is void; call advance.
+    #[error("round {round} cannot close without {}; call advance, too", advancing(failure))]
+    Regroup {
+        /// The round.
+        round: Blob,
+        /// Who waits in the advance.
+        failure: Box<RoundFailure>,
+    },
+    /// The job of a standby is over: its last member has left in order. Leave.
+    #[error(
+        "the job is over: its last member has left in order, and no active process is alive; a standby need not wait in {round} any longer"
+    )]
+    Over {
+        /// The round in which it waited.
+        round: Blob,
+    },
+    /// The round closed with fewer members than this process said at its
+    /// registration that it needs. It has left.
+    #[error(
+        "round {round} closed with {members} members, and this process was registered with members_min {members_min}: it has left; give all processes of a job the same numbers"
+    )]
+    TooFewMembers {
+        /// The round.
+        round: Blob,
+        /// How many there are.
+        members: u32,
+        /// How many this process needs.
+        members_min: u32,
     },
     /// The caller's deadline passed and the call was withdrawn.
     #[error(
@@ -122,11 +165,13 @@ impl Error {
             Error::Fenced { .. } | Error::Void { .. } => Code::Fenced,
             Error::File { .. } => Code::InvalidRequest,
             Error::LeaseLost { .. } | Error::AgentLost { .. } | Error::Closed => Code::LeaseEnded,
-            Error::RoundFailed { .. } | Error::Withdrawn { .. } | Error::Unanswered { .. } => {
-                Code::Timeout
+            Error::RoundFailed { .. } | Error::Withdrawn { .. } => Code::Timeout,
+            Error::NoAgent { .. } | Error::StoreLost { .. } | Error::Unanswered { .. } => {
+                Code::Unavailable
             }
-            Error::NoAgent { .. } => Code::Unavailable,
-            Error::Unexpected { .. } => Code::Conflict,
+            Error::Regroup { .. } => Code::Regroup,
+            Error::Over { .. } => Code::Over,
+            Error::Unexpected { .. } | Error::TooFewMembers { .. } => Code::Conflict,
         }
     }
 
@@ -138,6 +183,8 @@ impl Error {
             Error::RoundFailed { .. }
             | Error::Withdrawn { .. }
             | Error::Unanswered { .. }
+            | Error::Regroup { .. }
+            | Error::StoreLost { .. }
             | Error::NoAgent { .. } => true,
             Error::Fenced { .. }
             | Error::LeaseLost { .. }
@@ -145,6 +192,8 @@ impl Error {
             | Error::File { .. }
             | Error::AgentLost { .. }
             | Error::Closed
+            | Error::Over { .. }
+            | Error::TooFewMembers { .. }
             | Error::Unexpected { .. } => false,
         }
     }
@@ -158,12 +207,25 @@ impl Error {
             | Error::AgentLost { .. }
             | Error::Closed
             | Error::Unanswered { .. } => Effectiveness::Unknown,
-            Error::Unexpected { .. } => Effectiveness::Applied,
+            Error::Unexpected { .. } | Error::TooFewMembers { .. } => Effectiveness::Applied,
             Error::Fenced { .. }
             | Error::Void { .. }
             | Error::RoundFailed { .. }
             | Error::Withdrawn { .. }
+            | Error::Regroup { .. }
+            | Error::Over { .. }
+            | Error::StoreLost { .. }
             | Error::NoAgent { .. } => Effectiveness::None,
+        }
+    }
+
+    /// A round whose calls are void.
+    pub(crate) fn from_failure(round: Blob, failure: RoundFailure) -> Error {
+        let failure = Box::new(failure);
+        match failure.why {
+            FailedWhy::Deadline => Error::RoundFailed { round, failure },
+            FailedWhy::Regroup => Error::Regroup { round, failure },
+            FailedWhy::Over => Error::Over { round },
         }
     }
 
@@ -191,6 +253,15 @@ fn arrived(failure: &RoundFailure) -> String {
     match failure.missing_count {
         0 => format!("{} had arrived, and more have to register", failure.arrived),
         _ => format!("{} had arrived, missing {}", failure.arrived, missing(failure)),
+    }
+}
+
+/// Who waits in an advance.
+fn advancing(failure: &RoundFailure) -> String {
+    match failure.missing_count {
+        0 => "somebody who has gone to an advance".to_owned(),
+        1 => format!("{}, which waits in an advance", missing(failure)),
+        _ => format!("{}, which wait in an advance", missing(failure)),
     }
 }
 

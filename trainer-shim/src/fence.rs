@@ -12,17 +12,26 @@ use crate::host::unexpected;
 use crate::process::Process;
 
 impl Process {
-    /// A token for `generation`, if it is certain that this incarnation still
-    /// lives; nothing otherwise. Asks nobody.
-    pub fn fence(&self, generation: Generation) -> Option<Fence> {
+    /// A token for `generation`, while it is certain that this incarnation's
+    /// lease holds. Asks nobody. If it is not certain, the error says which: a
+    /// decision in the log ([`Error::Fenced`], [`Error::LeaseLost`]), or a store
+    /// that does not answer ([`Error::StoreLost`]).
+    pub fn fence(&self, generation: Generation) -> Result<Fence, Error> {
         let host = self.host();
-        host.valid_for()?;
         let (process, incarnation) = (self.id(), self.incarnation());
-        if host.shared.pending.lock().fenced(process, incarnation).is_some() {
-            return None;
+        if let Some(fenced) = host.shared.pending.lock().fenced(process, incarnation) {
+            return Err(fenced);
         }
-        let (job, run): (Name, Name) = (host.scope().job.clone(), host.run()?.clone());
-        Some(Fence { job, run, process, incarnation, generation })
+        if *host.shared.over.borrow() {
+            let whose = Some((process, incarnation));
+            return Err(Error::LeaseLost { whose, lease: host.lease() });
+        }
+        if host.valid_for().is_none() {
+            return Err(Error::StoreLost { process, incarnation });
+        }
+        let run: Name = host.run().cloned().ok_or(Error::Closed)?;
+        let job: Name = host.scope().job.clone();
+        Ok(Fence { job, run, process, incarnation, generation })
     }
 
     /// Asks the cluster whether a token of any process holds. If not, the error
@@ -64,32 +73,32 @@ impl Process {
             path: path.to_owned(),
             reason: error.to_string(),
         };
-        blocking(move || File::open(&source)?.sync_all()).await.map_err(|e| failed(written, e))?;
-        let fence = self.fence(generation).ok_or_else(|| self.not_alive())?;
+        blocking(move || sync(&source)).await.map_err(|e| failed(written, e))?;
+        let fence = self.fence(generation)?;
         self.check(&fence, deadline).await?;
         let (process, source) = (self.clone(), written.to_owned());
         let renamed = blocking(move || {
-            if process.fence(generation).is_none() {
-                return Ok(false);
+            if let Err(error) = process.fence(generation) {
+                return Ok(Err(error));
             }
             std::fs::rename(&source, &target)?;
             File::open(folder_of(&target))?.sync_all()?;
-            Ok(true)
+            Ok(Ok(()))
         });
         match renamed.await {
-            Ok(true) => Ok(fence),
-            Ok(false) => Err(self.not_alive()),
+            Ok(held) => held.map(|()| fence),
             Err(error) => Err(failed(path, error)),
         }
     }
+}
 
-    fn not_alive(&self) -> Error {
-        let (process, incarnation) = (self.id(), self.incarnation());
-        let fenced = self.host().shared.pending.lock().fenced(process, incarnation);
-        let lease = self.host().lease();
-        let whose = Some((process, incarnation));
-        fenced.unwrap_or(Error::LeaseLost { whose, lease })
+/// Makes a file or a folder durable; a pipe could be opened for ever.
+fn sync(path: &Path) -> io::Result<()> {
+    let kind = std::fs::metadata(path)?.file_type();
+    if !kind.is_file() && !kind.is_dir() {
+        return Err(io::Error::other("it is not a regular file"));
     }
+    File::open(path)?.sync_all()
 }
 
 fn folder_of(path: &Path) -> PathBuf {

@@ -2,16 +2,19 @@
 //! is told of them.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, TryFutureExt as _};
 use holdfast_api::{
     Answer, Cause, Code, Command, Effectiveness, Feed, Incarnation, Labels, LeaseId, Name, Outcome,
-    ProcessCommand, ProcessEnd, ProcessId, ProcessInfo, ProcessOutcome, Read, ReadOutcome, Refusal,
-    Role, Scope,
+    Policy, ProcessCommand, ProcessEnd, ProcessId, ProcessInfo, ProcessOutcome, Read, ReadAnswer,
+    ReadOutcome, Refusal, Role, Scope,
 };
-use holdfast_client::{Client, Deadline};
+use holdfast_client::{Client, Consistency, Deadline, Outage, Outages};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
@@ -25,6 +28,7 @@ use crate::pending::{Ending, Pending};
 use crate::process::Process;
 use crate::validity::{Validity, boot_time};
 use crate::vitals::{Hook, Ladder, Vitals};
+use crate::waiting::{self, FIRST_NOTICE, LOOK_TIME_MAX, Pauses};
 
 /// From the end of a former life to the next try to register.
 const REGISTER_PAUSE: Duration = Duration::from_millis(10);
@@ -47,6 +51,8 @@ pub struct Join {
     pub role: Role,
     /// What it says of itself.
     pub labels: Labels,
+    /// The numbers that it gives to rounds over all active processes.
+    pub policy: Policy,
     /// Replace a live incarnation on another host.
     pub takeover: bool,
     /// Until when a life of this process that goes on elsewhere may end, so
@@ -72,6 +78,8 @@ pub(crate) struct Shared {
     pub lease: LeaseId,
     pub pending: Mutex<Pending>,
     link: Link,
+    /// Why the store does not answer; none while it does.
+    outage: watch::Sender<Option<String>>,
     /// Of the agent's lease; that of an own one is its own.
     validity: Option<Validity>,
     /// The processes that the agent watches.
@@ -79,7 +87,7 @@ pub(crate) struct Shared {
     /// Something has changed about one of them.
     changed: Arc<Notify>,
     /// True once nothing is delivered any more.
-    over: watch::Sender<bool>,
+    pub over: watch::Sender<bool>,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -92,9 +100,26 @@ impl Host {
     ///
     /// Outside a tokio runtime.
     pub async fn grant(client: Client, scope: Scope, options: HostOptions) -> Result<Host, Error> {
-        let lease = Lease::grant(client, scope, options).await?;
+        let what = format!("joining {}", waiting::place(&scope));
+        let asked = client.clone();
+        let asking = move || {
+            let client = asked.clone();
+            let read = async move {
+                client.read(Read::Jobs, Consistency::Linearizable, soon()).await.map(drop)
+            };
+            read.map_err(Error::from).boxed()
+        };
+        let granting = Lease::grant(client.clone(), scope, options);
+        let (outage, outages) = (watch::Sender::new(None), Outages::new(client));
+        let lease = tokio::select! {
+            lease = saying(&what, outage.subscribe(), asking, granting) => lease?,
+            never = watch_outages(outages, &outage) => match never {},
+        };
         let (scope, id) = (lease.scope().clone(), lease.id());
         let host = Host::new(scope, id, Link::Own(lease.clone()), None);
+        let watching = host.clone();
+        let outages = Outages::new(lease.client().clone());
+        host.spawn(async move { match watch_outages(outages, &watching.shared.outage).await {} });
         host.spawn(host.clone().read_feed(lease));
         Ok(host)
     }
@@ -131,6 +156,7 @@ impl Host {
             lease,
             pending: Mutex::default(),
             link,
+            outage: watch::Sender::new(None),
             validity,
             watched: Mutex::default(),
             changed: Arc::default(),
@@ -156,8 +182,9 @@ impl Host {
         self.shared.scope.run.as_ref()
     }
 
-    /// How long the lease certainly holds; nothing once it may be over, and
-    /// everything on this host with it.
+    /// How long the lease certainly holds; nothing while that is not certain. A
+    /// process can be ended before: by another that takes its place, by an
+    /// eviction, by an operator.
     pub fn valid_for(&self) -> Option<Duration> {
         if *self.shared.over.borrow() {
             return None;
@@ -179,10 +206,11 @@ impl Host {
     /// is replaced: it must have ended, or, where programs share the lease of an
     /// agent, be this one's own, unless `takeover` says otherwise.
     pub async fn join(&self, join: Join) -> Result<Process, Error> {
-        let Join { process, role, labels, takeover, patience, ladder, on_silence } = join;
+        let Join { process, role, labels, policy, takeover, patience, ladder, on_silence } = join;
         let nonce = nonce();
         let mut replaces: Incarnation = 0;
         let deadline = patience.unwrap_or(Deadline::never());
+        let mut notices = Pauses::begin(Instant::now() + FIRST_NOTICE);
         // Another one may register in between; each refusal names the latest.
         loop {
             let command = ProcessCommand::Register {
@@ -193,6 +221,7 @@ impl Host {
                 takeover,
                 role,
                 labels: labels.clone(),
+                policy: Box::new(policy.clone()),
             };
             let error = match self.register(command, deadline).await {
                 Ok(Answer { outcome, .. }) => {
@@ -208,7 +237,7 @@ impl Host {
                     let life = (process, incarnation);
                     let vitals = Vitals::new(life, ladder, on_silence, changed);
                     self.watch(vitals.clone());
-                    return Ok(Process::new(self.clone(), since, vitals));
+                    return Ok(Process::new(self.clone(), since, policy.members_min, vitals));
                 }
                 Err(error) => error,
             };
@@ -216,8 +245,8 @@ impl Host {
                 (Some(Refusal::Superseded { current, .. }), _) if *current != replaces => {
                     replaces = *current;
                 }
-                (Some(Refusal::AliveElsewhere { process, incarnation, .. }), Some(patience)) => {
-                    if !self.ended_by(*process, *incarnation, patience).await? {
+                (Some(held @ Refusal::AliveElsewhere { .. }), Some(patience)) => {
+                    if !self.ended_by(held, patience, &mut notices).await? {
                         return Err(error);
                     }
                     // An agent hears of the end a moment later.
@@ -251,7 +280,14 @@ impl Host {
             }
         });
         // It ends without a word with the host alone.
-        told.await.unwrap_or(Err(Error::Closed))
+        let scope = self.shared.scope.clone();
+        let what = format!("registering in {}", waiting::place(&scope));
+        let host = self.clone();
+        let asking = move || {
+            let (host, scope) = (host.clone(), scope.clone());
+            async move { host.look(Read::Rounds { scope }, soon()).await.map(drop) }.boxed()
+        };
+        saying(&what, self.outage(), asking, told).await.unwrap_or(Err(Error::Closed))
     }
 
     /// Gives signs of this life from now on: the first before anything else that
@@ -267,28 +303,36 @@ impl Host {
         self.shared.changed.notify_one();
     }
 
-    /// Waits for the end of a life; false if it goes on at the deadline. Asks
-    /// without writing: it can take a whole TTL.
+    /// Waits for the end of the life that holds a number; false if it goes on at
+    /// the deadline. Asks without writing: it can take a whole TTL.
     async fn ended_by(
         &self,
-        process: ProcessId,
-        incarnation: Incarnation,
+        held: &Refusal,
         deadline: Deadline,
+        notices: &mut Pauses,
     ) -> Result<bool, Error> {
+        let Refusal::AliveElsewhere { process, incarnation, .. } = held else { return Ok(true) };
         loop {
             let (scope, after) = (self.shared.scope.clone(), process.checked_sub(1));
-            let processes =
-                match self.read(Read::Processes { scope, after, limit: 1 }, deadline).await {
-                    Ok(ReadOutcome::Processes { processes, .. }) => processes,
-                    Ok(_) => return Err(unexpected("processes")),
+            let what = format!("registering in {}", waiting::place(&scope));
+            let looking = self.look(Read::Processes { scope, after, limit: 1 }, deadline);
+            let answer =
+                match saying(&what, self.outage(), || async { Ok(()) }.boxed(), looking).await {
+                    Ok(answer) => answer,
                     Err(error) if error.code() == Code::Timeout => return Ok(false),
                     Err(error) => return Err(error),
                 };
-            let lives = |info: &ProcessInfo| {
-                info.process == process && info.incarnation == incarnation && info.end.is_none()
+            let ReadOutcome::Processes { processes, .. } = answer.outcome else {
+                return Err(unexpected("processes"));
             };
-            if !processes.iter().any(lives) {
-                return Ok(true);
+            let lives = |info: &&ProcessInfo| {
+                info.process == *process && info.incarnation == *incarnation && info.end.is_none()
+            };
+            let Some(life) = processes.iter().find(lives) else { return Ok(true) };
+            let now = Instant::now();
+            if notices.is_due(now) {
+                let left = deadline.instant().map(|at| at.saturating_duration_since(now));
+                tracing::warn!("{}", waiting::held(life, answer.time_ms, &self.shared.scope, left));
             }
             if passes(deadline) {
                 return Ok(false);
@@ -339,7 +383,17 @@ impl Host {
     }
 
     pub(crate) async fn read(&self, read: Read, deadline: Deadline) -> Result<ReadOutcome, Error> {
-        Ok(self.shared.link.read(read, deadline).await?.outcome)
+        Ok(self.look(read, deadline).await?.outcome)
+    }
+
+    /// Asks the state, and as of when it is.
+    pub(crate) async fn look(&self, read: Read, deadline: Deadline) -> Result<ReadAnswer, Error> {
+        self.shared.link.read(read, deadline).await
+    }
+
+    /// Why the store does not answer; none while it does.
+    pub(crate) fn outage(&self) -> watch::Receiver<Option<String>> {
+        self.shared.outage.subscribe()
     }
 
     /// A task that ends with the host's own.
@@ -377,6 +431,9 @@ impl Host {
             match said {
                 Ok(Said::ValidUntil(until)) => validity.extend(until),
                 Ok(Said::Silent(silence)) => self.silent(silence),
+                Ok(Said::Outage(cause)) => {
+                    self.shared.outage.send_replace(cause);
+                }
                 Ok(Said::Feed(_)) if waiting.len() >= FEEDS_MAX => {
                     break Ended::Gone(format!(
                         "{FEEDS_MAX} outcomes came while its lease was not certain"
@@ -450,6 +507,73 @@ impl std::fmt::Debug for Host {
         let Shared { scope, lease, .. } = self.shared.as_ref();
         f.debug_struct("Host").field("scope", scope).field("lease", lease).finish_non_exhaustive()
     }
+}
+
+/// What `work` comes to. Says that the store does not answer, as long as it does
+/// not: why is known from the `outage`, else `asking` asks it anything.
+async fn saying<T>(
+    what: &str,
+    mut outage: watch::Receiver<Option<String>>,
+    asking: impl Fn() -> BoxFuture<'static, Result<(), Error>>,
+    work: impl Future<Output = T>,
+) -> T {
+    let begun = Instant::now();
+    let mut notices = Pauses::begin(begun + FIRST_NOTICE);
+    let say = async {
+        loop {
+            let looking = async {
+                tokio::time::sleep_until(notices.next()).await;
+                match known(&outage) {
+                    Some(cause) => Some(cause),
+                    None => asking().await.err().map(|error| error.to_string()),
+                }
+            };
+            let mut changes = outage.clone();
+            let cause = tokio::select! {
+                biased;
+                Ok(()) = changes.changed() => {
+                    outage.mark_unchanged();
+                    known(&outage).or_else(|| {
+                        tracing::warn!("the store answers again");
+                        None
+                    })
+                }
+                cause = looking => {
+                    notices.is_due(Instant::now());
+                    cause
+                }
+            };
+            if let Some(cause) = cause {
+                let waited = waiting::span_of(begun.elapsed());
+                tracing::warn!("{what} has waited {waited} for the store: {cause}");
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        done = work => done,
+        () = say => unreachable!("it never ends"),
+    }
+}
+
+/// Why the store does not answer; none while it does.
+pub(crate) fn known(outage: &watch::Receiver<Option<String>>) -> Option<String> {
+    outage.borrow().clone()
+}
+
+/// Keeps what is known of an outage for as long as it is awaited.
+async fn watch_outages(mut outages: Outages, outage: &watch::Sender<Option<String>>) -> Infallible {
+    loop {
+        outage.send_replace(match outages.next().await {
+            Outage::Lasts { cause, .. } => Some(cause.to_string()),
+            Outage::Over { .. } => None,
+        });
+    }
+}
+
+/// A question that is only to show whether anybody answers.
+fn soon() -> Deadline {
+    Deadline::after(LOOK_TIME_MAX)
 }
 
 /// Whether a deadline passes before it could be looked again.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use holdfast_api::{
     Code, Command, Effectiveness, Feed, Generation, LeaseCommand, LeaseId, LeaseOutcome, Name,
-    Nonce, Outcome, Revision, RunCommand, Scope,
+    Nonce, Outcome, Revision, RunChoice, Scope,
 };
 use holdfast_client::{Client, Deadline, FeedReader};
 use rand::RngExt;
@@ -35,8 +35,8 @@ const FEATURE_LEVEL_POLL: Duration = Duration::from_millis(100);
 /// Longest wait for the end of a lease that is given back: it ends by itself.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Longest wait where nothing else would end the run.
-const LEAVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Longest wait of [`Lease::leave`]: nothing else would end the run.
+pub const LEAVE_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// How a host holds its lease.
 #[derive(Debug, Clone)]
@@ -49,7 +49,7 @@ pub struct HostOptions {
     /// Longest wait for the grant.
     pub patience: Duration,
     /// Open the run that the scope names if it is not the job's open one, which
-    /// ends that. Without it, such a run is refused.
+    /// ends that, whoever holds it. Without it, such a run is refused.
     pub open_run: bool,
 }
 
@@ -69,6 +69,20 @@ impl Default for HostOptions {
 #[derive(Debug, Clone)]
 pub struct Lease {
     held: Arc<Held>,
+}
+
+/// How a run was met.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Met {
+    /// Its name.
+    pub run: Name,
+    /// It was opened for this.
+    pub opened: bool,
+    /// The run that this ended.
+    pub ended: Option<Name>,
+    /// Leases of others that are held in it, counted to
+    /// [`HOLDERS_COUNTED_MAX`](holdfast_api::run::HOLDERS_COUNTED_MAX).
+    pub others: u64,
 }
 
 #[derive(Debug)]
@@ -143,29 +157,37 @@ impl Lease {
     /// Outside a tokio runtime.
     pub async fn grant(client: Client, scope: Scope, options: HostOptions) -> Result<Lease, Error> {
         let HostOptions { host, ttl, patience, open_run } = options;
-        let deadline = Deadline::after(patience);
-        if open_run {
-            let Scope { job, run } = scope.clone();
-            let command = Command::Run(RunCommand::Open { job, run });
-            client.propose(command, deadline).await?;
-        }
         let (job, nonce, ttl_ms) = (scope.job.clone(), nonce(), milliseconds(ttl));
-        let command = LeaseCommand::Grant { scope, nonce, host: host.clone(), ttl_ms };
-        Lease::hold(client, (job, host), command, deadline).await
+        let held_by = host.clone();
+        let command = match (open_run, scope.run.clone()) {
+            (true, Some(run)) => {
+                let (job, run) = (job.clone(), RunChoice::Named(run));
+                LeaseCommand::Join { job, run, takeover: true, nonce, host, ttl_ms }
+            }
+            _ => LeaseCommand::Grant { scope, nonce, host, ttl_ms },
+        };
+        let held = Lease::hold(client, (job, held_by), command, Deadline::after(patience));
+        held.await.map(|(lease, _)| lease)
     }
 
-    /// Asks for a lease in the job's open run, or in a new one where none is
-    /// open or the last agent of the open one has left, and keeps it. Hosts
-    /// that start together so meet in one run.
+    /// Asks for a lease in a run of the job, which is opened if need be, and keeps
+    /// it; tells how it was met. While others hold the job's open run, another one
+    /// is opened only by a `takeover`.
     ///
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub async fn meet(client: Client, job: Name, options: HostOptions) -> Result<Lease, Error> {
+    pub async fn join(
+        client: Client,
+        job: Name,
+        run: RunChoice,
+        takeover: bool,
+        options: HostOptions,
+    ) -> Result<(Lease, Met), Error> {
         let HostOptions { host, ttl, patience, open_run: _ } = options;
-        let (nonce, ttl_ms) = (nonce(), milliseconds(ttl));
-        let command = LeaseCommand::Join { job: job.clone(), nonce, host: host.clone(), ttl_ms };
-        Lease::hold(client, (job, host), command, Deadline::after(patience)).await
+        let (nonce, ttl_ms, held_by) = (nonce(), milliseconds(ttl), host.clone());
+        let command = LeaseCommand::Join { job: job.clone(), run, takeover, nonce, host, ttl_ms };
+        Lease::hold(client, (job, held_by), command, Deadline::after(patience)).await
     }
 
     async fn hold(
@@ -173,7 +195,7 @@ impl Lease {
         (job, host): (Name, String),
         command: LeaseCommand,
         deadline: Deadline,
-    ) -> Result<Lease, Error> {
+    ) -> Result<(Lease, Met), Error> {
         let command = Command::Lease(command);
         let (asked_at, answer) = loop {
             let asked_at = boot_time();
@@ -190,9 +212,11 @@ impl Lease {
                 Err(error) => return Err(error.into()),
             }
         };
-        let Outcome::Lease(LeaseOutcome::Granted { lease, run, ttl_ms }) = answer.outcome else {
+        let Outcome::Lease(granted) = answer.outcome else { return Err(unexpected("a grant")) };
+        let LeaseOutcome::Granted { lease, run, ttl_ms, opened, ended, others } = granted else {
             return Err(unexpected("a grant"));
         };
+        let met = Met { run: run.clone(), opened, ended, others };
         let ttl = Duration::from_millis(ttl_ms);
         let held = Held {
             client,
@@ -209,7 +233,7 @@ impl Lease {
         let renewing = lease.clone().renew(renewal_interval(ttl));
         let Held { tasks, stop, .. } = lease.held.as_ref();
         tasks.spawn(stop.clone().run_until_cancelled_owned(renewing));
-        Ok(lease)
+        Ok((lease, met))
     }
 
     /// Its number.
@@ -286,7 +310,7 @@ impl Lease {
     /// Gives it back for good: if it was the last one of its run, that is ending.
     pub async fn leave(&self) {
         let leave = LeaseCommand::Leave { lease: self.held.id };
-        if let Err(error) = self.give_back(leave, LEAVE_TIMEOUT).await {
+        if let Err(error) = self.give_back(leave, LEAVE_TIME_MAX).await {
             let Scope { job, run } = self.scope();
             let run = run.as_ref().map(Name::as_str).unwrap_or_default();
             tracing::warn!(
@@ -344,9 +368,13 @@ impl Lease {
     }
 
     fn lost(&self) {
-        if !self.held.over.send_replace(true) {
-            let lease = self.held.id;
-            tracing::warn!(lease, "the lease of this host has ended; all its processes are fenced");
+        let Held { id: lease, over, stop, .. } = self.held.as_ref();
+        // One that is given back ends as it should.
+        if !over.send_replace(true) && !stop.is_cancelled() {
+            tracing::warn!(
+                lease,
+                "the lease of this host has ended: processes that joined with it are fenced, and have to join anew"
+            );
         }
     }
 }

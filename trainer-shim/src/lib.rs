@@ -4,19 +4,19 @@
 //! ```no_run
 //! use std::time::Duration;
 //!
-//! use holdfast_api::Scope;
+//! use holdfast_api::{Policy, Scope};
 //! use holdfast_client::{Client, Deadline, Options, parse_endpoints};
-//! use holdfast_trainer_shim::{Advance, Host, HostOptions, Join};
+//! use holdfast_trainer_shim::{Host, HostOptions, Join};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let client = Client::new(Options::new(parse_endpoints("127.0.0.1:21001")?));
 //! let host = Host::grant(client, Scope::default(), HostOptions::default()).await?;
-//! let process = host.join(Join { process: Some(0), ..Join::default() }).await?;
+//! let policy = Policy { world: 4, members_min: 2, ..Policy::default() };
+//! let process = host.join(Join { process: Some(0), policy, ..Join::default() }).await?;
 //!
 //! loop {
 //!     // Returns when everybody who is alive has arrived, and tells all the same.
-//!     let advance = Advance { world: 4, members_min: 2, ..Advance::default() };
-//!     let iteration = process.advance(advance, Deadline::never()).await?;
+//!     let iteration = process.advance(None, Deadline::never()).await?;
 //!     println!("iteration {} with {:?}", iteration.iteration, iteration.rank);
 //! }
 //! # }
@@ -25,7 +25,7 @@
 //! Entry points: [`Host`] (what a program's processes are attached to: a lease
 //! of its own with [`Host::grant`], or that of its host's agent with
 //! [`Host::attach`]), [`Process`] (one incarnation, with the verbs
-//! `live_processes`, `advance`, `vote`, `atomic` and [`Process::arrive`] under
+//! `live_processes`, `advance`, `vote`, `enter`, `exit` and [`Process::arrive`] under
 //! all of them), [`Lease`] (for whoever holds one for others, as the agent).
 //!
 //! With the agent, the death of a program is told to the others within
@@ -38,11 +38,13 @@
 //! | [`host`] | where processes are attached, and what is told of them |
 //! | [`process`] | one incarnation and its calls |
 //! | [`verbs`] | what trainers say, made of rounds |
+//! | [`exception`] | what a program failed by, as others are told it |
 //! | [`fence`] | proof that a life is alive, and files that only the living replace |
 //! | `pending` | pure: calls that wait, and what the feed says of them |
 //! | [`rosters`] | pure: memberships that need not be told again |
 //! | [`vitals`] | how a process is doing, for the agent that watches it |
 //! | `validity` | pure: how long the lease certainly holds |
+//! | `waiting` | pure: whom a call waits for, in words, and when that is said |
 //! | [`error`] | why a verb failed |
 //!
 //! # Architecture invariants
@@ -58,8 +60,12 @@
 //!   sleeps: the same one for the agent and its programs, so that an agent that
 //!   is frozen fences all of them.
 //! * Ends and outcomes reach a process in the order of the log.
+//! * A process whose minimum an outcome does not meet leaves, and says so.
+//! * A call that waits says whom it waits for, within a second and then after
+//!   growing pauses: as an event of `tracing`, at WARN.
 
 pub mod error;
+pub mod exception;
 pub mod fence;
 pub mod host;
 pub mod lease;
@@ -70,14 +76,15 @@ pub mod rosters;
 mod validity;
 pub mod verbs;
 pub mod vitals;
+mod waiting;
 
 pub use error::Error;
 pub use holdfast_api::Fence;
 pub use host::{Host, Join};
-pub use lease::{HostOptions, Lease};
+pub use lease::{HostOptions, LEAVE_TIME_MAX, Lease, Met};
 pub use link::{CONTROL_VARIABLE, Silence, Wanted};
 pub use process::Process;
 pub use rosters::Rosters;
 pub use validity::boot_time;
-pub use verbs::{Advance, Atomic, Iteration, LiveProcesses, Verdict};
+pub use verbs::{BlockVerdict, Gathered, Iteration, LiveProcesses, Verdict};
 pub use vitals::{Hook, Ladder, Section};

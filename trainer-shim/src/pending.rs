@@ -77,9 +77,7 @@ impl Pending {
                     Some(closed) => Ok(closed.clone()),
                     None => Err(Error::Unexpected { round, expected: "an outcome that is kept" }),
                 },
-                Decided::Failed(failure) => {
-                    Err(Error::RoundFailed { round, failure: Box::new(failure) })
-                }
+                Decided::Failed(failure) => Err(Error::from_failure(round, failure)),
                 Decided::Withdrawn => Err(Error::Withdrawn { round, waited_for: None }),
             };
             drop(reply.send(result));

@@ -1,14 +1,15 @@
 //! One incarnation of a process, and its calls.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_api::{
-    Arrival, ArrivalAnswer, Blob, CallId, Cause, Closed, Code, Command, Effectiveness, Incarnation,
-    Outcome, ProcessId, Read, ReadOutcome, Revision, RoundCommand, RoundFailure, RoundInfo,
-    RoundOutcome, Terms,
+    Among, Answer, Arrival, ArrivalAnswer, Blob, CallId, Cause, Closed, Code, Command,
+    Effectiveness, FailedWhy, Incarnation, Outcome, ProcessId, Read, ReadOutcome, Revision,
+    RoundCommand, RoundFailure, RoundInfo, RoundOutcome, Rule, Terms,
 };
 use holdfast_client::Deadline;
 use parking_lot::Mutex;
@@ -17,8 +18,13 @@ use tokio::sync::oneshot::error::RecvError;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::error::Error;
-use crate::host::{Host, unexpected};
+use crate::exception::in_short;
+use crate::host::{Host, known, unexpected};
 use crate::vitals::{Kind, Section, Vitals};
+use crate::waiting::{
+    FIRST_NOTICE, LOOK_TIME_MAX, Look, Notices, PROCESSES_READ_MAX, first_notice, is_of, more,
+    pause, purpose, waits,
+};
 
 /// Where the outcome of a call comes from.
 type Reply = oneshot::Receiver<Result<Arc<Closed>, Error>>;
@@ -32,6 +38,9 @@ const SETTLE_TIME_MAX: Duration = Duration::from_secs(10);
 const LOOK_BEFORE: Duration = Duration::from_millis(100);
 const WAITED_FOR_TIME_MAX: Duration = Duration::from_secs(2);
 
+/// From an error of the store to the next try of a call that insists.
+const INSIST_PAUSE: Duration = Duration::from_millis(200);
+
 /// One incarnation. Cheap to clone: all clones count the same calls.
 #[derive(Clone)]
 pub struct Process {
@@ -39,8 +48,22 @@ pub struct Process {
     process: ProcessId,
     incarnation: Incarnation,
     since: Revision,
+    members_min: u32,
     calls: Arc<Mutex<Calls>>,
     vitals: Arc<Vitals>,
+    notices: Arc<Mutex<Notices>>,
+}
+
+/// What a process calls.
+#[derive(Debug, Clone)]
+pub(crate) struct Call {
+    pub round: Blob,
+    pub terms: Terms,
+    pub payload: Blob,
+    pub deadline: Deadline,
+    /// Errors of the store that may pass do not end it: it is made again, until
+    /// its deadline.
+    pub insists: bool,
 }
 
 /// The numbers of its calls. The library counts them, never the user.
@@ -49,6 +72,8 @@ struct Calls {
     next: u64,
     /// Those whose outcome is still wanted.
     open: BTreeSet<u64>,
+    /// From each of these on nothing is acknowledged: more is asked of an outcome.
+    held: Vec<u64>,
 }
 
 impl Calls {
@@ -61,7 +86,23 @@ impl Calls {
 
     /// The lowest call whose outcome is still wanted.
     fn wanted_from(&self) -> u64 {
-        self.open.first().copied().unwrap_or(self.next)
+        let open = self.open.first().copied();
+        open.into_iter().chain(self.held.iter().copied()).min().unwrap_or(self.next)
+    }
+}
+
+/// Keeps the outcomes of calls that are yet to be made.
+pub(crate) struct Hold {
+    calls: Arc<Mutex<Calls>>,
+    from: u64,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let held = &mut self.calls.lock().held;
+        if let Some(place) = held.iter().position(|from| *from == self.from) {
+            held.swap_remove(place);
+        }
     }
 }
 
@@ -93,10 +134,17 @@ impl Drop for Waiting {
 }
 
 impl Process {
-    pub(crate) fn new(host: Host, since: Revision, vitals: Arc<Vitals>) -> Process {
+    pub(crate) fn new(
+        host: Host,
+        since: Revision,
+        members_min: u32,
+        vitals: Arc<Vitals>,
+    ) -> Process {
         let (process, incarnation) = vitals.life();
-        let calls = Arc::new(Mutex::new(Calls { next: 1, open: BTreeSet::new() }));
-        Process { host, process, incarnation, since, calls, vitals }
+        let calls =
+            Arc::new(Mutex::new(Calls { next: 1, open: BTreeSet::new(), held: Vec::new() }));
+        let notices = Arc::default();
+        Process { host, process, incarnation, since, members_min, calls, vitals, notices }
     }
 
     /// Its number.
@@ -133,7 +181,65 @@ impl Process {
         deadline: Deadline,
     ) -> Result<Arc<Closed>, Error> {
         let round = round.into();
-        let _in_call = self.vitals.call(&round);
+        self.arrive_at(Call { round, terms, payload, deadline, insists: false }).await
+    }
+
+    pub(crate) async fn arrive_at(&self, call: Call) -> Result<Arc<Closed>, Error> {
+        let _in_call = self.vitals.call(&call.round);
+        let (accepted, _) = oneshot::channel();
+        let arriving = self.arrive_quietly(&call, accepted);
+        let closed = self.saying(Some((&call.round, &call.terms)), arriving).await?;
+        self.with_enough_members(closed, &call.terms).await
+    }
+
+    /// Until it is dropped the store keeps the outcomes of calls from now on.
+    pub(crate) fn hold(&self) -> Hold {
+        let mut calls = self.calls.lock();
+        let from = calls.next;
+        calls.held.push(from);
+        Hold { calls: self.calls.clone(), from }
+    }
+
+    /// Arrives, and waits only for the store to have it. The call goes on by
+    /// itself, and its outcome interests nobody.
+    pub(crate) fn arrive_later(&self, call: Call) -> oneshot::Receiver<()> {
+        let (accepted, told) = oneshot::channel();
+        let process = self.clone();
+        self.host.spawn(async move {
+            if let Err(error) = process.arrive_quietly(&call, accepted).await {
+                tracing::debug!(%error, "the outcome of a call that nobody waits for");
+            }
+        });
+        told
+    }
+
+    /// A round over all active processes that closed with fewer members than
+    /// this process needs is not one that it can go on with: it leaves.
+    async fn with_enough_members(
+        &self,
+        closed: Arc<Closed>,
+        terms: &Terms,
+    ) -> Result<Arc<Closed>, Error> {
+        let (members, members_min) = (closed.count, self.members_min);
+        let is_of_all = (&terms.among, terms.rule) == (&Among::Active, Rule::All);
+        if !is_of_all || members >= members_min {
+            return Ok(closed);
+        }
+        let error = Error::TooFewMembers { round: closed.round.clone(), members, members_min };
+        let leaving = self.end(Cause::Raised { error: in_short(&error.to_string()) });
+        if !matches!(tokio::time::timeout(SETTLE_TIME_MAX, leaving).await, Ok(Ok(()))) {
+            tracing::warn!("{error}; the store could not be told of it");
+        }
+        Err(error)
+    }
+
+    async fn arrive_quietly(
+        &self,
+        call: &Call,
+        accepted_to: oneshot::Sender<()>,
+    ) -> Result<Arc<Closed>, Error> {
+        let Call { round, terms, payload, deadline, insists } = call;
+        let (deadline, insists, payload) = (*deadline, *insists, payload.clone());
         let (call, ack) = self.calls.lock().begin();
         let (reply, decided) = oneshot::channel();
         let mut waiting = Waiting { process: self.clone(), call, answered: false };
@@ -145,11 +251,11 @@ impl Process {
         let command = RoundCommand::Arrive {
             lease,
             round: round.clone(),
-            terms: Box::new(terms),
+            terms: Box::new(terms.clone()),
             arrivals: vec![arrival],
         };
         let mut decided = std::pin::pin!(decided);
-        let arriving = self.host.propose(Command::Round(command), deadline);
+        let arriving = self.arriving(Command::Round(command), deadline, insists);
         let arrived = tokio::select! {
             biased;
             // The feed may be faster than the answer, and knows more.
@@ -159,15 +265,20 @@ impl Process {
             }
             arrived = arriving => arrived,
         };
+        let arrived = accepted(arrived);
+        if arrived.is_ok() {
+            // Whoever does not wait for it does not hear it.
+            let _ = accepted_to.send(());
+        }
         let mut waited_for = None;
-        let in_time = match accepted(arrived) {
+        let in_time = match arrived {
             Ok(()) => match deadline.instant() {
                 None => Some(decided.as_mut().await),
                 Some(at) => {
                     // Before others give up who have waited just as long.
                     let looking = async {
                         sleep_until(at.checked_sub(LOOK_BEFORE).unwrap_or(at)).await;
-                        self.waited_for(&round).await
+                        self.waited_for(round, terms).await
                     };
                     tokio::select! {
                         biased;
@@ -180,7 +291,7 @@ impl Process {
                 }
             },
             // It may have arrived all the same, and its round may have closed.
-            Err(error) if is_late(&error) => None,
+            Err(error) if is_late(&error) || (insists && may_pass(&error)) => None,
             Err(error) => {
                 // One that may still arrive is withdrawn.
                 waiting.answered = error.outcome() != Effectiveness::Unknown;
@@ -190,14 +301,46 @@ impl Process {
         let decision = match in_time {
             Some(decision) => decision,
             None => {
-                let until = deadline.instant().unwrap_or_else(Instant::now) + SETTLE_TIME_MAX;
-                let settling = self.settle(self.id_of(call), &round, waited_for, decided);
-                let settled = timeout_at(until, settling).await;
-                settled.map_err(|_| Error::Unanswered { round: round.clone() })??
+                let settling = self.settle(self.id_of(call), round, waited_for, decided);
+                // Who insists hears what came of it, however long that takes.
+                let until = match insists {
+                    true => None,
+                    false => deadline.instant().or_else(|| Some(Instant::now())),
+                };
+                let settled = match until {
+                    Some(at) => timeout_at(at + SETTLE_TIME_MAX, settling).await,
+                    None => Ok(settling.await),
+                };
+                match settled {
+                    Ok(Err(error)) if !(insists && may_pass(&error)) => return Err(error),
+                    Ok(Ok(settled)) => settled,
+                    _ => return Err(Error::Unanswered { round: round.clone() }),
+                }
             }
         };
         waiting.answered = true;
         decision.unwrap_or(Err(Error::Closed))
+    }
+
+    /// The answer to an arrival. One that insists is made again, as the same
+    /// call, as long as the store says that it may succeed.
+    async fn arriving(
+        &self,
+        command: Command,
+        deadline: Deadline,
+        insists: bool,
+    ) -> Result<Answer, Error> {
+        loop {
+            let error = match self.host.propose(command.clone(), deadline).await {
+                Err(error) if insists && may_pass(&error) => error,
+                answered => return answered,
+            };
+            let again = Instant::now() + INSIST_PAUSE;
+            if deadline.instant().is_some_and(|at| at <= again) {
+                return Err(error);
+            }
+            sleep_until(again).await;
+        }
     }
 
     /// Withdraws a call at its deadline, and hears what became of it.
@@ -227,12 +370,12 @@ impl Process {
     }
 
     /// Who a round waits for; nothing if that cannot be known at once.
-    async fn waited_for(&self, round: &Blob) -> Option<RoundFailure> {
+    async fn waited_for(&self, round: &Blob, terms: &Terms) -> Option<RoundFailure> {
         let rounds = self.rounds(Deadline::after(WAITED_FOR_TIME_MAX)).await.ok()?;
         let RoundInfo { generation, arrived, missing_count, missing, .. } =
-            rounds.into_iter().find(|open| open.round == *round)?;
+            rounds.into_iter().find(|open| is_of(open, round, terms))?;
         let arrived = u32::try_from(arrived.len()).unwrap_or(u32::MAX);
-        Some(RoundFailure { generation, arrived, missing_count, missing })
+        Some(RoundFailure { generation, why: FailedWhy::Deadline, arrived, missing_count, missing })
     }
 
     /// Says that the program gets on. From the first time on, the agent counts
@@ -263,6 +406,12 @@ impl Process {
         self.end(Cause::Left).await
     }
 
+    /// Leaves by an exception that the program did not handle: a fault, of which
+    /// the others are told the first 200 bytes.
+    pub async fn leave_by(self, exception: &str) -> Result<(), Error> {
+        self.end(Cause::Raised { error: in_short(exception) }).await
+    }
+
     /// Ends this life with a cause that its agent has seen.
     pub async fn end(&self, cause: Cause) -> Result<(), Error> {
         self.host.end([((self.process, self.incarnation), cause)].into()).await
@@ -270,7 +419,101 @@ impl Process {
 
     /// Asks the state of its run.
     pub(crate) async fn read(&self, read: Read, deadline: Deadline) -> Result<ReadOutcome, Error> {
-        self.host.read(read, deadline).await
+        self.saying(None, self.host.read(read, deadline)).await
+    }
+
+    /// The outcome of a call. Says whom it waits for, as long as it does.
+    async fn saying<T>(&self, round: Option<(&Blob, &Terms)>, call: impl Future<Output = T>) -> T {
+        tokio::select! {
+            biased;
+            done = call => done,
+            never = self.say_whom(round) => match never {},
+        }
+    }
+
+    async fn say_whom(&self, round: Option<(&Blob, &Terms)>) -> Infallible {
+        let begun = Instant::now();
+        let mut outage = self.host.outage();
+        // Nobody is asked about an outage that is known.
+        let first = match known(&outage) {
+            Some(_) => FIRST_NOTICE,
+            None => first_notice(self.process),
+        };
+        let (mut said, mut next) = (0, begun + first);
+        loop {
+            tokio::select! {
+                biased;
+                Ok(()) = outage.changed() => {
+                    outage.mark_unchanged();
+                    match known(&outage) {
+                        Some(cause) => self.say_why(round, begun, &cause),
+                        None => tracing::warn!("the store answers again"),
+                    }
+                }
+                () = sleep_until(next) => {
+                    let may_begin = said > 0 || self.notices.lock().may_begin(Instant::now());
+                    match known(&outage) {
+                        Some(cause) => self.say_why(round, begun, &cause),
+                        None if may_begin => {
+                            // An outage that begins in between is told by itself.
+                            let mut begins = outage.clone();
+                            tokio::select! {
+                                biased;
+                                Ok(()) = begins.changed() => {}
+                                () = self.say_whom_now(round, begun) => {}
+                            }
+                        }
+                        None => {}
+                    }
+                    said += 1;
+                    next = Instant::now() + pause(said);
+                }
+            }
+        }
+    }
+
+    /// Says why the store does not answer.
+    fn say_why(&self, round: Option<(&Blob, &Terms)>, begun: Instant, cause: &str) {
+        let what = round.map_or_else(|| "the store".to_owned(), |(round, _)| purpose(round));
+        let waits = waits(self.process, self.host.scope(), begun.elapsed(), &what);
+        tracing::warn!("{waits}: {cause}");
+    }
+
+    async fn say_whom_now(&self, round: Option<(&Blob, &Terms)>, begun: Instant) {
+        let deadline = Deadline::after(LOOK_TIME_MAX);
+        let scope = self.host.scope();
+        let found = async {
+            let answer = self.host.look(Read::Rounds { scope: scope.clone() }, deadline).await?;
+            let (after, limit) = (None, PROCESSES_READ_MAX);
+            let read = Read::Processes { scope: scope.clone(), after, limit };
+            Ok::<_, Error>((answer, self.host.look(read, deadline).await?))
+        };
+        let (what, whom) = match (found.await, round) {
+            (Err(error), _) => {
+                return self.say_why(
+                    round,
+                    begun,
+                    &format!("the store does not answer: {error}; {}", more(scope)),
+                );
+            }
+            (Ok((rounds, processes)), Some((round, terms))) => {
+                let (ReadOutcome::Rounds(open), ReadOutcome::Processes { processes, .. }) =
+                    (rounds.outcome, processes.outcome)
+                else {
+                    return;
+                };
+                // It has closed, or is not open yet.
+                let Some(open) = open.iter().find(|open| is_of(open, round, terms)) else {
+                    return;
+                };
+                let look = Look { round: open, processes: &processes, now: rounds.time_ms };
+                (purpose(round), look.words())
+            }
+            // It answers again.
+            (Ok(_), None) => return,
+        };
+        let waits = waits(self.process, scope, begun.elapsed(), &what);
+        tracing::warn!("{waits}: {whom}; {}", more(scope));
     }
 
     fn id_of(&self, call: u64) -> CallId {
@@ -294,13 +537,18 @@ impl Process {
     }
 }
 
+/// Whether it is an error of the store that may pass, and not a decision.
+fn may_pass(error: &Error) -> bool {
+    matches!(error, Error::Client(_)) && error.is_retryable()
+}
+
 /// Whether the deadline has passed before anybody said what became of a command.
 fn is_late(error: &Error) -> bool {
     error.code() == Code::Timeout && error.outcome() == Effectiveness::Unknown
 }
 
 /// What the answer to an arrival says of the arrival.
-fn accepted(arrived: Result<holdfast_api::Answer, Error>) -> Result<(), Error> {
+fn accepted(arrived: Result<Answer, Error>) -> Result<(), Error> {
     let Outcome::Round(RoundOutcome::Arrived(answers)) = arrived?.outcome else {
         return Err(unexpected("an arrival"));
     };

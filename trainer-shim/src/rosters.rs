@@ -2,10 +2,10 @@
 //! Whoever reads a feed and whoever writes it count alike, the store included
 //! ([`Feed::note_rosters`](holdfast_api::Feed::note_rosters)).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use holdfast_api::round::ROSTERS_MAX;
-use holdfast_api::{Closed, Generation, Members};
+use holdfast_api::{Closed, Generation, Incarnation, Members, MembersChange, ProcessId};
 
 /// The memberships that a reader of a feed has, the latest last: for the reader
 /// itself with the members, for a writer who keeps account of it without.
@@ -46,7 +46,10 @@ impl Rosters<Members> {
     pub fn fill_in(&mut self, closed_rounds: &mut [Closed]) {
         // What was left out is known, until the new ones push it out.
         for closed in closed_rounds.iter_mut().filter(|closed| closed.members.is_none()) {
-            closed.members = self.find(closed.same_as).cloned();
+            closed.members = match &closed.change {
+                Some(change) => self.find(change.from).map(|earlier| changed(earlier, change)),
+                None => self.find(closed.same_as).cloned(),
+            };
         }
         for closed in closed_rounds {
             if let Some(members) = &closed.members {
@@ -56,6 +59,16 @@ impl Rosters<Members> {
     }
 }
 
+/// A membership after a change.
+fn changed(earlier: &Members, change: &MembersChange) -> Members {
+    let MembersChange { from: _, left, joined } = change;
+    let stay =
+        earlier.iter().filter(|(process, incarnation)| !left.contains(*process, *incarnation));
+    // One of each process, whatever was told.
+    let members: BTreeMap<ProcessId, Incarnation> = stay.chain(joined.iter()).collect();
+    members.into_iter().collect()
+}
+
 impl Rosters<()> {
     /// Leaves out the members that the reader has, and notes what it has then.
     /// The very opposite of what the reader does in [`Rosters::fill_in`].
@@ -63,11 +76,13 @@ impl Rosters<()> {
         let mut told = Vec::new();
         for closed in closed_rounds.iter_mut() {
             let had = self.find(closed.same_as).is_some();
-            if had {
-                closed.members = None;
-            }
+            let knows = |change: &MembersChange| self.find(change.from).is_some();
+            closed.change = closed.change.take().filter(|change| !had && knows(change));
             if had || closed.members.is_some() {
                 told.push(closed.same_as);
+            }
+            if had || closed.change.is_some() {
+                closed.members = None;
             }
         }
         for generation in told {
@@ -83,7 +98,8 @@ mod tests {
 
     use super::*;
 
-    fn closed(generation: Generation, same_as: Generation) -> Closed {
+    /// A closing of one member, told in full and as a change against another.
+    fn closed(generation: Generation, same_as: Generation, from: Generation) -> Closed {
         Closed {
             run: "r".parse().unwrap(),
             round: "x".into(),
@@ -93,9 +109,15 @@ mod tests {
             same_as,
             count: 1,
             members: Some([(0, same_as)].into_iter().collect()),
+            change: Some(MembersChange {
+                from,
+                left: [(0, from)].into_iter().collect(),
+                joined: [(0, same_as)].into_iter().collect(),
+            }),
             absent: Vec::new(),
             evicted: Members::default(),
             promoted: Members::default(),
+            differing: Vec::new(),
             conclusion: Concluded::Roll,
             payloads: None,
         }
@@ -105,16 +127,19 @@ mod tests {
         /// Whatever is told in whichever pieces, the reader ends up with all.
         #[test]
         fn a_reader_fills_in_what_a_writer_leaves_out(
-            pieces in prop::collection::vec(prop::collection::vec(1_u64..40, 0..6), 0..40),
+            pieces in prop::collection::vec(
+                prop::collection::vec((1_u64..40, 1_u64..40), 0..6),
+                0..40,
+            ),
         ) {
             let (mut writer, mut reader) = (Rosters::<()>::default(), Rosters::default());
             let (mut generation, mut left_out, mut account) = (100, 0, Vec::new());
             for piece in pieces {
                 let full: Vec<Closed> = piece
                     .into_iter()
-                    .map(|same_as| {
+                    .map(|(same_as, from)| {
                         generation += 1;
-                        closed(generation, same_as)
+                        closed(generation, same_as, from)
                     })
                     .collect();
                 let mut sent = full.clone();
@@ -124,7 +149,10 @@ mod tests {
                 feed.note_rosters(&mut account);
                 left_out += sent.iter().filter(|closed| closed.members.is_none()).count();
                 reader.fill_in(&mut sent);
-                prop_assert_eq!(sent, full);
+                let members = |rounds: &[Closed]| -> Vec<_> {
+                    rounds.iter().map(|closed| closed.members.clone()).collect()
+                };
+                prop_assert_eq!(members(&sent), members(&full));
                 prop_assert_eq!(writer.generations(), reader.generations());
                 prop_assert_eq!(&account, &reader.generations(), "the store counts alike");
             }

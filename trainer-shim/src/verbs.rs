@@ -5,14 +5,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_api::{
-    Against, AssignmentStep, AtDeadline, Blob, Closed, Concluded, Conclusion, Dropped, Event,
-    Generation, IterationInfo, Members, ProcessId, ProcessInfo, Read, ReadOutcome, Revision,
-    RoundInfo, Rule, Stop, Terms, VoteRule,
+    Against, Among, AtDeadline, Blob, Closed, Concluded, Conclusion, Dropped, Event, Generation,
+    IterationInfo, Members, ProcessId, ProcessInfo, Read, ReadOutcome, Revision, RoundInfo, Rule,
+    Stop, Terms, VoteRule,
 };
 use holdfast_client::Deadline;
+use tokio::time::Instant;
 
 use crate::error::Error;
-use crate::process::Process;
+use crate::exception::exit_payload;
+use crate::process::{Call, Process};
+
+/// Longest time that [`Process::fail`] waits for the store.
+pub const FAIL_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// How long the values of a closed round may take beyond the caller's deadline.
+const VALUES_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The round of [`Process::advance`].
 pub const ADVANCE_ROUND: &str = "advance";
@@ -26,51 +34,6 @@ pub struct LiveProcesses {
     pub witness: Revision,
     /// Processes with their incarnations.
     pub members: Members,
-}
-
-/// How the next iteration begins.
-#[derive(Debug, Clone, Default)]
-pub struct Advance {
-    /// The declared world: the first iteration of a run waits for so many.
-    pub world: u32,
-    /// Fewest members of any iteration; 0 counts as 1.
-    pub members_min: u32,
-    /// After a loss, how long to wait for who was lost to come back.
-    pub last_call: Duration,
-    /// How ranks are given; none = in order of the processes.
-    pub assignment: Vec<AssignmentStep>,
-    /// With fewer ranks than this nobody takes part; 0 counts as 1.
-    pub active_min: u32,
-    /// Most restarts of one run; 0 = no limit.
-    pub restarts_max: u32,
-    /// After this time, whoever is missing is declared dead, if most are there.
-    pub evict_after: Option<Duration>,
-}
-
-impl Advance {
-    fn terms(self) -> Terms {
-        let Advance {
-            world,
-            members_min,
-            last_call,
-            assignment,
-            active_min,
-            restarts_max,
-            evict_after,
-        } = self;
-        let deadline = evict_after.map(|after| holdfast_api::Deadline {
-            after_ms: milliseconds(after).max(1),
-            then: AtDeadline::Evict,
-        });
-        Terms {
-            world,
-            members_min,
-            last_call_ms: milliseconds(last_call),
-            deadline,
-            conclusion: Conclusion::Advance { assignment, active_min, restarts_max },
-            ..Terms::default()
-        }
-    }
 }
 
 /// An iteration that has begun.
@@ -98,6 +61,15 @@ pub struct Iteration {
     pub stop: Option<Stop>,
 }
 
+/// What everybody brought to a round.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gathered {
+    /// Who was in it.
+    pub live: LiveProcesses,
+    /// What each of them brought, in their order.
+    pub values: Vec<Blob>,
+}
+
 /// How a vote ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
@@ -111,34 +83,49 @@ pub struct Verdict {
     pub generation: Generation,
 }
 
-/// A boundary between atomic blocks.
+/// How an atomic block ended: the same for all that were in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Atomic {
-    /// Whether the block before succeeded for everybody; none if nobody was in
-    /// one.
-    pub succeeded: Option<bool>,
+pub struct BlockVerdict {
+    /// Whether it succeeded for everybody who entered it.
+    pub succeeded: bool,
     /// Who made it fail.
     pub against: Vec<Against>,
-    /// Who is in the block that begins.
-    pub live: LiveProcesses,
+    /// The generation of the exit.
+    pub generation: Generation,
 }
 
 impl Process {
-    /// Who is alive: returns when every live active process has called with
+    /// Who is alive: returns when every live process in scope has called with
     /// this name, with the same answer for all of them.
     pub async fn live_processes(
         &self,
         name: &str,
+        among: Among,
         deadline: Deadline,
     ) -> Result<LiveProcesses, Error> {
-        let closed = self.arrive(name, Terms::default(), Blob::default(), deadline).await?;
+        let terms = Terms { among, ..Terms::default() };
+        let closed = self.arrive(name, terms, Blob::default(), deadline).await?;
         live(&closed)
     }
 
     /// The next iteration of the job, with the caller in it. Whoever starts
-    /// early or comes late joins the open round.
-    pub async fn advance(&self, advance: Advance, deadline: Deadline) -> Result<Iteration, Error> {
-        let closed = self.arrive(ADVANCE_ROUND, advance.terms(), Blob::default(), deadline).await?;
+    /// early or comes late joins the open round. After `evict_after` whoever is
+    /// missing is declared dead, if most are there.
+    pub async fn advance(
+        &self,
+        evict_after: Option<Duration>,
+        deadline: Deadline,
+    ) -> Result<Iteration, Error> {
+        let evict = |after| holdfast_api::Deadline {
+            after_ms: milliseconds(after).max(1),
+            then: AtDeadline::Evict,
+        };
+        let terms = Terms {
+            deadline: evict_after.map(evict),
+            conclusion: Conclusion::Advance,
+            ..Terms::default()
+        };
+        let closed = self.arrive(ADVANCE_ROUND, terms, Blob::default(), deadline).await?;
         let Concluded::Advance { iteration, ranks, world_size, dropped, stop } =
             closed.conclusion.clone()
         else {
@@ -167,25 +154,60 @@ impl Process {
         name: &str,
         (min, max): (u32, u32),
         settle: Duration,
+        among: Among,
         deadline: Deadline,
     ) -> Result<LiveProcesses, Error> {
         let rule = Rule::Quorum { min, max, settle_ms: milliseconds(settle) };
-        let terms = Terms { rule, ..Terms::default() };
+        let terms = Terms { rule, among, ..Terms::default() };
         let closed = self.arrive(name, terms, Blob::default(), deadline).await?;
         live(&closed)
     }
 
-    /// A vote by all live active processes, or by the members of the generation
-    /// `base` alone: then whoever of them has died since stands against it.
+    /// Everybody brings a value, and gets those of all: at most 64 KiB each.
+    pub async fn gather(
+        &self,
+        name: &str,
+        value: Blob,
+        among: Among,
+        deadline: Deadline,
+    ) -> Result<Gathered, Error> {
+        let terms = Terms { among, ..Terms::default() };
+        // The values are asked for behind the outcome, which is kept until then.
+        let _hold = self.hold();
+        let round = format!("gather:{name}");
+        let closed = self.arrive(round.as_str(), terms, value, deadline).await?;
+        let scope = self.host().scope().clone();
+        let read = Read::Closed { scope, generation: closed.generation, payloads: true };
+        // The round has closed: at a deadline that is near the values are still had.
+        let reading = match deadline.instant() {
+            None => Deadline::never(),
+            Some(at) => {
+                let left = at.saturating_duration_since(Instant::now());
+                Deadline::after(left.max(VALUES_TIME_MAX))
+            }
+        };
+        let ReadOutcome::Closed(full) = self.read(read, reading).await? else {
+            return Err(crate::host::unexpected("what was gathered"));
+        };
+        let values = full.payloads.unwrap_or_default();
+        let live = live(&closed)?;
+        if values.len() != live.members.len() {
+            return Err(other(&closed, "a value for each member"));
+        }
+        Ok(Gathered { live, values })
+    }
+
+    /// A vote by everybody in scope. Among a generation whoever of its members
+    /// has died since stands against it.
     pub async fn vote(
         &self,
         tag: &str,
         rule: VoteRule,
         value: Blob,
-        base: Option<Generation>,
+        among: Among,
         deadline: Deadline,
     ) -> Result<Verdict, Error> {
-        let terms = Terms { conclusion: Conclusion::Vote { rule, base }, ..Terms::default() };
+        let terms = Terms { among, conclusion: Conclusion::Vote(rule), ..Terms::default() };
         let closed = self.arrive(format!("vote:{tag}").as_str(), terms, value, deadline).await?;
         let Concluded::Vote { carried, value, against } = closed.conclusion.clone() else {
             return Err(other(&closed, "a vote"));
@@ -193,26 +215,45 @@ impl Process {
         Ok(Verdict { carried, value, against, generation: closed.generation })
     }
 
-    /// Closes the atomic block `before` and opens the next: one call. `before`
-    /// is the generation that opened it and whether it succeeded here.
-    pub async fn atomic(
+    /// Enters an atomic block, together with all active processes. Its
+    /// generation names the block: see [`Process::exit`].
+    pub async fn enter(&self, name: &str, deadline: Deadline) -> Result<LiveProcesses, Error> {
+        let terms = Terms { conclusion: Conclusion::Block, ..Terms::default() };
+        let closed = self.arrive(block(name).as_str(), terms, Blob::default(), deadline).await?;
+        live(&closed)
+    }
+
+    /// Leaves the atomic block that `generation` has opened, and hears whether
+    /// it succeeded for everybody who entered it. `ended` is whether it did
+    /// here, or by which exception it failed, of which the others are told the
+    /// first 200 bytes.
+    ///
+    /// While the store cannot be asked this waits. At the deadline the call is
+    /// withdrawn, which makes the block fail: after any error it counts as
+    /// failed.
+    pub async fn exit(
         &self,
         name: &str,
-        before: Option<(Generation, bool)>,
+        generation: Generation,
+        ended: Result<(), String>,
         deadline: Deadline,
-    ) -> Result<Atomic, Error> {
-        let payload = match before {
-            None => "none".to_owned(),
-            Some((generation, true)) => format!("succeeded:{generation}"),
-            Some((generation, false)) => format!("failed:{generation}"),
-        };
-        let terms = Terms { conclusion: Conclusion::Block, ..Terms::default() };
-        let round = format!("atomic:{name}");
-        let closed = self.arrive(round.as_str(), terms, payload.as_str().into(), deadline).await?;
+    ) -> Result<BlockVerdict, Error> {
+        let closed = self.arrive_at(Call::exit(name, generation, &ended, deadline)).await?;
         let Concluded::Block { succeeded, against } = closed.conclusion.clone() else {
-            return Err(other(&closed, "an atomic block"));
+            return Err(other(&closed, "the end of an atomic block"));
         };
-        Ok(Atomic { succeeded, against, live: live(&closed)? })
+        Ok(BlockVerdict { succeeded, against, generation: closed.generation })
+    }
+
+    /// Says that an atomic block has failed here, and by which exception, and
+    /// does not wait for the others: returns once the store has it, or after
+    /// [`FAIL_TIME_MAX`]. Until the caller enters again, advances or ends, it is
+    /// said again and again.
+    pub async fn fail(&self, name: &str, generation: Generation, words: String) {
+        let call = Call::exit(name, generation, &Err(words), Deadline::never());
+        let accepted = self.arrive_later(call);
+        // Whoever does not hear it hears of the next thing that the caller does.
+        let _ = tokio::time::timeout(FAIL_TIME_MAX, accepted).await;
     }
 
     /// The job's latest iteration. Waits for nobody; `member` says whether the
@@ -262,6 +303,29 @@ impl Process {
         match self.read(Read::Events { job, after, limit: 0 }, deadline).await? {
             ReadOutcome::Events { events, upto, .. } => Ok((events, upto)),
             _ => Err(crate::host::unexpected("events")),
+        }
+    }
+}
+
+/// The round of an atomic block, at its entry and at its exit.
+fn block(name: &str) -> String {
+    format!("atomic:{name}")
+}
+
+impl Call {
+    fn exit(
+        name: &str,
+        generation: Generation,
+        ended: &Result<(), String>,
+        deadline: Deadline,
+    ) -> Call {
+        let among = Among::Generation(generation);
+        Call {
+            round: block(name).as_str().into(),
+            terms: Terms { among, conclusion: Conclusion::Exit, ..Terms::default() },
+            payload: exit_payload(ended),
+            deadline,
+            insists: true,
         }
     }
 }

@@ -137,7 +137,7 @@ fn kind_of(cause: &Cause) -> Option<Kind> {
         Cause::Exited { .. } | Cause::Signaled { .. } | Cause::Gone => Some(Kind::ProcessDeath),
         Cause::LeaseExpired => Some(Kind::LeaseExpiry),
         Cause::Evicted { .. } => Some(Kind::Eviction),
-        Cause::Left => Some(Kind::Leave),
+        Cause::Left | Cause::Raised { .. } => Some(Kind::Leave),
         Cause::Superseded { .. } => Some(Kind::Supersession),
         Cause::Unresponsive { .. }
         | Cause::LeaseRevoked
@@ -150,7 +150,7 @@ fn kind_of(cause: &Cause) -> Option<Kind> {
 fn brought_about(life: &Life, cause: &Cause, by: Moment) -> bool {
     let Life { leaves, dies, disturbed, contested, .. } = life;
     let done: &[&Option<Moment>] = match cause {
-        Cause::Left => &[leaves],
+        Cause::Left | Cause::Raised { .. } => &[leaves],
         Cause::Superseded { .. } => &[contested],
         Cause::LeaseExpired | Cause::Evicted { .. } => &[dies, disturbed],
         // An agent may take a paused rank for dead only if it is.

@@ -13,7 +13,9 @@
 //! 2. every member has started before, and ends afterwards;
 //! 3. no other process has a life that has started, is active and goes on: at
 //!    that moment each is not started, ended, or a standby. A standby becomes
-//!    active with the first generation that it is a member of;
+//!    active with the first generation that it is a member of. In rounds other
+//!    than advances it may also be in a call of an advance, if no generation
+//!    before had it as a member;
 //! 4. generations of one round close in their order.
 //!
 //! The end of a life may be anywhere, with these bounds: it is after the life's
@@ -168,7 +170,10 @@ struct Closing {
     round: String,
     /// The lives of its members.
     members: Vec<usize>,
-    /// It closed between these moments.
+    /// It closed between these moments, by what was observed.
+    observed: (Moment, Moment),
+    /// It closed between these moments, by what was chosen of all that may have
+    /// been.
     within: (Moment, Moment),
 }
 

@@ -8,7 +8,7 @@ use holdfast_api::{Generation, Role};
 use super::{Closing, Closings, Findings, Rule, at};
 use crate::history::{Meaning, Moment};
 use crate::order::{Before, Choice, Chosen, Order, Point, choose};
-use crate::story::{Answer, Call, END, Life, NEVER, Story};
+use crate::story::{ADVANCE_ROUND, Answer, Call, END, Life, NEVER, Story};
 
 /// Most guesses at placements before the search is given up.
 const GUESSES_MAX: usize = 100_000;
@@ -20,8 +20,11 @@ struct Placement<'s> {
     starts: Vec<Point>,
     ends: Vec<Point>,
     closings: BTreeMap<Generation, Point>,
-    /// With which generation each standby becomes active; none = never.
+    /// The first generation that names each life; with it a standby becomes
+    /// active. None = never.
     activations: Vec<Option<Generation>>,
+    /// When each life waits for an iteration.
+    advances: Vec<Vec<(Point, Point)>>,
     /// Arrivals that a generation has counted.
     counted: BTreeSet<(usize, usize)>,
 }
@@ -34,6 +37,7 @@ pub(super) fn check(story: &Story, findings: &mut Findings) -> Closings {
         ends: Vec::new(),
         closings: BTreeMap::new(),
         activations: activations(story),
+        advances: Vec::new(),
         counted: BTreeSet::new(),
     };
     placement.lives(findings);
@@ -43,6 +47,9 @@ pub(super) fn check(story: &Story, findings: &mut Findings) -> Closings {
         closings.insert(*generation, closing);
     }
     placement.rounds_in_order(&closings, findings);
+    for (generation, closing) in &mut closings {
+        closing.observed = placement.order.bounds(placement.closings[generation]);
+    }
     placement.absent(&closings, findings);
     for (generation, closing) in &mut closings {
         closing.within = placement.order.bounds(placement.closings[generation]);
@@ -50,7 +57,7 @@ pub(super) fn check(story: &Story, findings: &mut Findings) -> Closings {
     closings
 }
 
-/// The first generation that names each standby.
+/// The first generation that names each life.
 fn activations(story: &Story) -> Vec<Option<Generation>> {
     let mut activations = vec![None; story.lives.len()];
     for (generation, told) in &story.closings {
@@ -97,6 +104,10 @@ impl Placement<'_> {
             let (asked, told) = life.registered;
             self.starts.push(self.order.point(asked, told));
             self.ends.push(self.order.point(earliest.min(latest), latest));
+            let advances = life.advances();
+            let points =
+                advances.map(|(from, to)| (self.order.point(from, from), self.order.point(to, to)));
+            self.advances.push(points.collect());
         }
         for n in 0..self.story.lives.len() {
             let (start, end) = (self.starts[n], self.ends[n]);
@@ -159,7 +170,8 @@ impl Placement<'_> {
         for &member in &members {
             self.inside(generation, point, member, findings);
         }
-        Closing { round, members, within: (earliest, latest) }
+        let observed = (earliest, latest);
+        Closing { round, members, observed, within: observed }
     }
 
     fn inside(
@@ -217,7 +229,8 @@ impl Placement<'_> {
         }
     }
 
-    /// Everybody who is not named must not have been alive and active.
+    /// Everybody who is not named must not have been alive and active, or else
+    /// have waited for its first iteration meanwhile.
     fn absent(&mut self, closings: &Closings, findings: &mut Findings) {
         let mut choices = Vec::new();
         let mut texts = Vec::new();
@@ -228,11 +241,15 @@ impl Placement<'_> {
                 if closing.members.iter().any(|member| lives.contains(member)) {
                     continue;
                 }
+                let lives_again = lives.clone();
                 let ways = self.gaps(*generation, point, lives);
                 if ways.iter().any(Vec::is_empty) {
                     continue;
                 }
                 let mut ways = ways;
+                if closing.round != ADVANCE_ROUND {
+                    ways.extend(self.outside(point, lives_again));
+                }
                 ways.retain(|way| self.order.allows(way));
                 choices.push(Choice { ways });
                 let (from, to) = closing.within;
@@ -292,6 +309,20 @@ impl Placement<'_> {
             gap.push((self.ends[n], point));
         }
         ways.push(gap);
+        ways
+    }
+
+    /// When a life of a process waits in an advance and is no member yet: such
+    /// a one counts in no other round.
+    fn outside(&self, point: Point, lives: std::ops::Range<usize>) -> Vec<Vec<Before>> {
+        let mut ways = Vec::new();
+        for n in lives {
+            let first = self.activations[n].map(|generation| (point, self.closings[&generation]));
+            for (from, to) in &self.advances[n] {
+                let within = [(*from, point), (point, *to), (point, self.ends[n])];
+                ways.push(within.into_iter().chain(first).collect());
+            }
+        }
         ways
     }
 

@@ -8,7 +8,7 @@ use holdfast_api::{Cause, EventKind, Incarnation, ProcessId, Revision, Role};
 
 use super::{Closing, Closings, Findings, Rule, at};
 use crate::history::Moment;
-use crate::story::{END, Life, NEVER, Story};
+use crate::story::{ADVANCE_ROUND, END, Life, NEVER, Story};
 
 /// What one revision did, in the order in which it did it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,7 +85,8 @@ fn members(
             Role::Standby => active_since(story, life).is_some_and(|since| since <= witness),
         };
         let inside = closing.members.contains(&n);
-        if inside && !alive || !inside && alive && active {
+        let outside = !inside && waits_outside(story, life, closing, witness);
+        if inside && !alive || !inside && alive && active && !outside {
             let verb = if inside { "names" } else { "does not name" };
             let text = format!(
                 "generation {generation} {verb} {life}, which by the store's revisions lived from {} to {}, at {witness}",
@@ -95,6 +96,19 @@ fn members(
             findings.add(Rule::Testimony, text);
         }
     }
+}
+
+/// Whether a life may have waited in an advance, no member yet, when another
+/// round closed.
+fn waits_outside(story: &Story, life: &Life, closing: &Closing, witness: Revision) -> bool {
+    let (earliest, latest) = closing.observed;
+    let waits = life.advances().any(|(from, to)| from <= latest && to >= earliest);
+    let is_member = || {
+        let outcomes = story.closings.values().map(|told| story.outcome(told[0]));
+        let mut before = outcomes.filter(|outcome| outcome.witness <= witness);
+        before.any(|outcome| outcome.members.contains(&life.id()))
+    };
+    closing.round != ADVANCE_ROUND && waits && !is_member()
 }
 
 /// When a standby became active, as the store says.
@@ -122,7 +136,7 @@ fn in_order(story: &Story, word: &Word<'_>, closings: &Closings, findings: &mut 
     for (generation, closing) in closings {
         let witness = story.outcome(story.closings[generation][0]).witness;
         let text = format!("the closing of generation {generation}");
-        moments.push((witness, Deed::Close, closing.within, text));
+        moments.push((witness, Deed::Close, closing.observed, text));
     }
     moments.sort();
     let (mut latest, mut of) = (0, "");

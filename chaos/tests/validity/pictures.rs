@@ -132,3 +132,32 @@ fn enter_die_return_without_a_call_is_not_present() {
          1.2 start@150 call@300 got#1(0.3 1.2)@301",
     );
 }
+
+/// Whoever is new waits in the advance, and holds up nobody in other rounds.
+#[test]
+fn one_that_waits_for_its_first_iteration_is_left_out_of_other_rounds() {
+    valid(
+        "0.1 start@10 call:advance@30 got#1/1(0.1)@40 call@50 got#3(0.1)@250 call:advance@300 got#4/2(0.1 1.2)@400
+         1.2 start@45 call:advance@60 got#4/2(0.1 1.2)@400",
+    );
+    let elsewhere = invalid(
+        "0.1 start@10 call:advance@30 got#1/1(0.1)@40 call@100 got#3(0.1)@250
+         1.2 start@45 call:other@60",
+    );
+    assert_eq!(elsewhere, [Rule::Absence], "it waits in another round");
+    let late = invalid(
+        "0.1 start@10 call:advance@30 got#1/1(0.1)@40 call@50 got#3(0.1)@250
+         1.2 start@45 call:advance@260",
+    );
+    assert_eq!(late, [Rule::Absence], "it waits only later");
+    let member = invalid(
+        "0.1 start@10 call:advance@30 got#1/1(0.1 1.2)@40 call@50 got#3(0.1)@250
+         1.2 start@10 call:advance@30 got#1/1(0.1 1.2)@40 call:advance@60",
+    );
+    assert_eq!(member, [Rule::Absence], "it is a member");
+    let advance = invalid(
+        "0.1 start@10 call:advance@30 got#1/1(0.1)@40 call:advance@100 got#3/2(0.1)@250
+         1.2 start@45 call:advance@60",
+    );
+    assert_eq!(advance, [Rule::Absence], "an advance waits for all");
+}

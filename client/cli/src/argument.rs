@@ -10,7 +10,7 @@ use crate::exit::Failure;
 
 /// Longest value read from standard input: what fits into a frame. The
 /// cluster's own limits are lower and are the cluster's to enforce.
-const INPUT_BYTES_MAX: u64 = stream::FRAME_BYTES_MAX as u64;
+pub(crate) const INPUT_BYTES_MAX: u64 = stream::FRAME_BYTES_MAX as u64;
 
 /// A value on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,46 +4,26 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use holdfast_api::{Blob, Fence, Incarnation, Name, NodeId, ProcessId, Revision};
+use holdfast_api::{
+    Blob, Compare, Fence, Incarnation, Name, NodeId, ProcessId, Revision, TransactionOp,
+};
 
 use crate::argument::{self, Value};
+use crate::colour::When;
 use crate::config::{Layer, StoreList, Timeout};
+use crate::exit::Failure;
 use crate::output::Output;
+use crate::transaction;
 
-const AFTER_HELP: &str = "\
-Settings: flags go over the environment (HOLDFAST_STORE, HOLDFAST_TOKEN_FILE, HOLDFAST_JOB,
-HOLDFAST_RUN), which goes over a TOML file (--config, HOLDFAST_CONFIG, or
-~/.config/holdfast/config.toml if it exists; keys store, token_file, job, run, output, timeout),
-which goes over the defaults (store
-127.0.0.1:21001,127.0.0.1:21002,127.0.0.1:21003; job default; output table; timeout 10s).
-`holdfast config` shows the result and where each value came from. HOLDFAST_LOG=debug logs the
-client's connections to standard error.
+mod help;
+mod hints;
+mod usage;
 
-Keys and values are bytes. What is not text is written \\xNN, a backslash may be doubled, and a
-value of - is read from standard input as it is. A key that begins with - goes behind --.
-
-Exit codes:
-  0  ok
-  1  refused: the cluster said no, the key is absent, the swap did not happen, the wait timed out
-  2  usage: the command line, the environment or the configuration file is wrong
-  3  unreachable: no node, or no leader, answered in time; nothing was changed
-  4  outcome unknown: the change may have been made; look before you repeat it
-
-Examples:
-  holdfast status
-  holdfast --store 10.0.0.1:21001,10.0.0.2:21001 doctor
-  holdfast --job llm why
-  holdfast --job llm events --follow
-  holdfast --job llm job plan --without host7
-  holdfast --job llm run open
-  holdfast --job llm kv put checkpoint/step 4200
-  holdfast --job llm kv cas owner '' \"$(hostname)\"
-  holdfast --job llm kv wait ready --timeout 5m && start-training
-  holdfast --job llm -o json kv watch checkpoint/ | jq .value";
+pub(crate) use self::usage::{UsageError, asked, complete, parse};
 
 /// Looks into a Holdfast cluster and changes it.
 #[derive(Debug, Parser)]
-#[command(name = "holdfast", version, after_help = AFTER_HELP, arg_required_else_help = true)]
+#[command(name = "holdfast", version, arg_required_else_help = true)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: GlobalArgs,
@@ -55,25 +35,31 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Settings")]
 pub(crate) struct GlobalArgs {
-    /// Nodes of the cluster; any of them will do [env: HOLDFAST_STORE] [default: those of `holdfast-store dev`]
+    /// Ask these nodes of the cluster, any of which will do [env: HOLDFAST_STORE] [default: those of
+    /// `holdfast-store dev`]
     #[arg(long, global = true, value_name = "HOST:PORT,…")]
     store: Option<StoreList>,
-    /// File with the cluster's token, where it asks for one [env: HOLDFAST_TOKEN_FILE]
+    /// Send the cluster's token, which is in this file [env: HOLDFAST_TOKEN_FILE] [default: none]
     #[arg(long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// The job whose keys and runs are meant [env: HOLDFAST_JOB] [default: default]
+    /// Use the keys and runs of this job [env: HOLDFAST_JOB] [default: default]
     #[arg(long, global = true)]
     job: Option<Name>,
-    /// The run whose keys are meant; without it the job's open run [env: HOLDFAST_RUN]
+    /// Use the keys of this run [env: HOLDFAST_RUN] [default: the job's open run]
     #[arg(long, global = true)]
     run: Option<Name>,
-    /// How answers are printed; json also prints errors as a problem document [default: table]
+    /// Print answers in this form; with json, errors are JSON too [default: table]
     #[arg(short, long, global = true, value_enum, value_name = "FORMAT")]
     output: Option<Output>,
-    /// How long each request, or a `kv wait`, may take: 500ms, 10s, 5m, never [default: 10s]
+    /// Give up a request, or a `kv wait`, after this time: 500ms, 10s, 5m, never [default: 10s]
     #[arg(long, global = true, value_name = "DURATION")]
     timeout: Option<Timeout>,
-    /// The configuration file [env: HOLDFAST_CONFIG]
+    /// Colour headings, states and errors [default: auto, which is on a terminal, unless NO_COLOR is
+    /// set]
+    #[arg(long, global = true, value_enum, value_name = "WHEN")]
+    color: Option<When>,
+    /// Read settings from this file [env: HOLDFAST_CONFIG] [default:
+    /// ~/.config/holdfast/config.toml if it exists]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 }
@@ -126,15 +112,20 @@ pub(crate) enum ClusterCommand {
     /// Show who has been waiting for more than a second, for what, and since when; of one job with
     /// --job, of one run with --run
     Waits,
-    /// Say why the job does not go on: who is missing, since when, where, in which state, and what
-    /// happens at which deadline
+    /// Say why jobs do not go on: who ended, who is missing, since when, where, in which state, and
+    /// what happens at which deadline; of all jobs with anything alive, or of one with --job
     ///
-    /// For every open round, and for every process that has been waiting for a key for more than a
-    /// second, it shows who is missing: grouped by host, at most 20 lines, whatever the size of the
-    /// job; -o json shows everything. Rounds that wait for each other are named as a Deadlock. If
-    /// nothing waits, the hang is in a collective or in user code; then it shows what the cluster
-    /// knows of each rank. Durations are log time, which stands still while there is no leader, and
-    /// where no agent is and nobody writes.
+    /// First come programs that have ended, with their exit codes where their agents know them, and
+    /// who waits for their keys. For every open round, and for every process that has been waiting
+    /// for a key for more than a second, it shows who is missing: grouped by host, at most 20 lines,
+    /// whatever the size of the job; -o json shows everything. It says what a round needs beside
+    /// those, as the rule that closes it sees it, and whose numbers (world, members_min …) are not
+    /// those that govern. Rounds that wait for each other are
+    /// named as a Deadlock. Of ranks that neither wait nor stand in a round it shows the last store
+    /// call, and what their main threads do, as their agents see it: the hang is outside the store
+    /// then, in a collective or in user code. Whoever differs from the others stands
+    /// first. Durations are log time, which stands still while there is no leader, and where no agent
+    /// is and nobody writes.
     Why,
     /// List the processes of the run: incarnation, role, state, host, rank, and the rounds that each
     /// waits in
@@ -145,8 +136,8 @@ pub(crate) enum ClusterCommand {
     /// Check fence tokens
     #[command(subcommand)]
     Fence(FenceCommand),
-    /// List the open rounds of the run: who has arrived, how many are missing, and what happens at
-    /// which deadline
+    /// List the open rounds of the run: who has arrived, how many are missing, what happens at which
+    /// deadline, and what each needs beside those missing
     Rounds,
     /// Show the job's latest iteration with its members and ranks, and when it advanced
     Iterations,
@@ -156,7 +147,7 @@ pub(crate) enum ClusterCommand {
     /// A line begins with the revision and the log time in seconds. Old events are dropped when
     /// there are more than the cluster keeps (events_per_job_max).
     Events {
-        /// Only events behind this revision
+        /// Print only events after this revision
         #[arg(long, value_name = "REV", default_value_t = 0)]
         after: Revision,
         /// Go on with events as they happen, until Ctrl-C
@@ -166,7 +157,7 @@ pub(crate) enum ClusterCommand {
     /// Examine the nodes and this host: reachability, versions, clock rate, fsync latency, ports,
     /// PyTorch; exit code 1 if something does not work
     Doctor {
-        /// The Python whose PyTorch is meant [default: python3]
+        /// Examine the PyTorch of this Python [default: python3]
         #[arg(long, value_name = "FILE")]
         python: Option<PathBuf>,
     },
@@ -212,6 +203,9 @@ pub(crate) enum NodeCommand {
         new: NodeId,
         /// Address of the new node, HOST:PORT [default: the old one's]
         address: Option<String>,
+        /// Go on although the old node answers: it is out for ever
+        #[arg(long)]
+        force: bool,
     },
     /// Remove a node for ever; its id is never used again
     Remove {
@@ -255,7 +249,7 @@ pub(crate) enum ProcessCommand {
         /// Which of its lives; without it, the one that is alive
         #[arg(value_parser = clap::value_parser!(u64).range(1..))]
         incarnation: Option<Incarnation>,
-        /// Why: it stands in the event log, and in what the process is told
+        /// Say why: it stands in the event log, and in what the process is told
         #[arg(long, value_name = "TEXT")]
         reason: String,
     },
@@ -286,12 +280,15 @@ pub(crate) enum JobCommand {
         name: Name,
     },
     /// Show the iteration that would begin if these hosts and processes were lost now: how many
-    /// ranks, who is dropped and why, which standbys are promoted; changes nothing
+    /// ranks, who is dropped and why, which standbys are promoted, or what it would wait for;
+    /// changes nothing
+    ///
+    /// The rule that closes rounds decides it, as if all others that live had arrived.
     Plan {
-        /// A process by its number, or a host by its name; can be repeated
+        /// Lose a process, by its number, or a host, by its name; can be repeated
         #[arg(long, value_name = "HOST|PROCESS")]
         without: Vec<String>,
-        /// A host whose name is a number; can be repeated
+        /// Lose a host whose name is a number; can be repeated
         #[arg(long, value_name = "HOST")]
         without_host: Vec<String>,
     },
@@ -307,6 +304,9 @@ pub(crate) enum RunCommand {
     Open {
         /// Its name; without it the job's next number (r1, r2, …)
         name: Option<Name>,
+        /// End the job's open run even if agents hold it: their ranks lose their store
+        #[arg(long)]
+        takeover: bool,
     },
     /// End a run: it stays readable and cannot be written to any more
     End {
@@ -329,9 +329,10 @@ pub(crate) enum KvCommand {
         #[arg(value_parser = argument::blob())]
         key: Blob,
         /// Its new value; - reads standard input as it is
-        #[arg(value_parser = argument::value(), allow_hyphen_values = true)]
+        #[arg(value_parser = argument::value(), allow_negative_numbers = true)]
         value: Value,
-        /// Only if the key was last changed at this revision; 0 = only if it is absent
+        /// Set it only if it was last changed at this revision; 0 = only if it is absent [default: set it
+        /// whatever is there]
         #[arg(long, value_name = "REV")]
         if_revision: Option<Revision>,
     },
@@ -363,18 +364,43 @@ pub(crate) enum KvCommand {
         #[arg(value_parser = argument::blob())]
         key: Blob,
         /// The value that must be there
-        #[arg(value_parser = argument::blob(), allow_hyphen_values = true)]
+        #[arg(value_parser = argument::blob(), allow_negative_numbers = true)]
         expected: Blob,
         /// The value to put in its place
-        #[arg(value_parser = argument::blob(), allow_hyphen_values = true, value_name = "NEW")]
+        #[arg(value_parser = argument::blob(), allow_negative_numbers = true, value_name = "NEW")]
         desired: Blob,
     },
-    /// Delete a key and print how many there were
+    /// Delete a key, or many, and print how many there were
+    ///
+    /// Of many keys those are deleted that are there when it begins, 500 at a time. A key that
+    /// somebody writes after that, and before its turn, is kept, and said, with exit code 1.
     #[command(visible_aliases = ["del", "rm"])]
     Delete {
-        /// The key
-        #[arg(value_parser = argument::blob())]
-        key: Blob,
+        #[command(flatten)]
+        what: DeletionArgs,
+    },
+    /// Compare and change several keys at one revision; exit code 1 if not all comparisons hold
+    ///
+    /// All comparisons hold, and the steps of --then are done; or the steps of --else are. Each of
+    /// the three options can be repeated. Without any of them the transaction is read from standard
+    /// input: comparisons, an empty line, steps, an empty line, steps else, a line each.
+    ///
+    /// A comparison is value(KEY) = VALUE, revision(KEY) = N (0: the key is absent), exists(KEY) or
+    /// absent(KEY). A step is get KEY, put KEY VALUE, add KEY N, append KEY VALUE or delete KEY. Keys
+    /// and values with spaces stand between double quotes.
+    ///
+    /// It prints `then` or `else`, and a line for each step that was done.
+    #[command(verbatim_doc_comment)]
+    Txn {
+        /// Compare this; can be repeated, and all must hold
+        #[arg(long = "if", value_name = "COMPARISON", value_parser = transaction::compare)]
+        compare: Vec<Compare>,
+        /// Do this if all comparisons hold; can be repeated
+        #[arg(long, value_name = "STEP", value_parser = transaction::step)]
+        then: Vec<TransactionOp>,
+        /// Do this if one does not hold; can be repeated
+        #[arg(long = "else", value_name = "STEP", value_parser = transaction::step)]
+        or_else: Vec<TransactionOp>,
     },
     /// Append to the value of a key (absent = empty)
     Append {
@@ -382,7 +408,7 @@ pub(crate) enum KvCommand {
         #[arg(value_parser = argument::blob())]
         key: Blob,
         /// What to append; - reads standard input as it is
-        #[arg(value_parser = argument::value(), allow_hyphen_values = true)]
+        #[arg(value_parser = argument::value(), allow_negative_numbers = true)]
         value: Value,
     },
     /// List keys in byte order
@@ -407,14 +433,19 @@ pub(crate) enum KvCommand {
         #[arg(long)]
         stale: bool,
     },
-    /// Print every change, one line each, until Ctrl-C
+    /// Print every change, one line each, until Ctrl-C; exit code 1 when the run has ended. Says on
+    /// stderr that the last agent has left it, and when it ends
     Watch {
         /// Only keys that start with this
         #[arg(value_parser = argument::blob())]
         prefix: Option<Blob>,
-        /// The first revision wanted; without it, changes from now on
+        /// Begin with this revision [default: changes from now on]
         #[arg(long, value_name = "REV", value_parser = clap::value_parser!(u64).range(1..))]
         from: Option<Revision>,
+        /// Go on with the job's next run when this one has ended, from its opening; with --from,
+        /// begin with the run of that revision
+        #[arg(long)]
+        follow_runs: bool,
     },
     /// Wait until all keys exist (as a key, or as a queue that is not empty); --timeout bounds the
     /// whole wait, exit code 1 if it passes
@@ -422,7 +453,7 @@ pub(crate) enum KvCommand {
         /// The keys
         #[arg(value_parser = argument::blob(), required = true, value_name = "KEY")]
         keys: Vec<Blob>,
-        /// Wait until the keys are numbers of at least this instead
+        /// Wait until the keys are numbers of at least this [default: until they exist]
         #[arg(long, value_name = "N", allow_negative_numbers = true)]
         at_least: Option<i64>,
     },
@@ -432,7 +463,7 @@ pub(crate) enum KvCommand {
         #[arg(value_parser = argument::blob(), value_name = "KEY")]
         queue: Blob,
         /// The value; - reads standard input as it is
-        #[arg(value_parser = argument::value(), allow_hyphen_values = true)]
+        #[arg(value_parser = argument::value(), allow_negative_numbers = true)]
         value: Value,
     },
     /// Take the value at the front of a queue and print it; exit code 1 if the queue is empty
@@ -452,5 +483,44 @@ pub(crate) enum KvCommand {
     },
 }
 
+/// Which keys are deleted: exactly one of these.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct DeletionArgs {
+    /// The key
+    #[arg(value_parser = argument::blob())]
+    key: Option<Blob>,
+    /// Delete all keys that start with this, which is not empty [default: one key]
+    #[arg(long, value_parser = argument::blob())]
+    prefix: Option<Blob>,
+    /// Delete all keys of the run
+    #[arg(long)]
+    all: bool,
+}
+
+/// Which keys are deleted.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Deletion {
+    Key(Blob),
+    Prefix(Blob),
+}
+
+impl DeletionArgs {
+    /// What is meant; a variable of a script that was not set does not delete
+    /// all there is.
+    pub(crate) fn of(self) -> Result<Deletion, Failure> {
+        match self {
+            DeletionArgs { key: Some(key), .. } => Ok(Deletion::Key(key)),
+            DeletionArgs { prefix: Some(prefix), .. } if prefix.is_empty() => Err(Failure::Usage(
+                "every key starts with an empty --prefix; to delete all keys of the run, say --all"
+                    .to_owned(),
+            )),
+            DeletionArgs { prefix, .. } => Ok(Deletion::Prefix(prefix.unwrap_or_default())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod bad_input;
 #[cfg(test)]
 mod tests;

@@ -3,22 +3,25 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::io::Read as _;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 use holdfast_api::{Name, Scope, name};
-use holdfast_client::{Deadline, EndpointError, parse_endpoints};
+use holdfast_client::{Deadline, EndpointError, parse_endpoints, read_regular_text};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use crate::nearest::nearest;
 use crate::output::Output;
 
 /// The nodes of `holdfast-store dev`, tried when none are named.
 pub(crate) const STORE_DEFAULT: &str = "127.0.0.1:21001,127.0.0.1:21002,127.0.0.1:21003";
 /// How long a request may take when nobody says.
 pub(crate) const TIMEOUT_DEFAULT: Timeout = Timeout::After(Duration::from_secs(10));
+/// The keys of the file.
+const KEYS: [&str; 6] = ["store", "token_file", "job", "run", "output", "timeout"];
 /// Longest configuration file, in bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
@@ -66,8 +69,8 @@ impl FromStr for Timeout {
         if text == "never" {
             return Ok(Timeout::Never);
         }
-        let duration = humantime::parse_duration(text).map_err(|error| {
-            format!("{error}; write a duration with its unit such as 500ms, 10s, 2m, or `never`")
+        let duration = humantime::parse_duration(text).map_err(|_| {
+            "write a duration with its unit such as 500ms, 10s, 2m, or `never`".to_owned()
         })?;
         if duration.is_zero() {
             return Err("a timeout is more than 0; `never` waits for ever".to_owned());
@@ -94,6 +97,7 @@ pub(crate) struct Layer {
     pub(crate) token_file: Option<PathBuf>,
     pub(crate) job: Option<Name>,
     pub(crate) run: Option<Name>,
+    #[serde(default, deserialize_with = "form_of_file")]
     pub(crate) output: Option<Output>,
     #[serde(default, deserialize_with = "timeout_of_file")]
     pub(crate) timeout: Option<Timeout>,
@@ -176,7 +180,7 @@ pub(crate) enum ConfigError {
         reason: String,
     },
     /// The file cannot be understood.
-    #[error("configuration file {path}: {reason}\nknown keys: store, token_file, job, run, output, timeout", path = path.display())]
+    #[error("configuration file {path}: {reason}", path = path.display())]
     Invalid {
         /// The file.
         path: PathBuf,
@@ -284,29 +288,51 @@ fn file_path(flag: Option<&Path>, environment: Environment<'_>) -> Option<(PathB
 fn read_file(path: &Path, why: &'static str) -> Result<Option<Layer>, ConfigError> {
     let unreadable =
         |reason: String| ConfigError::Unreadable { path: path.to_owned(), why, reason };
-    let file = match std::fs::File::open(path) {
-        Ok(file) => file,
+    let text = match read_regular_text(path, FILE_BYTES_MAX) {
+        Ok(text) => text,
         Err(error) if why == BY_DEFAULT && is_absent(&error) => return Ok(None),
         Err(error) => return Err(unreadable(error.to_string())),
     };
-    let mut text = String::new();
-    file.take(FILE_BYTES_MAX + 1)
-        .read_to_string(&mut text)
-        .map_err(|error| unreadable(error.to_string()))?;
-    if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(unreadable(format!("it is longer than {FILE_BYTES_MAX} bytes")));
-    }
     let layer = toml::from_str(&text).map_err(|error| ConfigError::Invalid {
         path: path.to_owned(),
-        reason: error.to_string().trim_end().to_owned(),
+        reason: reason(&error, &text),
     })?;
     Ok(Some(layer))
 }
 
+/// What is wrong, in which line; for a key that is not known, the nearest one.
+fn reason(error: &toml::de::Error, text: &str) -> String {
+    let shown = error.to_string().trim_end().to_owned();
+    let keys = toml::from_str::<toml::Table>(text).unwrap_or_default();
+    let Some(unknown) = keys.keys().find(|key| !KEYS.contains(&key.as_str())) else {
+        return shown;
+    };
+    if !error.message().contains(&format!("`{unknown}`")) {
+        return shown;
+    }
+    let nearest = match nearest(unknown, KEYS) {
+        Some(known) => format!("; did you mean `{known}`?"),
+        None => String::new(),
+    };
+    let said = format!("unknown key `{unknown}`{nearest}\nknown keys: {}", KEYS.join(", "));
+    shown.replacen(error.message(), &said, 1)
+}
+
+/// How answers are printed as the file says, even if nothing else in it can be
+/// understood.
+pub(crate) fn output_of_file(
+    config_flag: Option<&Path>,
+    environment: Environment<'_>,
+) -> Option<Output> {
+    let (path, _) = file_path(config_flag, environment)?;
+    let keys: toml::Table = toml::from_str(&read_regular_text(&path, FILE_BYTES_MAX).ok()?).ok()?;
+    keys.get("output")?.clone().try_into().ok()
+}
+
 /// A folder of the default path that is a file means that there is no
 /// configuration file, as much as a missing folder does.
-fn is_absent(error: &std::io::Error) -> bool {
-    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 fn store_of_file<'de, D: Deserializer<'de>>(
@@ -336,6 +362,12 @@ impl<'de> Visitor<'de> for StoreVisitor {
         }
         self.visit_str(&endpoints.join(","))
     }
+}
+
+fn form_of_file<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Output>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let form = <Output as clap::ValueEnum>::from_str(&text, false);
+    form.map(Some).map_err(|_| de::Error::custom(format!("`{text}` is neither table nor json")))
 }
 
 fn timeout_of_file<'de, D: Deserializer<'de>>(

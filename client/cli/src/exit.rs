@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use std::io;
 use std::process::ExitCode;
 
-use holdfast_api::{Code, Effectiveness, Problem};
+use holdfast_api::{Code, Effectiveness, Problem, Refusal};
 use holdfast_client::Error;
 
-use crate::config::{ConfigError, Settings};
+use crate::config::{ConfigError, Settings, Source};
 
 /// The exit codes. They are a contract with scripts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +38,13 @@ pub(crate) enum Failure {
     Usage(String),
     /// The cluster answered, and the answer is no.
     Refused(Box<Problem>),
+    /// The command was carried out, and its answer is no. What the problem says
+    /// of an effect is known, other than in [`Failure::Refused`].
+    No(Box<Problem>),
     /// The client library gave up or was refused.
     Client(Error),
+    /// Nobody could answer; nothing was changed.
+    Unreachable(String),
     /// A node answered something that does not belong to the question.
     Mismatch {
         /// What was asked.
@@ -87,14 +92,47 @@ impl Failure {
         Failure::Refused(Box::new(problem.into()))
     }
 
+    /// The answer is no, and something was changed or not.
+    pub(crate) fn no(code: Code, message: String, changed: bool) -> Failure {
+        let outcome = if changed { Effectiveness::Applied } else { Effectiveness::None };
+        Failure::No(Box::new(Problem { outcome, ..Problem::refused(code, message) }))
+    }
+
+    /// What the cluster calls it, if it is the cluster that said no.
+    pub(crate) fn code(&self) -> Option<Code> {
+        match self {
+            Failure::Refused(problem) => Some(problem.code),
+            Failure::Client(error) => Some(error.code()),
+            _ => None,
+        }
+    }
+
+    /// The state machine's own words, if it refused.
+    pub(crate) fn refusal(&self) -> Option<&Refusal> {
+        match self {
+            Failure::Refused(problem) | Failure::Client(Error::Refused(problem)) => {
+                problem.refusal.as_ref()
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the cluster said that the job or the run is not there.
+    pub(crate) fn is_not_found(&self) -> bool {
+        matches!(self.code(), Some(Code::JobNotFound | Code::RunNotFound))
+    }
+
     /// The exit code.
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Failure::PipeClosed => Exit::Ok,
             Failure::Usage(_) | Failure::Input(_) => Exit::Usage,
             Failure::Refused(problem) if problem.outcome != Effectiveness::None => Exit::Unknown,
-            Failure::Refused(_) | Failure::System(_) | Failure::Output(_) => Exit::Refused,
+            Failure::Refused(_) | Failure::No(_) | Failure::System(_) | Failure::Output(_) => {
+                Exit::Refused
+            }
             Failure::Mismatch { outcome, .. } => exit_of(Code::Internal, *outcome),
+            Failure::Unreachable(_) => Exit::Unreachable,
             Failure::Client(error) => exit_of(error.code(), error.outcome()),
         }
     }
@@ -103,7 +141,9 @@ impl Failure {
     pub(crate) fn problem(&self, settings: Option<&Settings>) -> Problem {
         let message = self.message(settings);
         match self {
-            Failure::Refused(problem) => Problem { message, ..problem.as_ref().clone() },
+            Failure::Refused(problem) | Failure::No(problem) => {
+                Problem { message, ..problem.as_ref().clone() }
+            }
             Failure::Client(Error::Refused(problem)) => {
                 Problem { message, ..problem.as_ref().clone() }
             }
@@ -111,6 +151,7 @@ impl Failure {
                 Problem::refused(Code::InvalidRequest, message)
             }
             Failure::System(_) => Problem::refused(Code::Internal, message),
+            Failure::Unreachable(_) => Problem::retryable(Code::Unavailable, message),
             Failure::Client(error) => Problem {
                 retryable: error.is_retryable(),
                 outcome: error.outcome(),
@@ -130,10 +171,11 @@ impl Failure {
     /// The error as people read it: what happened, and what to do.
     pub(crate) fn message(&self, settings: Option<&Settings>) -> String {
         match self {
-            Failure::Usage(message) | Failure::Input(message) | Failure::System(message) => {
-                message.clone()
-            }
-            Failure::Refused(problem) => problem.message.clone(),
+            Failure::Usage(message)
+            | Failure::Input(message)
+            | Failure::System(message)
+            | Failure::Unreachable(message) => message.clone(),
+            Failure::Refused(problem) | Failure::No(problem) => problem.message.clone(),
             Failure::Mismatch { asked, answer, .. } => format!(
                 "the node answered {answer} to {asked}; compare `holdfast version` with the versions in `holdfast status`"
             ),
@@ -169,6 +211,11 @@ fn client_message(error: &Error, settings: Option<&Settings>) -> String {
     {
         return unauthorized_message(settings);
     }
+    let text = error.to_string();
+    // What is said once is not said again.
+    if NEXT_STEPS.iter().any(|step| text.contains(step)) {
+        return text;
+    }
     let next = match exit_of(error.code(), error.outcome()) {
         Exit::Unknown => Some(
             "look at the state (`holdfast kv get`, `holdfast status`) before you repeat the command",
@@ -177,10 +224,13 @@ fn client_message(error: &Error, settings: Option<&Settings>) -> String {
         _ => advice(error.code()),
     };
     match next {
-        Some(next) => format!("{error}\n{next}"),
-        None => error.to_string(),
+        Some(next) => format!("{text}\n{next}"),
+        None => text,
     }
 }
+
+/// How an error tells the next step in its own words.
+const NEXT_STEPS: [&str; 2] = ["`holdfast ", "before repeating it"];
 
 /// Each node tried and why it was of no use, where the list came from, and how
 /// to name a better one.
@@ -192,12 +242,21 @@ fn unreachable_message(tried: &[(String, String)], settings: &Settings) -> Strin
     for (endpoint, reason) in tried {
         let _ = write!(message, "\n  {endpoint}: {reason}");
     }
-    let _ = write!(
-        message,
-        "\nthe nodes tried come from: {}; name yours with --store HOST:PORT,… or HOLDFAST_STORE, see which ones answer with `holdfast status`, or start a cluster here: `holdfast-store dev --nodes 3 --data-dir DIR --base-port 21000`",
-        settings.store.source
-    );
+    let source = &settings.store.source;
+    let _ = write!(message, "\nthe nodes tried come from: {source}; {}", other_nodes(source));
     message
+}
+
+/// What to do where no node answers. Whoever has named nodes has a cluster.
+pub(crate) fn other_nodes(source: &Source) -> &'static str {
+    match source {
+        Source::Default => {
+            "name yours with --store HOST:PORT,… or HOLDFAST_STORE, or start a cluster here: `holdfast-store dev --nodes 3 --data-dir DIR --base-port 21000`"
+        }
+        _ => {
+            "if these are the right ones, see on their hosts whether they run and what they log; else name others with --store HOST:PORT,… or HOLDFAST_STORE"
+        }
+    }
 }
 
 /// Which token was of no use, if there was one, and how to name a better one.
@@ -218,10 +277,6 @@ fn advice(code: Code) -> Option<&'static str> {
         Code::Compacted => Some(
             "changes that old are no longer kept: read the present state with `holdfast -o json kv list` and watch from its revision + 1",
         ),
-        Code::NodeNotFound => Some("`holdfast node list` shows all nodes"),
-        Code::QuorumWouldBeLost => {
-            Some("`holdfast status` shows which nodes answer; add and promote a node first")
-        }
         Code::NotANumber => Some("`holdfast kv get` shows what is there"),
         _ => None,
     }
@@ -229,8 +284,6 @@ fn advice(code: Code) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_api::Refusal;
-
     use super::*;
     use crate::config::{Layer, merge};
 
@@ -291,6 +344,38 @@ mod tests {
     }
 
     #[test]
+    fn a_next_step_is_told_once() {
+        let told = |code, outcome, text: &str| {
+            let problem = Problem { outcome, ..Problem::refused(code, text) };
+            Failure::from(Error::Refused(Box::new(problem))).message(None)
+        };
+        for (code, outcome, text) in [
+            (
+                Code::NodeNotFound,
+                Effectiveness::None,
+                "there is no node 9 (`holdfast node list` shows all)",
+            ),
+            (
+                Code::QuorumWouldBeLost,
+                Effectiveness::None,
+                "2 are needed and only 1 answer; bring the others back first (`holdfast node list`)",
+            ),
+            (
+                Code::Unavailable,
+                Effectiveness::Unknown,
+                "the change may or may not have been made; look at `holdfast status` before repeating it",
+            ),
+            (Code::Unavailable, Effectiveness::None, "no leader; see `holdfast status`"),
+        ] {
+            assert_eq!(told(code, outcome, text), text);
+        }
+        let expired = Failure::from(Error::SessionExpired { session: 3 }).message(None);
+        assert_eq!(expired.matches("repeat").count(), 1, "{expired}");
+        let lost = told(Code::Unavailable, Effectiveness::None, "there is no leader at present");
+        assert_eq!(lost.lines().count(), 2, "{lost}");
+    }
+
+    #[test]
     fn an_unreachable_cluster_is_told_node_by_node_with_the_fix() {
         let flags = Layer { store: Some("a:1,b:2".parse().unwrap()), ..Layer::default() };
         let settings = merge(flags, Layer::default(), None);
@@ -308,10 +393,14 @@ mod tests {
             "come from: flag;",
             "--store",
             "HOLDFAST_STORE",
-            "holdfast-store dev",
+            "whether they run",
         ] {
             assert!(message.contains(part), "{part:?} in {message}");
         }
+        assert!(!message.contains("holdfast-store dev"), "whoever named nodes has some: {message}");
+        let nobody_named = merge(Layer::default(), Layer::default(), None);
+        let message = failure.message(Some(&nobody_named));
+        assert!(message.contains("holdfast-store dev"), "{message}");
         let problem = failure.problem(Some(&settings));
         assert_eq!(problem.outcome, Effectiveness::None);
         assert!(problem.retryable);
@@ -363,6 +452,15 @@ mod tests {
         let strange = |outcome| Failure::Mismatch { asked: "add", answer: "Kept".into(), outcome };
         assert_eq!(strange(Effectiveness::Unknown).exit(), Exit::Unknown);
         assert_eq!(strange(Effectiveness::None).exit(), Exit::Refused);
+    }
+
+    #[test]
+    fn an_answer_that_is_no_is_a_refusal_whatever_was_changed() {
+        for changed in [true, false] {
+            let no = Failure::no(Code::Conflict, "no".to_owned(), changed);
+            assert_eq!((no.exit(), no.message(None)), (Exit::Refused, "no".to_owned()));
+            assert_eq!(no.problem(None).outcome == Effectiveness::Applied, changed);
+        }
     }
 
     #[test]

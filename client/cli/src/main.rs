@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    holdfast_cli::run(std::env::args_os(), &|name| std::env::var_os(name))
+    holdfast_cli::run(std::env::args_os(), &|name| std::env::var_os(name), std::env::vars_os())
 }

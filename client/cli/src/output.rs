@@ -1,7 +1,7 @@
 //! How answers are printed: documents as one line of JSON or as a table.
 //!
 //! Answers go to standard output and talk goes to standard error, so that a
-//! script reads nothing but the answer. There are no colours to turn off.
+//! script reads nothing but the answer.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,6 +11,8 @@ use clap::ValueEnum;
 use comfy_table::{Table, presets};
 use holdfast_api::Blob;
 use serde::{Deserialize, Serialize};
+
+use crate::colour::{self, Colours};
 
 /// The form of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -37,11 +39,31 @@ pub(crate) trait Document: Serialize {
     fn write_table(&self, out: &mut Vec<u8>) -> io::Result<()>;
 }
 
-/// The document as it is printed.
+/// How everything is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Form {
+    pub(crate) output: Output,
+    pub(crate) colours: Colours,
+}
+
+/// The document as it is printed, with colours where those are wanted.
+pub(crate) fn render_as(document: &impl Document, form: Form) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    match form.output {
+        Output::Table if form.colours.output => document.write_table(&mut bytes)?,
+        output => bytes = render(document, output)?,
+    }
+    Ok(bytes)
+}
+
+/// The document without colours.
 pub(crate) fn render(document: &impl Document, output: Output) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     match output {
-        Output::Table => document.write_table(&mut bytes)?,
+        Output::Table => {
+            document.write_table(&mut bytes)?;
+            bytes = colour::plain(bytes);
+        }
         Output::Json => {
             serde_json::to_writer(&mut bytes, document)?;
             bytes.push(b'\n');
@@ -86,8 +108,31 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
+/// Longest text of somebody's that an error repeats, in characters.
+const REPEATED_MAX: usize = 80;
+
+/// The beginning of a text that somebody typed, [`printable`]: enough to
+/// recognise it by.
+pub(crate) fn repeated(text: &str) -> String {
+    let begun: String = text.chars().take(REPEATED_MAX).collect();
+    let more = if begun.len() < text.len() { "…" } else { "" };
+    format!("{}{more}", printable(&begun))
+}
+
+/// `1 rank`, `2 ranks`.
+pub(crate) fn counted(count: u64, noun: &str) -> String {
+    let plural = match noun.ends_with('s') {
+        true => "es",
+        false => "s",
+    };
+    format!("{count} {noun}{}", if count == 1 { "" } else { plural })
+}
+
+/// Columns whose words are states.
+const STATE_COLUMNS: [&str; 3] = ["ROLE", "STATE", "VERDICT"];
+
 /// Writes rows in columns, without borders and without trailing spaces; cells
-/// are [`printable`].
+/// are [`printable`]. Headings and states are coloured.
 pub(crate) fn write_rows<const N: usize>(
     out: &mut Vec<u8>,
     header: Option<[&str; N]>,
@@ -100,14 +145,40 @@ pub(crate) fn write_rows<const N: usize>(
         table.add_row(header);
     }
     let shown = |row: [String; N]| row.map(|cell| printable(&cell).into_owned());
-    table.add_rows(rows.into_iter().map(shown));
+    let rows: Vec<[String; N]> = rows.into_iter().map(shown).collect();
+    table.add_rows(rows.iter());
     for column in table.column_iter_mut() {
         column.set_padding((0, GAP));
     }
-    for line in table.lines() {
-        writeln!(out, "{}", line.trim_end())?;
+    let mut lines = table.lines();
+    if header.is_some()
+        && let Some(line) = lines.next()
+    {
+        writeln!(out, "{}", colour::painted(colour::HEADING, line.trim_end()))?;
+    }
+    let is_state = |column: usize| {
+        header.is_some_and(|header| STATE_COLUMNS.contains(&header[column].trim_start()))
+    };
+    // A cell is one line, for it holds no newline, so that each row is one.
+    for (line, row) in lines.zip(&rows) {
+        writeln!(out, "{}", with_states(line.trim_end(), row, is_state))?;
     }
     Ok(())
+}
+
+/// The line of a row with its states coloured.
+fn with_states(line: &str, row: &[String], is_state: impl Fn(usize) -> bool) -> String {
+    let (mut done, mut rest) = (String::with_capacity(line.len()), line);
+    for (column, cell) in row.iter().enumerate().filter(|(_, cell)| !cell.is_empty()) {
+        let Some((before, behind)) = rest.split_once(cell.as_str()) else { break };
+        done.push_str(before);
+        match colour::of_state(cell).filter(|_| is_state(column)) {
+            Some(style) => done.push_str(&colour::painted(style, cell)),
+            None => done.push_str(cell),
+        }
+        rest = behind;
+    }
+    done + rest
 }
 
 /// A cell for something that may be missing.
@@ -148,7 +219,27 @@ mod tests {
     fn rows(header: Option<[&str; 2]>, rows: &[[&str; 2]]) -> String {
         let mut out = Vec::new();
         write_rows(&mut out, header, rows.iter().map(|row| row.map(str::to_owned))).unwrap();
-        String::from_utf8(out).unwrap()
+        String::from_utf8(colour::plain(out)).unwrap()
+    }
+
+    #[test]
+    fn headings_and_states_are_coloured_and_nothing_else() {
+        let mut out = Vec::new();
+        let rows = [["alive", "alive"], ["a", "lease expired"], ["ended", "odd"]];
+        let rows = rows.map(|row| row.map(str::to_owned));
+        write_rows(&mut out, Some(["KEY", "STATE"]), rows).unwrap();
+        let (heading, good, bad) = (colour::HEADING, colour::GOOD, colour::BAD);
+        let wanted = format!(
+            "{heading}KEY    STATE{heading:#}\nalive  {good}alive{good:#}\na      {bad}lease expired{bad:#}\nended  odd\n"
+        );
+        assert_eq!(String::from_utf8(out).unwrap(), wanted);
+    }
+
+    #[test]
+    fn one_is_not_many() {
+        assert_eq!(counted(1, "rank"), "1 rank");
+        assert_eq!(counted(0, "rank"), "0 ranks");
+        assert_eq!(counted(2, "process"), "2 processes");
     }
 
     #[test]

@@ -21,6 +21,8 @@ fn report(host: &str) -> AgentReport {
         waits: Vec::new(),
         waits_left_out: 0,
         processes: Vec::new(),
+        ended: Vec::new(),
+        tells_quiet: true,
     }
 }
 

@@ -15,6 +15,15 @@ pub const PROCESSES_MAX: usize = 256;
 pub const WAITS_MAX: usize = 1_024;
 /// Most keys of one wait that are named.
 pub const WAIT_KEYS_MAX: usize = 512;
+/// Most ended programs that one agent names.
+pub const ENDED_MAX: usize = 256;
+/// Most bytes of a key, or of a word, that is told of one program.
+pub const WORD_BYTES_MAX: usize = 128;
+/// Longest name of a host, an agent, a version or an address of a client, in
+/// bytes: what is shown in a table.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Longest list of the addresses where one agent listens, in bytes.
+pub const LISTENS_BYTES_MAX: usize = 4 * 1024;
 /// Most waits beside those of agents that one node names.
 pub const OTHER_WAITS_MAX: usize = 1_024;
 /// Longest report in bytes, about; an agent leaves waits out to stay below it,
@@ -57,6 +66,96 @@ pub struct AgentReport {
     /// Processes that joined with the library, and how they are doing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<AgentProcess>,
+    /// Programs that were connected, or that it was told of, and have ended: the
+    /// latest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ended: Vec<AgentEnded>,
+    /// Whether it tells which clients are quiet; an earlier version does not.
+    #[serde(default)]
+    pub tells_quiet: bool,
+}
+
+/// A program that has ended, as the agent on its host saw it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AgentEnded {
+    /// Its process id on the agent's host.
+    pub pid: u32,
+    /// See [`AgentClient::rank`].
+    #[serde(default)]
+    pub rank: Option<u64>,
+    /// How it ended; null where only whoever started it knows.
+    #[serde(default)]
+    pub exit: Option<Exit>,
+    /// How long ago.
+    pub ended_ms_ago: u64,
+}
+
+/// How a program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Exit {
+    /// It exited with this code.
+    Code(i32),
+    /// This signal ended it.
+    Signal(i32),
+}
+
+/// What a program does that asks nothing of the store at present.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Quiet {
+    /// The operation of its last call; empty if it has made none. Polls do not
+    /// count.
+    #[serde(default)]
+    pub last_call: String,
+    /// The key of that call, the beginning of it.
+    #[serde(default)]
+    pub key: Option<Blob>,
+    /// How long ago that was, or it connected.
+    pub called_ms_ago: u64,
+}
+
+/// What a program's processor time tells, over some time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Activity {
+    /// What its main thread does.
+    pub main: Doing,
+    /// Where in the kernel its main thread sleeps; null if the kernel does not
+    /// tell.
+    #[serde(default)]
+    pub place: Option<String>,
+    /// For how long its main thread has been doing that, as far as it was
+    /// looked at.
+    pub for_ms: u64,
+    /// Processor time of its main thread in the time that was looked at last.
+    pub main_cpu_ms: u64,
+    /// Processor time of all its threads in that time.
+    pub cpu_ms: u64,
+    /// That time.
+    pub over_ms: u64,
+}
+
+/// What a thread does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Doing {
+    /// A signal or a debugger has stopped it.
+    Stopped,
+    /// It computes all the time.
+    Busy,
+    /// It computes now and then.
+    Working,
+    /// It waits for a disk or a device, and cannot be interrupted.
+    Blocked,
+    /// It sleeps.
+    Sleeping,
+    /// Something that a later version tells of.
+    #[serde(other)]
+    Unknown,
 }
 
 /// A process that joined with the library, as its agent sees it.
@@ -87,6 +186,10 @@ pub struct AgentProcess {
     /// What its agent makes of that.
     #[serde(default)]
     pub health: Health,
+    /// What its processor time tells; null while it waits in a call, or where
+    /// that cannot be known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activity: Option<Activity>,
 }
 
 /// What an agent makes of a process's silence.
@@ -118,8 +221,16 @@ pub struct AgentClient {
     pub rank: Option<u64>,
     /// The address that it connects from, without the port.
     pub from: String,
-    /// Its open connections.
+    /// Its open connections; none left if it has closed them and goes on.
     pub connections: u64,
+    /// While it has been asking nothing of the store for some seconds, and
+    /// waits for nothing there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quiet: Option<Quiet>,
+    /// What its processor time tells; null while it is not quiet, or where that
+    /// cannot be known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activity: Option<Activity>,
 }
 
 /// A wait that is blocked.
@@ -162,6 +273,26 @@ pub struct Agents {
     /// Such waits beyond those that are named.
     #[serde(default)]
     pub others_left_out: u64,
+    /// What agents that have left told of programs that had ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<LeftAgent>,
+}
+
+/// What an agent told last of programs that had ended, before it left.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LeftAgent {
+    /// See [`AgentReport::id`]: one that has changed its node is not gone.
+    #[serde(default)]
+    pub id: String,
+    /// The job that it served.
+    pub job: Name,
+    /// The run.
+    pub run: Name,
+    /// The name of its host.
+    pub host: String,
+    /// The programs.
+    pub ended: Vec<AgentEnded>,
 }
 
 /// A wait that no agent tells of: nobody knows whose it is.
@@ -200,10 +331,23 @@ pub struct AgentStatus {
 impl AgentReport {
     /// The same report after this time has passed.
     pub fn aged(mut self, by_ms: u64) -> AgentReport {
+        let later = |activity: &mut Activity| {
+            activity.for_ms = activity.for_ms.saturating_add(by_ms);
+        };
         for wait in &mut self.waits {
             wait.blocked_ms = wait.blocked_ms.saturating_add(by_ms);
         }
+        for client in &mut self.clients {
+            if let Some(quiet) = &mut client.quiet {
+                quiet.called_ms_ago = quiet.called_ms_ago.saturating_add(by_ms);
+            }
+            client.activity.iter_mut().for_each(later);
+        }
+        for ended in &mut self.ended {
+            ended.ended_ms_ago = ended.ended_ms_ago.saturating_add(by_ms);
+        }
         for process in &mut self.processes {
+            process.activity.iter_mut().for_each(later);
             process.called_ms_ago = process.called_ms_ago.saturating_add(by_ms);
             if matches!(process.health, Health::Silent | Health::Ending) {
                 process.silent_ms = process.silent_ms.saturating_add(by_ms);
@@ -218,16 +362,34 @@ impl AgentReport {
         const WAIT_BYTES: usize = 64;
         const KEY_BYTES: usize = 16;
         const PROCESS_BYTES: usize = 96;
-        let process = |process: &AgentProcess| PROCESS_BYTES + process.last_call.len();
+        const ACTIVITY_BYTES: usize = 96;
+        const QUIET_BYTES: usize = 48;
+        const ENDED_BYTES: usize = 48;
+        let activity = |activity: &Option<Activity>| {
+            let place = |one: &Activity| one.place.as_ref().map_or(0, String::len);
+            activity.as_ref().map_or(0, |one| ACTIVITY_BYTES + place(one))
+        };
+        let quiet = |quiet: &Quiet| {
+            QUIET_BYTES + quiet.last_call.len() + quiet.key.as_ref().map_or(0, Blob::len)
+        };
+        let process = |process: &AgentProcess| {
+            PROCESS_BYTES + process.last_call.len() + activity(&process.activity)
+        };
         let texts = [&self.id, &self.host, &self.version, &self.listens];
         let key = |key: &Blob| key.len() + KEY_BYTES;
         let wait = |wait: &AgentWait| WAIT_BYTES + wait.keys.iter().map(key).sum::<usize>();
-        let client = |client: &AgentClient| CLIENT_BYTES + client.from.len();
+        let client = |client: &AgentClient| {
+            CLIENT_BYTES
+                + client.from.len()
+                + client.quiet.as_ref().map_or(0, quiet)
+                + activity(&client.activity)
+        };
         texts.into_iter().map(String::len).sum::<usize>()
             + self.job.as_str().len()
             + self.run.as_str().len()
             + self.clients.iter().map(client).sum::<usize>()
             + self.waits.iter().map(wait).sum::<usize>()
             + self.processes.iter().map(process).sum::<usize>()
+            + self.ended.len() * ENDED_BYTES
     }
 }

@@ -4,10 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::blob::Blob;
 use crate::command::{LogTime, Revision};
-use crate::members::{Members, Ranks};
+use crate::members::{Members, MembersChange, Ranks};
 use crate::name::Name;
 use crate::process::{Cause, Incarnation, ProcessId};
-use crate::round::{Generation, Missing};
+use crate::round::{Differing, Generation, Missing};
 
 /// A closed round. Fixed for ever; all members get the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,10 +27,15 @@ pub struct Closed {
     pub same_as: Generation,
     /// How many members.
     pub count: u32,
-    /// The members; left out when the reader has those of `same_as`.
+    /// The members; left out when the reader has those of `same_as`, or those
+    /// that `change` is against.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub members: Option<Members>,
-    /// Members of the round's set that were dead or never there.
+    /// The members as a difference against a generation that the reader has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change: Option<MembersChange>,
+    /// Members of the round's scope that were dead, had left, or had gone to an
+    /// advance.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub absent: Vec<Missing>,
     /// Who was ended so that the round could close.
@@ -39,6 +44,9 @@ pub struct Closed {
     /// Standbys that became active with this closing.
     #[serde(default, skip_serializing_if = "Members::is_empty")]
     pub promoted: Members,
+    /// Members whose numbers did not govern; the first `MISSING_LISTED_MAX`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differing: Vec<Differing>,
     /// What was made of it.
     pub conclusion: Concluded,
     /// What the members brought, in their order; only on request.
@@ -51,7 +59,7 @@ pub struct Closed {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Concluded {
-    /// A roll call.
+    /// A roll call, or the entry to an atomic block.
     Roll,
     /// The iteration advanced.
     Advance {
@@ -80,11 +88,10 @@ pub enum Concluded {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         against: Vec<Against>,
     },
-    /// An atomic block was closed, and the next opened by this generation.
+    /// The verdict on an atomic block, at its exit.
     Block {
-        /// Whether the block before succeeded; none if nobody was in one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        succeeded: Option<bool>,
+        /// Whether every incarnation of its generation succeeded.
+        succeeded: bool,
         /// Who made it fail; the first `MISSING_LISTED_MAX`.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         against: Vec<Against>,
@@ -131,10 +138,13 @@ pub enum Stop {
         /// How many are needed.
         active_min: u32,
     },
-    /// The run has advanced as often as it may.
+    /// The job has had more incidents than it may.
     BudgetSpent {
         /// The limit.
         restarts_max: u32,
+        /// How many there were, in the window if there is one.
+        #[serde(default)]
+        incidents: u64,
     },
 }
 
@@ -144,7 +154,7 @@ pub enum Stop {
 pub struct Against {
     /// The process.
     pub process: ProcessId,
-    /// Its life in the base.
+    /// Its incarnation in the scope; 0 = it was never there.
     pub incarnation: Incarnation,
     /// Why.
     pub why: AgainstWhy,
@@ -157,6 +167,14 @@ pub struct Against {
 pub enum AgainstWhy {
     /// It said so: the first 256 bytes of its payload.
     Said(Blob),
-    /// That life is not in the round: it ended, left or was superseded.
+    /// That life ended in this way.
+    Ended(Cause),
+    /// It is alive, but was not in the round.
     NotThere,
+    /// Of a block: its exit was withdrawn, as by a time-out.
+    Withdrawn,
+    /// Of a block: its exit was void at a deadline.
+    Deadline,
+    /// Of a block: it entered the block again before it had left it.
+    EnteredAgain,
 }

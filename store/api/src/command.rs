@@ -277,13 +277,18 @@ pub enum SessionCommand {
 #[serde(rename_all = "snake_case")]
 pub enum RunCommand {
     /// Opens a run, or joins it if it is the job's open run. Opening a new one
-    /// ends the run before in the same entry.
+    /// ends the run before in the same entry; while leases are held in that, it
+    /// takes a takeover.
     Open {
         /// The job, created if it is new.
         job: Name,
         /// The run's name; without one the next number of the job (`r1`, `r2`, …).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         run: Option<Name>,
+        /// The run before is ended even if leases are held in it. From feature
+        /// level 3 on.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        takeover: bool,
     },
     /// Ends a run: it stays readable, writes are fenced.
     End {

@@ -149,6 +149,8 @@ mod tests {
             since: 1,
             since_ms: 1,
             end: end.map(|cause| EndInfo { at: 77, at_ms: 1, cause }),
+            member_since: None,
+            policy: Default::default(),
             rank: None,
             waits_in: Vec::new(),
             labels: Labels::new(),

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::command::{LogTime, Nonce};
 use crate::name::{Name, Scope};
+use crate::run::RunChoice;
 
 /// A lease, assigned by the state machine, never reused.
 pub type LeaseId = u64;
@@ -27,13 +28,17 @@ pub enum LeaseCommand {
         /// milliseconds; clamped to the limits.
         ttl_ms: u64,
     },
-    /// Grants a lease in the job's open run; in a new one, under the job's next
-    /// number, if none is open or the open one is ending. The same nonce grants
-    /// the same lease. So hosts that start together meet in one run, and a host
-    /// whose agent was lost comes back into its own.
+    /// Grants a lease in the run that is chosen, and opens that run if need be,
+    /// in one entry: nobody else opens another one in between. The same nonce
+    /// grants the same lease.
     Join {
         /// The job, created if it is new.
         job: Name,
+        /// Which of its runs.
+        run: RunChoice,
+        /// Opening a run ends the one before, even if that is held.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        takeover: bool,
         /// Chosen at random by the holder.
         nonce: Nonce,
         /// The holder's host name, for people.
@@ -84,6 +89,16 @@ pub enum LeaseOutcome {
         run: Name,
         /// The TTL granted, in milliseconds of log time.
         ttl_ms: u64,
+        /// The run was opened for it.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        opened: bool,
+        /// The run that this ended.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ended: Option<Name>,
+        /// Other leases that are held in the run; counted to
+        /// [`HOLDERS_COUNTED_MAX`](crate::run::HOLDERS_COUNTED_MAX).
+        #[serde(default)]
+        others: u64,
     },
     /// Keep-alive.
     Kept,

@@ -16,6 +16,7 @@
 //! | [`read`] | linearizable and stale reads, waits |
 //! | [`watch`] | changes and watches |
 //! | [`lease`] | leases, held by agents |
+//! | [`run`] | runs: chosen, held, over |
 //! | [`fence`] | tokens that prove which life of a process asks |
 //! | [`process`] | processes, their incarnations and ends, events |
 //! | [`round`] | rounds: arrivals, decisions, feeds |
@@ -23,11 +24,14 @@
 //! | [`closed`] | closed rounds, and what was made of them |
 //! | [`members`] | members and ranks in few bytes |
 //! | [`limits`] | the replicated limits |
+//! | [`span`] | durations in words |
 //! | [`status`] | nodes, roles, the `status` document |
+//! | [`majority`] | which voters answer, and the words for it |
 //! | [`stream`] | frames of the agent stream |
 //! | [`problem`] | errors: code, retryable, outcome |
 //! | [`routes`] | paths and headers of the HTTP surface |
 //! | [`token`] | the shared bearer token, and the file it lies in |
+//! | [`variables`] | environment variables, and which one was meant |
 //!
 //! # Architecture invariants
 //!
@@ -46,6 +50,7 @@ pub mod command;
 pub mod fence;
 pub mod lease;
 pub mod limits;
+pub mod majority;
 pub mod members;
 pub mod name;
 pub mod outcome;
@@ -54,14 +59,18 @@ pub mod process;
 pub mod read;
 pub mod round;
 pub mod routes;
+pub mod run;
+pub mod span;
 pub mod status;
 pub mod stream;
 pub mod terms;
 pub mod token;
+pub mod variables;
 pub mod watch;
 
 pub use agent::{
-    AgentClient, AgentProcess, AgentReport, AgentStatus, AgentWait, Agents, Health, OtherWait,
+    Activity, AgentClient, AgentEnded, AgentProcess, AgentReport, AgentStatus, AgentWait, Agents,
+    Doing, Exit, Health, LeftAgent, OtherWait, Quiet,
 };
 pub use blob::Blob;
 pub use closed::{Against, AgainstWhy, Closed, Concluded, Dropped, DroppedWhy, Stop};
@@ -72,7 +81,8 @@ pub use command::{
 pub use fence::{Fence, FenceError};
 pub use lease::{LeaseCommand, LeaseId, LeaseOutcome};
 pub use limits::{LifeLimits, Limits};
-pub use members::{MemberStretch, Members, RankStretch, Ranks};
+pub use majority::{Majority, MissingVoter};
+pub use members::{MemberStretch, Members, MembersChange, RankStretch, Ranks};
 pub use name::{Name, NodeId, Scope};
 pub use outcome::{
     Answer, ClusterOutcome, KvOutcome, Outcome, Refusal, RunOutcome, SessionOutcome,
@@ -83,15 +93,19 @@ pub use process::{
     Cause, EndInfo, Event, EventKind, Incarnation, Labels, ProcessCommand, ProcessEnd, ProcessId,
     ProcessInfo, ProcessOutcome, Role,
 };
-pub use read::{Condition, KeyEntry, Read, ReadAnswer, ReadOutcome, RunInfo, Until};
+pub use read::{Condition, KeyEntry, Plan, Read, ReadAnswer, ReadOutcome, RunInfo, Until};
 pub use round::{
-    Arrival, ArrivalAnswer, CallId, Decided, Decision, Ended, Feed, Generation, IterationInfo,
-    Missing, ProcessState, RoundCommand, RoundFailure, RoundInfo, RoundOutcome,
+    Arrival, ArrivalAnswer, CallId, Decided, Decision, Differing, Ended, FailedWhy, Feed,
+    Generation, IterationInfo, Missing, ProcessState, RoundCommand, RoundFailure, RoundInfo,
+    RoundOutcome, WaitsFor,
 };
-pub use status::{Admin, NodeRole, NodeStatus, Status};
+pub use run::{RunChoice, RunHeld, RunOverCause, lasting};
+pub use span::span;
+pub use status::{Admin, CAUGHT_UP_ENTRIES, NodeRole, NodeStatus, Status};
 pub use stream::{Hello, Reply, ReplyBody, Request, RequestBody, WatchProgress};
 pub use terms::{
-    Among, AssignmentStep, AtDeadline, Conclusion, Deadline, Rule, Terms, TreeLayer, VoteRule,
+    Among, AssignmentStep, AtDeadline, Conclusion, Deadline, Policy, Rule, Terms, TreeLayer,
+    VoteRule,
 };
 pub use token::{Token, TokenError, Tokens};
 pub use watch::{Change, ChangeKind, WatchBatch};

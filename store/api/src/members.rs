@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::process::{Incarnation, ProcessId};
+use crate::round::Generation;
 
 /// Most members that a list may claim to hold when it is read.
 pub const MEMBERS_MAX: u64 = 1 << 24;
@@ -27,6 +28,20 @@ pub struct MemberStretch {
     /// How many, from 1.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub count: u32,
+}
+
+/// How a membership differs from an earlier one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct MembersChange {
+    /// The first generation that had the earlier one.
+    pub from: Generation,
+    /// Who is no longer in it.
+    #[serde(default, skip_serializing_if = "Members::is_empty")]
+    pub left: Members,
+    /// Who is in it now.
+    #[serde(default, skip_serializing_if = "Members::is_empty")]
+    pub joined: Members,
 }
 
 /// Why stretches are no list of members.

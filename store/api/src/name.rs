@@ -12,7 +12,11 @@ pub type NodeId = u64;
 /// The name of a job or a run: 1 to 128 of `A-Z a-z 0-9 . _ -`, and not
 /// starting with a dot or a dash (it appears in paths and command lines).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(value_type = String))]
+#[cfg_attr(
+    feature = "openapi",
+    derive(utoipa::ToSchema),
+    schema(value_type = String, pattern = "^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$")
+)]
 #[serde(try_from = "String", into = "String")]
 pub struct Name(String);
 

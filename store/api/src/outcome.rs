@@ -8,6 +8,7 @@ use crate::lease::{LeaseId, LeaseOutcome};
 use crate::name::{Name, NodeId};
 use crate::process::{Cause, Incarnation, ProcessId, ProcessOutcome};
 use crate::round::{Generation, RoundOutcome};
+use crate::run::{RunHeld, RunOverCause};
 
 /// The answer to one command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -261,15 +262,31 @@ pub enum Refusal {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<Name>,
     },
-    /// The last agent of the run has left for good.
+    /// Nobody enters a run that has ended, or whose last agent has left for
+    /// good.
     #[error(
-        "run {run} of job {job} is ending: its last agent has left; start under a new run, as `--run auto` does"
+        "run {run} of job {job} is over: {}; start a new run: leave --run out, or give a name never used before",
+        cause.since(*ms_ago)
     )]
-    RunEnding {
+    RunOver {
         /// The job.
         job: Name,
         /// The run.
         run: Name,
+        /// How it came to its end.
+        cause: RunOverCause,
+        /// How long ago, in log time; none if that is not known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ms_ago: Option<u64>,
+    },
+    /// Agents hold the job's open run, and opening another would end it.
+    #[error(
+        "job {} is in use: {}; opening another run ends that one: use another job, or take this one over (`holdfast --job {} run open NAME --takeover`)",
+        held.job, held, held.job
+    )]
+    RunHeld {
+        /// Who.
+        held: Box<RunHeld>,
     },
     /// Only ended runs can be deleted.
     #[error("run {run} of job {job} is open; end it first: `holdfast --job {job} run end {run}`")]
@@ -440,16 +457,6 @@ pub enum Refusal {
         /// The call that waits.
         call: u64,
     },
-    /// Another caller opened this generation on other terms.
-    #[error(
-        "round {round} gathers on other terms: {what} differs from the first arrival's; all callers have to agree"
-    )]
-    TermsMismatch {
-        /// The round.
-        round: Blob,
-        /// Which term, by its field name in [`crate::Terms`].
-        what: String,
-    },
     /// The round is not among this process.
     #[error("process {process} is not one of those that round {round} is among")]
     NotAmong {
@@ -458,29 +465,30 @@ pub enum Refusal {
         /// The process.
         process: ProcessId,
     },
+    /// The process has gone to an advance since that generation: its part in
+    /// rounds among it is over.
+    #[error(
+        "process {process} has gone to an advance since generation {generation}: its part in round {round} among it is over"
+    )]
+    PartOver {
+        /// The round.
+        round: Blob,
+        /// The process.
+        process: ProcessId,
+        /// The generation that the round is among.
+        generation: Generation,
+    },
     /// The terms cannot be met by anybody.
-    #[error("the terms of the round are not valid: {why}")]
+    #[error("the terms are not valid: {why}")]
     TermsInvalid {
         /// Why, and what to do.
         why: String,
     },
-    /// The outcome, or the generation named as a base, is no longer kept.
-    #[error(
-        "generation {generation} is not known: it never closed, or everybody has acknowledged it"
-    )]
+    /// The outcome, or the generation that a round is to be among, is not known.
+    #[error("generation {generation} is not known: it never closed, or it closed too long ago")]
     GenerationUnknown {
         /// The generation.
         generation: Generation,
-    },
-    /// There is nothing to plan by.
-    #[error(
-        "run {run} of job {job} has had no iteration yet, and the first one says how ranks are given"
-    )]
-    NoIteration {
-        /// The job.
-        job: Name,
-        /// The run.
-        run: Name,
     },
 }
 

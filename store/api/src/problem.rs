@@ -107,6 +107,10 @@ pub enum Code {
     Superseded,
     /// The generation is not kept.
     GenerationUnknown,
+    /// The round cannot close without somebody who waits in an advance.
+    Regroup,
+    /// The job is over: a standby need not wait any longer.
+    Over,
     /// A defect of Holdfast.
     Internal,
 }
@@ -140,6 +144,8 @@ impl Code {
             Code::ProcessNotFound => "process_not_found",
             Code::Superseded => "superseded",
             Code::GenerationUnknown => "generation_unknown",
+            Code::Regroup => "regroup",
+            Code::Over => "over",
             Code::Internal => "internal",
         }
     }
@@ -217,24 +223,24 @@ impl From<Refusal> for Problem {
             | Refusal::RunFull { .. } => Code::QuotaExceeded,
             Refusal::JobNotFound { .. } => Code::JobNotFound,
             Refusal::RunNotFound { .. } | Refusal::NoOpenRun { .. } => Code::RunNotFound,
-            Refusal::Fenced { .. } | Refusal::ProcessFenced { .. } => Code::Fenced,
+            Refusal::Fenced { .. } | Refusal::ProcessFenced { .. } | Refusal::RunOver { .. } => {
+                Code::Fenced
+            }
             Refusal::RunOpen { .. }
-            | Refusal::RunEnding { .. }
+            | Refusal::RunHeld { .. }
             | Refusal::AlreadyFounded { .. }
             | Refusal::NodeRetired { .. }
             | Refusal::AliveElsewhere { .. }
             | Refusal::NotAttached { .. }
             | Refusal::CallMismatch { .. }
             | Refusal::AlreadyWaiting { .. }
-            | Refusal::TermsMismatch { .. }
-            | Refusal::NotAmong { .. } => Code::Conflict,
+            | Refusal::NotAmong { .. }
+            | Refusal::PartOver { .. } => Code::Conflict,
             Refusal::TermsInvalid { .. } => Code::InvalidRequest,
             Refusal::LeaseEnded { .. } => Code::LeaseEnded,
             Refusal::ProcessNotFound { .. } => Code::ProcessNotFound,
             Refusal::Superseded { .. } => Code::Superseded,
-            Refusal::GenerationUnknown { .. } | Refusal::NoIteration { .. } => {
-                Code::GenerationUnknown
-            }
+            Refusal::GenerationUnknown { .. } => Code::GenerationUnknown,
             Refusal::CallStale { .. } => Code::Stale,
             Refusal::SessionExpired { .. } => Code::SessionExpired,
             Refusal::Stale { .. } => Code::Stale,

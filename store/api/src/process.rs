@@ -1,7 +1,7 @@
 //! Processes: who takes part in a run, and how each of them ended.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +10,7 @@ use crate::command::{LogTime, Nonce, Revision};
 use crate::lease::LeaseId;
 use crate::name::{Name, Scope};
 use crate::round::Generation;
+use crate::terms::Policy;
 
 /// A process's number within its run: its initial rank, as a rule.
 pub type ProcessId = u32;
@@ -41,6 +42,11 @@ pub enum Role {
 pub enum Cause {
     /// It said that it leaves.
     Left,
+    /// It left by an exception that its program did not handle.
+    Raised {
+        /// The exception's type and text.
+        error: String,
+    },
     /// It exited with this code.
     Exited {
         /// The exit code.
@@ -95,6 +101,7 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Cause::Left => f.write_str("left"),
+            Cause::Raised { error } => write!(f, "left by an exception: {}", OneLine(error)),
             Cause::Exited { code } => write!(f, "exited with code {code}"),
             Cause::Signaled { signal } => write!(f, "killed by signal {signal}"),
             Cause::Gone => f.write_str("gone"),
@@ -105,9 +112,20 @@ impl fmt::Display for Cause {
             Cause::Evicted { round, generation } => {
                 write!(f, "evicted from round {round} at its deadline (generation {generation})")
             }
-            Cause::Removed { reason } => write!(f, "removed by an operator: {reason}"),
+            Cause::Removed { reason } => {
+                write!(f, "removed by an operator: {}", OneLine(reason))
+            }
             Cause::RunEnded => f.write_str("its run ended"),
         }
+    }
+}
+
+/// Words from outside, without line breaks and what else steers a terminal.
+struct OneLine<'a>(&'a str);
+
+impl fmt::Display for OneLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|c| f.write_char(if c.is_control() { ' ' } else { c }))
     }
 }
 
@@ -139,6 +157,9 @@ pub enum ProcessCommand {
         /// What it says of itself.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         labels: Labels,
+        /// The numbers that it gives to rounds over all active processes.
+        #[serde(default, skip_serializing_if = "is_default")]
+        policy: Box<Policy>,
     },
     /// Its agent says that processes ended. One command for all that ended
     /// together: no round sees one of them without the others.
@@ -215,6 +236,13 @@ pub struct ProcessInfo {
     /// How this life ended, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<EndInfo>,
+    /// The generation from which it has been a member of every round over all
+    /// active processes; none before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub member_since: Option<Generation>,
+    /// The numbers that it gave at its registration.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub policy: Policy,
     /// Its rank in the latest iteration, if it had one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
@@ -310,6 +338,10 @@ pub enum EventKind {
 
 fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 fn is_default_role(role: &Role) -> bool {

@@ -9,7 +9,8 @@ use crate::lease::LeaseId;
 use crate::name::{Name, Scope};
 use crate::outcome::Refusal;
 use crate::process::{Event, Incarnation, ProcessId, ProcessInfo};
-use crate::round::{Feed, Generation, IterationInfo, RoundInfo};
+use crate::round::{Feed, Generation, IterationInfo, RoundInfo, WaitsFor};
+use crate::run::RunOverCause;
 
 /// A question to the state. Answered by the state machine itself, at one
 /// revision.
@@ -135,7 +136,8 @@ pub enum Read {
         have: Vec<Generation>,
     },
     /// What the next advance would give if these hosts and processes were
-    /// lost now. Changes nothing.
+    /// lost now and all others arrived. Decided by the rule that closes rounds;
+    /// changes nothing.
     Plan {
         /// The run.
         scope: Scope,
@@ -203,6 +205,8 @@ pub enum ReadOutcome {
     Rounds(Vec<RoundInfo>),
     /// Closed, and plan: what would close.
     Closed(Box<Closed>),
+    /// What would be.
+    Plan(Box<Plan>),
     /// Iteration.
     Iteration(IterationInfo),
     /// Events.
@@ -274,10 +278,27 @@ pub struct RunInfo {
     /// Log time at which it ends, since its last agent has left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends_at_ms: Option<LogTime>,
+    /// How it ended; none if it is open, and from an earlier version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<RunOverCause>,
     /// Keys and queued values.
     pub keys: u64,
     /// Bytes of keys and values.
     pub bytes: u64,
+}
+
+/// What the next advance would give.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Plan {
+    /// What it would wait for, with all who live there; none = it would close
+    /// at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<WaitsFor>,
+    /// How it would close, at once or when that time is over; none = not
+    /// without others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed: Option<Closed>,
 }
 
 /// What a wait waits for. A wait is a read that answers once it is true.

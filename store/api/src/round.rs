@@ -11,7 +11,7 @@ use crate::members::{Members, Ranks};
 use crate::name::Scope;
 use crate::outcome::Refusal;
 use crate::process::{Cause, Incarnation, ProcessId, Role};
-use crate::terms::Terms;
+use crate::terms::{Policy, Terms};
 
 /// One gathering of a round: given at its first arrival, growing within a job,
 /// never reused.
@@ -29,7 +29,7 @@ pub enum RoundCommand {
         lease: LeaseId,
         /// The round's name.
         round: Blob,
-        /// What the round is; fixed by the first arrival of a generation.
+        /// What the round is.
         #[serde(default, skip_serializing_if = "is_default")]
         terms: Box<Terms>,
         /// Who arrives.
@@ -189,7 +189,7 @@ pub enum Decided {
         /// The generation: see [`Feed::closed`].
         generation: Generation,
     },
-    /// The round failed at its deadline. This call is void for ever.
+    /// The round failed. This call is void for ever.
     Failed(RoundFailure),
     /// The caller withdrew.
     Withdrawn,
@@ -201,12 +201,100 @@ pub enum Decided {
 pub struct RoundFailure {
     /// The generation that failed.
     pub generation: Generation,
+    /// Why.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub why: FailedWhy,
     /// How many had arrived.
     pub arrived: u32,
     /// How many were missing.
     pub missing_count: u32,
     /// The first of them, in order of their processes.
     pub missing: Vec<Missing>,
+}
+
+/// Why the calls of a round are void.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum FailedWhy {
+    /// Its deadline has passed.
+    #[default]
+    Deadline,
+    /// It cannot close without somebody who waits in an advance: go there, too.
+    Regroup,
+    /// The last member of the job has left in order, and no active process is
+    /// alive: a standby need not wait any longer.
+    Over,
+}
+
+/// What a round waits for, and what would be enough.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum WaitsFor {
+    /// Processes that have not arrived: see `missing`.
+    Arrivals {
+        /// How many.
+        missing: u32,
+    },
+    /// Nobody is a member yet: the declared world, or `members_min` once the
+    /// last call is over.
+    World {
+        /// Members that it would have now.
+        members: u32,
+        /// The declared world, or `members_min` if that is more.
+        world: u32,
+        /// Log time from which `enough` are enough and standbys are promoted,
+        /// in milliseconds.
+        at_ms: LogTime,
+        /// Members that are enough from then on.
+        enough: u32,
+    },
+    /// More members: it would have fewer than `members_min`.
+    Members {
+        /// Members that it would have now.
+        members: u32,
+        /// The minimum.
+        members_min: u32,
+    },
+    /// Somebody who was lost, to come back.
+    LastCall {
+        /// Members that it would have now.
+        members: u32,
+        /// Members of the latest closing, less those that left in order.
+        expected: u32,
+        /// Log time at which it goes on without, in milliseconds.
+        at_ms: LogTime,
+    },
+    /// A quorum: more arrivals.
+    Quorum {
+        /// How many have arrived.
+        arrived: u32,
+        /// How many are needed.
+        min: u32,
+    },
+    /// A quorum: more than half of the living members of the latest one.
+    Majority {
+        /// How many of them have arrived.
+        arrived: u32,
+        /// How many of them live.
+        living: u32,
+    },
+    /// A quorum with its minimum, for more until its time is over.
+    Settle {
+        /// Log time at which it closes, in milliseconds.
+        at_ms: LogTime,
+    },
+}
+
+/// A process whose numbers are not those that govern.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Differing {
+    /// The process.
+    pub process: ProcessId,
+    /// Fields of its `Policy`, or of its `Terms`, that differ.
+    pub fields: Vec<String>,
 }
 
 /// Most missing processes that are listed one by one.
@@ -276,8 +364,17 @@ pub struct RoundInfo {
     /// Log time of its first arrival, in milliseconds; once there is one, of
     /// the first by an active process.
     pub opened_at_ms: LogTime,
-    /// What it is.
+    /// What it is, with the numbers that govern.
     pub terms: Terms,
+    /// Among all active processes: the numbers that govern.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Policy>,
+    /// Who has arrived with numbers that do not govern; the first
+    /// `MISSING_LISTED_MAX`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differing: Vec<Differing>,
+    /// What it waits for, as the rule that closes it sees it.
+    pub waits_for: WaitsFor,
     /// Who has arrived.
     pub arrived: Members,
     /// How many are missing.

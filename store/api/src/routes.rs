@@ -4,6 +4,8 @@
 pub const STREAM: &str = "/v1/stream";
 /// The status document.
 pub const STATUS: &str = "/v1/status";
+/// Which voters answer, as the node knows it without asking.
+pub const MAJORITY: &str = "/v1/majority";
 /// The agents that are connected to the cluster, and who waits there.
 pub const AGENTS: &str = "/v1/agents";
 /// Alive: the process serves; never tied to the quorum.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::command::Revision;
 use crate::limits::Limits;
+use crate::majority::Majority;
 use crate::name::NodeId;
 
 /// The `status` document: a contract (`holdfast status -o json` prints it).
@@ -27,7 +28,14 @@ pub struct Status {
     /// The replicated limits.
     #[serde(serialize_with = "crate::limits::Whole::serialize")]
     pub limits: Limits,
+    /// Which voters answer; null from a node that cannot tell.
+    #[serde(default)]
+    pub majority: Option<Majority>,
 }
+
+/// A learner whose log ends at most so many entries before the leader's has
+/// caught up: it may be promoted.
+pub const CAUGHT_UP_ENTRIES: u64 = 1_000;
 
 /// One node in the [`Status`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -6,33 +6,28 @@ use crate::process::ProcessId;
 use crate::round::Generation;
 
 /// What a round is: who is waited for, when it closes, what comes out.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+///
+/// Together with its name, `among`, `conclusion` and whether `rule` is a quorum
+/// are the identity of a round: those who arrive with others are in another
+/// round. The rest are numbers in which callers may differ: the most frequent
+/// variant among those who have arrived governs, ties to the lowest process.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Terms {
-    /// Whose round it is.
+    /// The scope: whose round it is.
     #[serde(skip_serializing_if = "is_default")]
     pub among: Among,
     /// When it closes.
     #[serde(skip_serializing_if = "is_default")]
     pub rule: Rule,
-    /// The world as the job declares it: the first closing of the run waits
-    /// for so many, and standbys are promoted up to it. 0 = not declared.
-    #[serde(skip_serializing_if = "is_default")]
-    pub world: u32,
-    /// It never closes with fewer members; 0 counts as 1.
-    #[serde(skip_serializing_if = "is_default")]
-    pub members_min: u32,
-    /// After a member was lost, how long a closing waits for it to come back,
-    /// in milliseconds of log time, before it goes on without, or with a
-    /// standby in its place.
-    #[serde(skip_serializing_if = "is_default")]
-    pub last_call_ms: u64,
-    /// Members of a set that are dead, or were never there, block it, too.
+    /// Members of a set or a generation that are dead or have left block it,
+    /// too.
     #[serde(skip_serializing_if = "is_default")]
     pub require_all: bool,
     /// When patience ends, and how; none = never. With all there who are
-    /// needed it closes then: a deadline cuts last calls and settling short.
+    /// needed it closes then: a deadline cuts last calls and settling short,
+    /// but not the wait for the declared world.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Deadline>,
     /// What is made of the closed round.
@@ -40,20 +35,64 @@ pub struct Terms {
     pub conclusion: Conclusion,
 }
 
+/// The numbers that a process gives when it registers. Governing are those of
+/// most of the living processes that have been members longest; before anybody
+/// is a member, of most of the live active processes, or else of the standbys
+/// that have arrived. Ties go to the lowest process. All numbers go together.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default)]
+pub struct Policy {
+    /// The declared world: while nobody is a member, a round over all active
+    /// processes waits for so many; standbys are promoted up to it. 0 = not
+    /// declared.
+    #[serde(skip_serializing_if = "is_default")]
+    pub world: u32,
+    /// No round over all active processes closes with fewer members; 0 counts
+    /// as 1.
+    #[serde(skip_serializing_if = "is_default")]
+    pub members_min: u32,
+    /// How long a closing waits for the declared world, or for a lost member to
+    /// come back, in milliseconds of log time, before it goes on with
+    /// `members_min`. 0 = it never begins below the world, and does not wait
+    /// for the lost.
+    #[serde(skip_serializing_if = "is_default")]
+    pub last_call_ms: u64,
+    /// How an advance gives ranks, step by step; none = in order of the
+    /// processes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub assignment: Vec<AssignmentStep>,
+    /// With fewer ranks than this nobody takes part; 0 counts as 1.
+    #[serde(skip_serializing_if = "is_default")]
+    pub active_min: u32,
+    /// Most incidents of the job before an advance says stop: an advance that
+    /// lost or replaced somebody is one, however many it were. 0 = no limit.
+    #[serde(skip_serializing_if = "is_default")]
+    pub restarts_max: u32,
+    /// Only incidents of so many milliseconds of log time count; 0 = all.
+    #[serde(skip_serializing_if = "is_default")]
+    pub restarts_window_ms: u64,
+}
+
 /// Whose round it is.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Among {
     /// All active processes of the run; standbys may wait.
     #[default]
     Active,
-    /// Exactly these, in growing order, whatever their roles.
+    /// Exactly these, in growing order, whatever their roles. One that never
+    /// joined is waited for; one that is dead or has left is not.
     Set(Vec<ProcessId>),
+    /// The members of this generation, in these incarnations; of an advance,
+    /// those that have a rank. Whoever has gone to an advance since has no part
+    /// in it any more.
+    Generation(Generation),
 }
 
 /// When a round closes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Rule {
@@ -74,7 +113,7 @@ pub enum Rule {
 }
 
 /// The end of a round's patience.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Deadline {
     /// Log time after the first arrival that counts, in milliseconds, from 1.
@@ -86,7 +125,7 @@ pub struct Deadline {
 }
 
 /// What happens at a deadline.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AtDeadline {
@@ -100,49 +139,34 @@ pub enum AtDeadline {
 }
 
 /// What is made of a closed round: a pure function of it.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Conclusion {
     /// Who was there: `live_processes`, a barrier.
     #[default]
     Roll,
-    /// The next iteration of the job, with ranks.
-    Advance {
-        /// How ranks are given, step by step; none = in order of the processes.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        assignment: Vec<AssignmentStep>,
-        /// With fewer ranks than this nobody takes part; 0 counts as 1.
-        #[serde(default, skip_serializing_if = "is_default")]
-        active_min: u32,
-        /// Most advances of one run before it is told to stop; 0 = no limit.
-        #[serde(default, skip_serializing_if = "is_default")]
-        restarts_max: u32,
-    },
-    /// A vote over the payloads.
-    Vote {
-        /// How votes are counted.
-        rule: VoteRule,
-        /// Whose votes are needed: the members of this generation, and nobody
-        /// else votes; it closes when those who live have. None = of whoever
-        /// the round is among.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        base: Option<Generation>,
-    },
-    /// Closes an atomic block and opens the next. Payloads: `none` (no block
-    /// before), `succeeded:G` or `failed:G`, G being the generation that opened
-    /// the block.
+    /// The next iteration of the job, with ranks. Only among all active
+    /// processes.
+    Advance,
+    /// A vote over the payloads, by everybody in scope.
+    Vote(VoteRule),
+    /// The entry to an atomic block: its generation names the block. Only among
+    /// all active processes.
     Block,
+    /// The exit of an atomic block, among the generation of its entry, under
+    /// the name of its entry. Payloads: `succeeded`, `failed`, or `failed TEXT`.
+    Exit,
 }
 
 /// How votes are counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum VoteRule {
-    /// Every member of the base votes `yes`; any other payload is a no.
+    /// Everybody in scope votes `yes`; any other payload is a no.
     And,
-    /// Every member of the base votes the same value, which may be empty.
+    /// Everybody in scope votes the same value, which may be empty.
     Unanimous,
     /// The first byte of a payload is its priority, the rest its value: the
     /// lowest priority wins, then most votes, then the least value in byte
@@ -155,7 +179,7 @@ pub enum VoteRule {
 /// iteration, behind which those without one stand in order of their processes.
 /// Gaps that the last step leaves are closed: a world has the ranks 0 to its
 /// size.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AssignmentStep {
@@ -195,7 +219,7 @@ pub enum AssignmentStep {
 }
 
 /// One layer of a [`AssignmentStep::Tree`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TreeLayer {
     /// The label that tells the domain within the one around it; none = all of

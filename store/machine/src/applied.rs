@@ -54,6 +54,12 @@ pub enum Effect {
     /// There is a new revision: exactly one for each, maybe without changes
     /// (opening a run changes no key). The history keeps the same batch.
     Changed(Arc<WatchBatch>),
+    /// A run was opened: whoever waits or watches where its job was not there
+    /// yet looks again.
+    RunOpened {
+        /// The run.
+        run: RunKey,
+    },
     /// A run ended: its waits and watches end with this refusal.
     RunEnded {
         /// The run.

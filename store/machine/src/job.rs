@@ -1,7 +1,7 @@
 //! Jobs, runs and what lies in them, with their accounts.
 
 use holdfast_api::name::default_name;
-use holdfast_api::{Blob, LogTime, Name, Refusal, Revision, Scope};
+use holdfast_api::{Blob, LogTime, Name, Refusal, Revision, RunOverCause, Scope};
 use imbl::{OrdMap, OrdSet, Vector};
 use std::sync::Arc;
 
@@ -64,6 +64,28 @@ pub(crate) struct RunEnd {
     pub time: Option<LogTime>,
     /// The run that took its place, if one did.
     pub by: Option<Name>,
+    /// Its last agent had left for good.
+    pub left: Option<Left>,
+}
+
+impl RunEnd {
+    /// How it came about.
+    pub fn cause(&self) -> RunOverCause {
+        match self {
+            RunEnd { left: Some(Left { host, .. }), .. } => {
+                RunOverCause::LastAgentLeft { host: host.to_string() }
+            }
+            RunEnd { by: Some(by), .. } => RunOverCause::Followed { by: by.clone() },
+            RunEnd { .. } => RunOverCause::Ended,
+        }
+    }
+}
+
+/// The last agent that left a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Left {
+    pub host: Arc<str>,
+    pub at: LogTime,
 }
 
 /// A value and its history. There may be millions: four words and the key.

@@ -55,7 +55,7 @@ impl Machine {
         self.jobs.quota(&key.job, balance, &self.cluster)?;
         if !exists {
             self.jobs.room_for_run(&key.job, &self.cluster)?;
-            self.jobs.insert_open(&key, self.revision + 1, self.time);
+            self.insert_open(&key, applied);
         }
         let changes = self.jobs.change(&key, balance, |run| change(run, &key));
         self.publish(changes, applied);

@@ -17,7 +17,11 @@
 //! | `queue` | queues |
 //! | `session` | exactly-once answers, idle times |
 //! | `cluster` | cluster id, limits, feature level, retired node ids |
-//! | `conclusion` | what is made of a closed round: ranks, votes, atomic blocks |
+//! | `lease` | leases of hosts |
+//! | `process` | registrations and ends of processes |
+//! | `life` | what lives in a run, and the way of a command through it |
+//! | `round` | rounds: scope, arrivals, and the one rule that closes them |
+//! | `outcome` | what is made of a closed round: ranks, votes, atomic blocks |
 //! | `history` | the latest changes, for watches and waits that resume |
 //! | `read` | reads, conditions of waits |
 //! | `size`, `number` | limits of one command; numbers as TCPStore reads them |
@@ -54,18 +58,21 @@ extern crate self as holdfast_machine;
 mod applied;
 mod cluster;
 mod codec;
-mod conclusion;
 mod deadlines;
 mod draft;
 mod history;
 mod image;
 mod job;
 mod kv;
+mod lease;
 mod life;
 mod machine;
 mod number;
+mod outcome;
+mod process;
 mod queue;
 mod read;
+mod round;
 mod run;
 mod session;
 mod size;

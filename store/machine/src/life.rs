@@ -5,23 +5,32 @@
 use std::sync::Arc;
 
 use holdfast_api::{
-    Among, Arrival, Blob, Closed, EndInfo, Event, Generation, Incarnation, Labels, LeaseId,
-    LogTime, Members, Missing, Nonce, ProcessId, ProcessState, Ranks, Revision, Role, RoundFailure,
-    Terms,
+    Among, Blob, Closed, Conclusion, EndInfo, Event, Generation, Incarnation, Labels, LeaseId,
+    LogTime, Members, MembersChange, Missing, Nonce, Policy, ProcessId, ProcessState, Ranks,
+    Revision, Role, RoundFailure,
 };
 use imbl::{OrdMap, OrdSet, Vector};
 
-pub(crate) mod act;
-mod closing;
-mod conclude;
-mod fence;
-pub(crate) mod lease;
-mod process;
-mod read;
-mod round;
+use crate::round::tally::Standing;
+use crate::round::{Base, Block, Round, RoundKey};
 
-/// Atomic blocks that are remembered, by the names of their rounds.
+pub(crate) mod act;
+mod fence;
+mod membership;
+mod read;
+
+/// Atomic blocks that are remembered.
 const BLOCKS_MAX: usize = 256;
+
+/// Generations that are remembered so that rounds can be among them: the latest
+/// advances, and as many others.
+const BASES_MAX: usize = 64;
+
+/// Quorums whose members are remembered.
+const QUORUMS_MAX: usize = 256;
+
+/// Incidents of a job whose times are remembered.
+const INCIDENTS_MAX: usize = 1_024;
 
 /// Memberships that are remembered so that an unchanged one is told in few bytes.
 const ROSTERS_MAX: usize = 16;
@@ -33,6 +42,9 @@ pub(crate) struct JobLife {
     pub incarnation: Incarnation,
     pub generation: Generation,
     pub iteration: u64,
+    /// Advances that lost or replaced somebody: how many, and when the latest.
+    pub incidents: u64,
+    pub incident_times: Vector<LogTime>,
     pub events: Vector<Arc<Event>>,
     /// Events up to this revision were dropped.
     pub events_compacted: Revision,
@@ -44,36 +56,68 @@ pub(crate) struct Life {
     /// Every process that ever registered, in its latest life.
     pub processes: OrdMap<ProcessId, Process>,
     pub live: Live,
+    /// How the live active processes stand. Follows from the processes.
+    pub standing: Standing,
     /// The rounds that gather: each has at least one arrival.
-    pub rounds: OrdMap<Blob, Round>,
+    pub rounds: OrdMap<RoundKey, Round>,
     /// Which of them are among a set with this process.
-    pub naming: OrdMap<ProcessId, OrdSet<Blob>>,
+    pub naming: OrdMap<ProcessId, OrdSet<RoundKey>>,
     /// How many processes they name, each as often as it is named.
     pub named: u64,
+    /// Which of them are among a generation.
+    pub of_generations: OrdSet<RoundKey>,
+    /// Which of them are advances.
+    pub advances: OrdSet<RoundKey>,
     /// Closed rounds that some member has not acknowledged.
     pub outcomes: OrdMap<Generation, Outcome>,
     /// Of arrivals and outcomes.
     pub payload_bytes: u64,
-    /// Whether the declared world was there once.
-    pub formed: bool,
-    /// Whether a round among all active processes ever closed.
-    pub met: bool,
-    /// Whether the last active process that ended was lost, and not done, out
-    /// of a group that had met: only then spares go on alone.
-    pub bereft: bool,
-    /// When the last active process ended; none did = 0.
-    pub last_departure: LogTime,
-    /// Members of the latest closing among all active processes.
-    pub last_count: u32,
+    /// What closings among all active processes have left behind.
+    pub past: Past,
     /// The latest advance.
     pub advanced: Option<Advanced>,
-    /// How often this run advanced.
-    pub advances: u32,
-    /// The latest memberships, each with the first generation that had it.
-    pub rosters: Vector<(Generation, Arc<Members>)>,
-    /// The generation that opened the present atomic block of each round. The
-    /// oldest are forgotten, and have then not succeeded.
-    pub blocks: OrdMap<Blob, (Generation, Arc<Members>)>,
+    /// The latest advance that nobody was told to stop by.
+    pub ranked: Option<Ranked>,
+    /// Closed generations that rounds may be among.
+    pub bases: Bases,
+    /// The latest memberships, oldest first.
+    pub rosters: Vector<Roster>,
+    /// Members of the latest closing of each quorum.
+    pub quorums: OrdMap<RoundKey, (Generation, Arc<Members>)>,
+    /// Atomic blocks by the generations that opened them; the oldest are
+    /// forgotten.
+    pub blocks: OrdMap<Generation, Block>,
+}
+
+/// What closings among all active processes have left behind.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Past {
+    /// Members of the latest closing, less those that left in order since.
+    pub expected: u32,
+    /// When a member was lost last.
+    pub last_fault: LogTime,
+    /// When the last member of all ended.
+    pub last_end: LogTime,
+    /// The revision of that end if the last members left in order: standbys
+    /// that registered before need not wait. Else 0.
+    pub over_before: Revision,
+}
+
+/// A membership.
+#[derive(Clone)]
+pub(crate) struct Roster {
+    /// The first generation that had it.
+    pub generation: Generation,
+    pub members: Arc<Members>,
+    /// The difference against an earlier one, if that is shorter.
+    pub change: Option<Arc<MembersChange>>,
+}
+
+/// Closed generations that rounds may be among, oldest first.
+#[derive(Clone, Default)]
+pub(crate) struct Bases {
+    pub advances: Vector<(Generation, Base)>,
+    pub others: Vector<(Generation, Base)>,
 }
 
 /// How many processes are alive, by role.
@@ -92,8 +136,14 @@ pub(crate) struct Process {
     pub host: Arc<str>,
     pub role: Role,
     pub labels: Arc<Labels>,
+    pub policy: Arc<Policy>,
     pub since: Revision,
     pub since_ms: LogTime,
+    /// The generation since which it is a member; 0 = it is none.
+    pub member_since: Generation,
+    /// It has no part in rounds among generations that closed before this
+    /// revision.
+    pub part_over: Revision,
     pub end: Option<EndInfo>,
     /// Calls below it are over.
     pub ack: u64,
@@ -104,7 +154,7 @@ pub(crate) struct Process {
 /// One call of an incarnation.
 #[derive(Clone)]
 pub(crate) struct Call {
-    pub round: Blob,
+    pub round: RoundKey,
     /// Revision of the decision, or of the arrival.
     pub at: Revision,
     pub state: CallState,
@@ -116,37 +166,6 @@ pub(crate) enum CallState {
     Closed(Generation),
     Failed(Arc<RoundFailure>),
     Withdrawn,
-}
-
-/// A round that gathers.
-#[derive(Clone)]
-pub(crate) struct Round {
-    pub generation: Generation,
-    pub terms: Arc<Terms>,
-    /// Whose votes are needed, if another generation's. They are whom the round
-    /// is among, unless it names a set.
-    pub base: Option<Arc<Members>>,
-    /// Log time of the first arrival that counts, once there is one.
-    pub opened_at: LogTime,
-    pub arrivals: OrdMap<ProcessId, Arrived>,
-    /// Arrivals that count: all but those of standbys in a round among all
-    /// active processes.
-    pub counted: u32,
-    /// Of a set or a base: how many of it are alive.
-    pub live: u32,
-    /// Since when a quorum's minimum is there.
-    pub enough_since: Option<LogTime>,
-    /// The latest time at which a `Deadline` command found it.
-    pub reached: LogTime,
-    /// When to look again.
-    pub timer: Option<LogTime>,
-}
-
-#[derive(Clone)]
-pub(crate) struct Arrived {
-    pub incarnation: Incarnation,
-    pub call: u64,
-    pub payload: Blob,
 }
 
 /// A closed round that is kept.
@@ -166,7 +185,15 @@ pub(crate) struct Outcome {
 pub(crate) struct Advanced {
     pub iteration: u64,
     pub generation: Generation,
-    pub terms: Arc<Terms>,
+    pub members: Arc<Members>,
+    pub ranks: Arc<Ranks>,
+    /// Whether it said stop because of the budget.
+    pub is_spent: bool,
+}
+
+/// Who had which rank.
+#[derive(Clone)]
+pub(crate) struct Ranked {
     pub members: Arc<Members>,
     pub ranks: Arc<Ranks>,
 }
@@ -180,6 +207,24 @@ impl JobLife {
     pub fn next_generation(&mut self) -> Generation {
         self.generation += 1;
         self.generation
+    }
+
+    /// One more incident.
+    pub fn note_incident(&mut self, at: LogTime) {
+        self.incidents += 1;
+        self.incident_times.push_back(at);
+        if self.incident_times.len() > INCIDENTS_MAX {
+            self.incident_times.pop_front();
+        }
+    }
+
+    /// How many there were in so many milliseconds; 0 = ever.
+    pub fn incidents_within(&self, window_ms: u64, now: LogTime) -> u64 {
+        if window_ms == 0 {
+            return self.incidents;
+        }
+        let times = self.incident_times.iter().rev();
+        times.take_while(|at| now.saturating_sub(**at) <= window_ms).count() as u64
     }
 
     /// Drops all events, and gives them back to be freed.
@@ -202,15 +247,76 @@ impl JobLife {
 }
 
 impl Life {
-    /// The members of a generation, while they are kept.
-    pub fn members_of(&self, generation: Generation) -> Option<Arc<Members>> {
-        let advanced = self.advanced.as_ref().filter(|last| last.generation == generation);
-        let block = || {
-            let mut blocks = self.blocks.values();
-            blocks.find(|(opened, _)| *opened == generation).map(|(_, members)| members.clone())
+    /// The members of a closed generation, while they are remembered.
+    pub fn base_of(&self, generation: Generation) -> Option<Base> {
+        let find = |bases: &Vector<(Generation, Base)>| {
+            let place = bases.binary_search_by_key(&generation, |(known, _)| *known).ok()?;
+            bases.get(place).map(|(_, base)| base.clone())
         };
-        let outcome = || self.outcomes.get(&generation).map(|outcome| outcome.members.clone());
-        advanced.map(|last| last.members.clone()).or_else(outcome).or_else(block)
+        let block = || self.blocks.get(&generation).map(|block| block.base.clone());
+        block().or_else(|| find(&self.bases.advances)).or_else(|| find(&self.bases.others))
+    }
+
+    /// Rounds may be among this generation from now on.
+    pub fn remember(&mut self, conclusion: Conclusion, generation: Generation, base: Base) {
+        let bases = match conclusion {
+            Conclusion::Advance => &mut self.bases.advances,
+            _ => &mut self.bases.others,
+        };
+        // Generations are given when a round opens, and may close in another order.
+        let place = bases.binary_search_by_key(&generation, |(known, _)| *known);
+        bases.insert(place.unwrap_or_else(|place| place), (generation, base));
+        if bases.len() > BASES_MAX {
+            let oldest = bases.iter().enumerate().min_by_key(|(_, (_, base))| base.witness);
+            if let Some(place) = oldest.map(|(place, _)| place) {
+                bases.remove(place);
+            }
+        }
+    }
+
+    /// The rounds of this name.
+    pub fn rounds_named<'a>(
+        &'a self,
+        name: &'a Blob,
+    ) -> impl Iterator<Item = (&'a RoundKey, &'a Round)> {
+        let first = RoundKey {
+            name: name.clone(),
+            among: Arc::new(Among::Active),
+            conclusion: Conclusion::Roll,
+            is_quorum: false,
+        };
+        self.rounds.range(first..).take_while(move |(key, _)| key.name == *name)
+    }
+
+    /// Notes where a round is found by those that it names.
+    pub fn index(&mut self, key: &RoundKey) {
+        self.named += key.set().len() as u64;
+        for process in key.set() {
+            self.naming.entry(*process).or_default().insert(key.clone());
+        }
+        if key.generation().is_some() {
+            self.of_generations.insert(key.clone());
+        }
+        if key.is_advance() {
+            self.advances.insert(key.clone());
+        }
+    }
+
+    /// Who waits in an advance.
+    pub fn in_advances(&self) -> impl Iterator<Item = ProcessId> + '_ {
+        let advances = self.advances.iter().filter_map(|key| self.rounds.get(key));
+        advances.flat_map(|round| round.arrivals.keys().copied())
+    }
+
+    /// The last quorum of a kind had these members.
+    pub fn note_quorum(&mut self, key: &RoundKey, generation: Generation, members: Arc<Members>) {
+        self.quorums.insert(key.clone(), (generation, members));
+        if self.quorums.len() > QUORUMS_MAX {
+            let oldest = self.quorums.iter().min_by_key(|(_, (closed, _))| *closed);
+            if let Some(key) = oldest.map(|(key, _)| key.clone()) {
+                self.quorums.remove(&key);
+            }
+        }
     }
 
     /// The first generation that had this very membership, and the shared list.
@@ -219,16 +325,23 @@ impl Life {
         generation: Generation,
         members: Members,
     ) -> (Generation, Arc<Members>) {
-        let known = self.rosters.iter().find(|(_, roster)| **roster == members);
-        if let Some((first, roster)) = known {
-            return (*first, roster.clone());
+        let known = self.rosters.iter().find(|roster| *roster.members == members);
+        if let Some(Roster { generation, members, .. }) = known {
+            return (*generation, members.clone());
         }
+        let change = membership::shortest(&self.rosters, &members);
         let members = Arc::new(members);
-        self.rosters.push_back((generation, members.clone()));
+        self.rosters.push_back(Roster { generation, members: members.clone(), change });
         if self.rosters.len() > ROSTERS_MAX {
             self.rosters.pop_front();
         }
         (generation, members)
+    }
+
+    /// How the membership of this generation differs from the latest one that
+    /// the reader has.
+    pub fn change(&self, generation: Generation, have: &[Generation]) -> Option<MembersChange> {
+        membership::since(&self.rosters, generation, have)
     }
 
     /// The rank of a life in the latest iteration.
@@ -238,13 +351,15 @@ impl Life {
         if member == incarnation { advanced.ranks.at(place) } else { None }
     }
 
-    /// A block is open from here. Among too many the oldest is forgotten.
-    pub fn open_block(&mut self, name: &Blob, generation: Generation, members: Arc<Members>) {
-        self.blocks.insert(name.clone(), (generation, members));
+    /// A block is open from here. Among too many the oldest is forgotten, first
+    /// of those that have a verdict.
+    pub fn open_block(&mut self, generation: Generation, block: Block) {
+        self.blocks.insert(generation, block);
         if self.blocks.len() > BLOCKS_MAX {
-            let oldest = self.blocks.iter().min_by_key(|(_, (opened, _))| *opened);
-            if let Some(name) = oldest.map(|(name, _)| name.clone()) {
-                self.blocks.remove(&name);
+            let finished = self.blocks.iter().find(|(_, block)| block.verdict.is_some());
+            let oldest = finished.or_else(|| self.blocks.get_min().map(|(g, b)| (g, b)));
+            if let Some(generation) = oldest.map(|(generation, _)| *generation) {
+                self.blocks.remove(&generation);
             }
         }
     }
@@ -286,60 +401,6 @@ impl Life {
     }
 }
 
-impl Round {
-    /// Whether it waits for whoever is active, and not for some by name.
-    pub fn is_among_active(&self) -> bool {
-        self.terms.among == Among::Active && self.base.is_none()
-    }
-
-    /// The processes that it is among by name.
-    pub fn named(&self) -> Box<dyn Iterator<Item = ProcessId> + '_> {
-        match (&self.terms.among, &self.base) {
-            (Among::Set(set), _) => Box::new(set.iter().copied()),
-            (Among::Active, Some(base)) => Box::new(base.iter().map(|(process, _)| process)),
-            (Among::Active, None) => Box::new(std::iter::empty()),
-        }
-    }
-
-    /// How many processes it is among by name.
-    pub fn named_count(&self) -> usize {
-        match (&self.terms.among, &self.base) {
-            (Among::Set(set), _) => set.len(),
-            (Among::Active, Some(base)) => base.len(),
-            (Among::Active, None) => 0,
-        }
-    }
-
-    /// Whether this life may arrive.
-    pub fn admits(&self, process: ProcessId, incarnation: Incarnation) -> bool {
-        match (&self.terms.among, &self.base) {
-            (Among::Set(set), _) => set.binary_search(&process).is_ok(),
-            (Among::Active, Some(base)) => base.contains(process, incarnation),
-            (Among::Active, None) => true,
-        }
-    }
-
-    /// Whether a life that arrives counts.
-    pub fn counts(&self, role: Role) -> bool {
-        role == Role::Active || !self.is_among_active()
-    }
-
-    /// One more arrival counts. The first one opens: spares may have waited
-    /// since long before.
-    pub fn count_one(&mut self, time: LogTime) {
-        if self.counted == 0 {
-            self.opened_at = time;
-        }
-        self.counted += 1;
-    }
-
-    /// When its patience ends. Spares alone wait without an end.
-    pub fn deadline_at(&self) -> Option<LogTime> {
-        let deadline = self.terms.deadline.filter(|_| self.counted > 0)?;
-        Some(self.opened_at.saturating_add(deadline.after_ms))
-    }
-}
-
 impl Process {
     pub fn is_alive(&self) -> bool {
         self.end.is_none()
@@ -352,12 +413,5 @@ impl Live {
             Role::Active => &mut self.active,
             Role::Standby => &mut self.standby,
         }
-    }
-}
-
-impl Arrived {
-    pub fn new(arrival: &Arrival) -> Arrived {
-        let Arrival { process: _, incarnation, call, ack: _, payload } = arrival;
-        Arrived { incarnation: *incarnation, call: *call, payload: payload.clone() }
     }
 }

@@ -12,8 +12,8 @@ use crate::applied::{Applied, Compacted, Counts, Effect, RunKey};
 use crate::cluster::{Cluster, FEATURE_LEVEL};
 use crate::history::History;
 use crate::job::Jobs;
+use crate::lease::Leases;
 use crate::life::act::Timers;
-use crate::life::lease::Leases;
 use crate::session::{Admission, Sessions};
 
 /// The replicated state. A clone is cheap and stands still while the original

@@ -9,7 +9,7 @@ use holdfast_api::{
 };
 
 use crate::applied::RunKey;
-use crate::job::{Run, Stored, fence, run_not_found};
+use crate::job::{Run, RunEnd, Stored, fence, run_not_found};
 use crate::machine::Machine;
 use crate::{number, size};
 
@@ -156,6 +156,7 @@ impl Machine {
                 ended: run.end.as_ref().map(|end| end.at),
                 ended_at_ms: run.end.as_ref().and_then(|end| end.time),
                 ends_at_ms: ends_at(name),
+                cause: run.end.as_ref().map(RunEnd::cause),
                 keys: run.usage.keys,
                 bytes: run.usage.bytes,
             })

@@ -3,15 +3,27 @@
 
 use std::sync::Arc;
 
-use holdfast_api::{Command, LogTime, Name, Outcome, Refusal, RunCommand, RunOutcome};
+use holdfast_api::{
+    Command, LogTime, Name, Outcome, Refusal, RunChoice, RunCommand, RunHeld, RunOutcome,
+    RunOverCause,
+};
 
 use crate::applied::{Applied, Effect, RunKey};
-use crate::cluster::RUNS_LEVEL;
-use crate::job::{Job, RunEnd, fence, run_not_found};
+use crate::cluster::{LIFE_LEVEL, RUNS_LEVEL};
+use crate::job::{Job, Left, RunEnd, fence, run_not_found};
+use crate::life::Live;
 use crate::machine::Machine;
 
 /// Most runs that the deletion of a job takes out at once.
 const DELETED_RUNS_MAX: usize = 1_000;
+
+/// A run that was joined, or opened.
+pub(crate) struct Entered {
+    pub run: RunKey,
+    pub opened: bool,
+    /// The one before, which this ended.
+    pub ended: Option<Name>,
+}
 
 impl Machine {
     pub(crate) fn apply_run(
@@ -20,7 +32,9 @@ impl Machine {
         applied: &mut Applied,
     ) -> Result<Outcome, Refusal> {
         let outcome = match command {
-            RunCommand::Open { job, run } => self.open_run(job, run.as_ref(), applied)?,
+            RunCommand::Open { job, run, takeover } => {
+                self.open_run(job, run.as_ref(), *takeover, applied)?
+            }
             RunCommand::End { job, run } => self.end_run(job, run, applied)?,
             RunCommand::Delete { job, run } => self.delete_run(job, run, applied)?,
             RunCommand::Purge { job, run, ended_at } => {
@@ -33,72 +47,118 @@ impl Machine {
 
     fn open_run(
         &mut self,
-        job_name: &Name,
+        job: &Name,
         wanted: Option<&Name>,
+        takeover: bool,
         applied: &mut Applied,
     ) -> Result<RunOutcome, Refusal> {
+        let choice = wanted.map_or(RunChoice::New, |name| RunChoice::Named(name.clone()));
+        let Entered { run, opened, ended } = self.enter(job, &choice, takeover, applied)?;
+        if opened {
+            self.publish(Vec::new(), applied);
+        }
+        Ok(RunOutcome::Opened { run: run.run, created: opened, ended })
+    }
+
+    /// The run that is chosen; opened, if need be, as part of the revision that is
+    /// being made.
+    pub(crate) fn enter(
+        &mut self,
+        job_name: &Name,
+        choice: &RunChoice,
+        takeover: bool,
+        applied: &mut Applied,
+    ) -> Result<Entered, Refusal> {
         let job = self.jobs.by_name.get(job_name);
-        let name = match wanted {
-            Some(name) => name.clone(),
-            None => job
+        let open = job.and_then(|job| job.open.as_ref());
+        let key = |run: &Name| RunKey { job: job_name.clone(), run: run.clone() };
+        let met = match choice {
+            RunChoice::New => None,
+            RunChoice::Auto => open.map(key).filter(|open| self.leases.ends_at(open, 0).is_none()),
+            RunChoice::Named(name) if job.is_some_and(|job| job.runs.contains_key(name)) => {
+                let named = key(name);
+                self.not_over(&named)?;
+                Some(named)
+            }
+            RunChoice::Named(_) => None,
+        };
+        if let Some(run) = met {
+            return Ok(Entered { run, opened: false, ended: None });
+        }
+        let run = match choice {
+            RunChoice::Named(name) => name.clone(),
+            RunChoice::Auto | RunChoice::New => job
                 .map(|job| job.automatic_name())
                 .unwrap_or_else(|| Job::default().automatic_name()),
         };
-        if let Some(run) = job.and_then(|job| job.runs.get(&name)) {
-            if let Some(refusal) = fence(job_name, &name, run) {
-                return Err(refusal);
-            }
-            let key = RunKey { job: job_name.clone(), run: name };
-            self.leases.not_ending(&key)?;
-            return Ok(RunOutcome::Opened { run: key.run, created: false, ended: None });
+        if let Some(open) = open.filter(|_| !takeover) {
+            self.not_held(&key(open))?;
         }
-        let ended = self.open_new(job_name, &name, applied)?;
-        self.publish(Vec::new(), applied);
-        Ok(RunOutcome::Opened { run: name, created: true, ended })
+        let run = key(&run);
+        let ended = self.open_new(&run, applied)?;
+        Ok(Entered { run, opened: true, ended })
     }
 
     /// Opens a run of a new name, as part of the revision that is being made,
     /// and ends the one before; answers that.
-    fn open_new(
-        &mut self,
-        job: &Name,
-        name: &Name,
-        applied: &mut Applied,
-    ) -> Result<Option<Name>, Refusal> {
-        self.jobs.room_for_run(job, &self.cluster)?;
-        let former = self.jobs.by_name.get(job).and_then(|job| job.open.clone());
+    fn open_new(&mut self, key: &RunKey, applied: &mut Applied) -> Result<Option<Name>, Refusal> {
+        self.jobs.room_for_run(&key.job, &self.cluster)?;
+        let former = self.jobs.by_name.get(&key.job).and_then(|job| job.open.clone());
         if let Some(former) = &former {
-            self.end_open(job, former, Some(name.clone()), applied);
+            self.end_open(&key.job, former, Some(key.run.clone()), applied);
         }
-        let key = RunKey { job: job.clone(), run: name.clone() };
-        self.jobs.insert_open(&key, self.revision + 1, self.time);
+        self.insert_open(key, applied);
         Ok(former)
     }
 
-    /// The job's open run if it goes on, else a new one under its next number,
-    /// opened as part of the revision that is being made.
-    pub(crate) fn going_on(
-        &mut self,
-        job_name: &Name,
-        applied: &mut Applied,
-    ) -> Result<RunKey, Refusal> {
-        let job = self.jobs.by_name.get(job_name);
-        if let Some(run) = job.and_then(|job| job.open.clone()) {
-            let key = RunKey { job: job_name.clone(), run };
-            if self.leases.not_ending(&key).is_ok() {
-                return Ok(key);
-            }
-        }
-        let run =
-            job.map(|job| job.automatic_name()).unwrap_or_else(|| Job::default().automatic_name());
-        self.open_new(job_name, &run, applied)?;
-        Ok(RunKey { job: job_name.clone(), run })
+    /// Puts in a new open run, as part of the revision that is being made.
+    pub(crate) fn insert_open(&mut self, key: &RunKey, applied: &mut Applied) {
+        self.jobs.insert_open(key, self.revision + 1, self.time);
+        applied.effects.push(Effect::RunOpened { run: key.clone() });
     }
 
-    /// Ends a run that is open, as part of the revision that is being made.
-    pub(crate) fn close_run(&mut self, key: &RunKey, applied: &mut Applied) {
+    /// Refuses a run that has ended, or is about to: nobody enters it any more.
+    pub(crate) fn not_over(&self, key: &RunKey) -> Result<(), Refusal> {
+        let Some(run) = self.jobs.run(key) else { return Ok(()) };
+        if self.cluster.feature_level < LIFE_LEVEL {
+            return fence(&key.job, &key.run, run).map_or(Ok(()), Err);
+        }
+        let (cause, at) = match &run.end {
+            Some(end) => (end.cause(), end.left.as_ref().map(|left| left.at).or(end.time)),
+            None => match self.leases.left(key) {
+                Some(Left { host, at }) => {
+                    (RunOverCause::LastAgentLeft { host: host.to_string() }, Some(at))
+                }
+                None => return Ok(()),
+            },
+        };
+        let ms_ago = at.map(|at| self.time.saturating_sub(at));
+        Err(Refusal::RunOver { job: key.job.clone(), run: key.run.clone(), cause, ms_ago })
+    }
+
+    /// Refuses to end a run that somebody holds.
+    fn not_held(&self, key: &RunKey) -> Result<(), Refusal> {
+        let (Some(run), Some(holders)) = (self.jobs.run(key), self.leases.holders(key)) else {
+            return Ok(());
+        };
+        let Live { active, standby } = run.life.live;
+        let held = RunHeld {
+            job: key.job.clone(),
+            run: key.run.clone(),
+            open_ms: self.time.saturating_sub(run.opened_at),
+            leases: holders.count,
+            hosts: holders.hosts,
+            heard_ms: self.time.saturating_sub(holders.heard_at),
+            processes: u64::from(active) + u64::from(standby),
+        };
+        Err(Refusal::RunHeld { held: Box::new(held) })
+    }
+
+    /// Ends a run whose last agent has left, as part of the revision that is being
+    /// made.
+    pub(crate) fn close_run(&mut self, key: &RunKey, left: Left, applied: &mut Applied) {
         if self.jobs.run(key).is_some_and(|run| run.is_open()) {
-            self.end_open(&key.job, &key.run, None, applied);
+            self.end_left(key, None, Some(left), applied);
         }
     }
 
@@ -209,12 +269,23 @@ impl Machine {
 
     /// Ends the job's open run as part of the revision that is being made.
     fn end_open(&mut self, job: &Name, name: &Name, by: Option<Name>, applied: &mut Applied) {
-        let at = self.revision + 1;
         let run = RunKey { job: job.clone(), run: name.clone() };
+        let left = self.leases.left(&run);
+        self.end_left(&run, by, left, applied);
+    }
+
+    fn end_left(
+        &mut self,
+        run: &RunKey,
+        by: Option<Name>,
+        left: Option<Left>,
+        applied: &mut Applied,
+    ) {
+        let at = self.revision + 1;
         let time = (self.cluster.feature_level >= RUNS_LEVEL).then_some(self.time);
-        self.jobs.end(&run, RunEnd { at, time, by: by.clone() });
-        self.end_life(&run, applied);
-        let refusal = Refusal::Fenced { job: job.clone(), run: name.clone(), at, by };
-        applied.effects.push(Effect::RunEnded { run, refusal });
+        self.jobs.end(run, RunEnd { at, time, by: by.clone(), left });
+        self.end_life(run, applied);
+        let refusal = Refusal::Fenced { job: run.job.clone(), run: run.run.clone(), at, by };
+        applied.effects.push(Effect::RunEnded { run: run.clone(), refusal });
     }
 }

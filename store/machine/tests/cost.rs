@@ -20,8 +20,9 @@ fn apply(machine: &mut Machine, commands: Vec<Command>) -> Vec<Answer> {
 /// of its host counts from 1.
 fn job(processes: u32) -> Machine {
     let mut machine = Machine::new();
-    // The history of changed keys would grow, up to its own limits.
-    let limits = Limits { history_changes_max: 16, ..Limits::default() };
+    // The histories of keys and of events would grow, up to their own limits.
+    let life = Box::new(LifeLimits { events_per_job_max: 16, ..LifeLimits::default() });
+    let limits = Limits { history_changes_max: 16, life, ..Limits::default() };
     let level = ClusterCommand::SetFeatureLevel { level: 3 };
     let limits = ClusterCommand::SetLimits { limits };
     apply(&mut machine, vec![Command::Cluster(level), Command::Cluster(limits)]);
@@ -42,6 +43,7 @@ fn job(processes: u32) -> Machine {
                 takeover: false,
                 role: Role::Active,
                 labels: Labels::new(),
+                policy: Box::default(),
             }));
         }
         apply(&mut machine, commands);
@@ -144,15 +146,21 @@ fn a_hundred_thousand_rounds_leave_nothing_behind() {
 }
 
 /// Registers a process again, so that its incarnation is out of line.
-fn come_back(machine: &mut Machine, process: ProcessId, replaces: Incarnation) -> Incarnation {
+fn come_back(
+    machine: &mut Machine,
+    process: ProcessId,
+    replaces: Incarnation,
+    policy: &Policy,
+) -> Incarnation {
     let register = Command::Process(ProcessCommand::Register {
         lease: lease(process),
         process: Some(process),
-        nonce: Nonce(u64::from(process), 2),
+        nonce: Nonce(u64::from(process), 2 + replaces),
         replaces,
         takeover: false,
         role: Role::Active,
         labels: Labels::new(),
+        policy: Box::new(policy.clone()),
     });
     match apply(machine, vec![register]).remove(0).outcome {
         Outcome::Process(ProcessOutcome::Registered { incarnation, .. }) => incarnation,
@@ -164,12 +172,12 @@ fn come_back(machine: &mut Machine, process: ProcessId, replaces: Incarnation) -
 /// one stretch, for each of them.
 fn cost_of_a_scattered_advance(processes: u32) -> u64 {
     let mut machine = job(processes);
-    let steps = vec![AssignmentStep::MaxActive { max: processes / 2 }];
-    let conclusion = Conclusion::Advance { assignment: steps, active_min: 1, restarts_max: 0 };
-    let terms = Terms { conclusion, ..Terms::default() };
+    let assignment = vec![AssignmentStep::MaxActive { max: processes / 2 }];
+    let policy = Policy { assignment, active_min: 1, ..Policy::default() };
+    let terms = Terms { conclusion: Conclusion::Advance, ..Terms::default() };
     // Odd ones first, then even ones: neighbours are far apart.
     let order = (1..processes).step_by(2).chain((0..processes).step_by(2));
-    let lives = order.map(|n| (n, come_back(&mut machine, n, u64::from(n) + 1)));
+    let lives = order.map(|n| (n, come_back(&mut machine, n, u64::from(n) + 1, &policy)));
     let lives: Vec<_> = lives.collect();
     let arrivals = |call| {
         let arrival = |&(process, incarnation): &(ProcessId, Incarnation)| {
@@ -205,34 +213,82 @@ fn an_advance_costs_each_member_the_same_though_none_stand_together() {
     assert!(many <= few * 2, "{few} {many} bytes for each member");
 }
 
-/// Atomic blocks under names that are used once.
-#[test]
-fn blocks_that_nobody_closes_leave_nothing_behind() {
-    let mut machine = job(1);
-    let mut names = 0..20_000u64;
-    let mut play = |machine: &mut Machine, number: usize| {
-        for n in names.by_ref().take(number) {
-            let arrival = Arrival {
-                process: 0,
-                incarnation: 1,
-                call: n + 1,
-                ack: n + 1,
-                payload: "none".into(),
-            };
-            let terms = Terms { conclusion: Conclusion::Block, ..Terms::default() };
-            let arrive = RoundCommand::Arrive {
-                lease: 1,
-                round: format!("block {n}").as_str().into(),
-                terms: Box::new(terms),
-                arrivals: vec![arrival],
-            };
-            let answers = apply(machine, vec![Command::Round(arrive)]);
-            let waits = ArrivalAnswer::Waiting { generation: n + 1 };
-            let expected = Outcome::Round(RoundOutcome::Arrived(vec![waits]));
-            assert_eq!(answers[0].outcome, expected);
-        }
+/// One call of process 0, alone in its job, in a round that closes at once.
+fn alone(machine: &mut Machine, call: u64, round: &str, terms: Terms) {
+    let payload = if terms.conclusion == Conclusion::Exit { "succeeded" } else { "" };
+    let arrival = Arrival { process: 0, incarnation: 1, call, ack: call, payload: payload.into() };
+    let arrive = RoundCommand::Arrive {
+        lease: 1,
+        round: round.into(),
+        terms: Box::new(terms),
+        arrivals: vec![arrival],
     };
-    play(&mut machine, 1_000);
-    let info = measure(|| play(&mut machine, 19_000));
+    let answers = apply(machine, vec![Command::Round(arrive)]);
+    let waits = ArrivalAnswer::Waiting { generation: call };
+    assert_eq!(answers[0].outcome, Outcome::Round(RoundOutcome::Arrived(vec![waits])));
+}
+
+/// Whatever is kept of rounds that have closed has a bound.
+fn leaves_nothing_behind(mut play: impl FnMut(&mut Machine, u64)) {
+    let mut machine = job(1);
+    (0..1_000).for_each(|n| play(&mut machine, n));
+    let info = measure(|| (1_000..10_000).for_each(|n| play(&mut machine, n)));
     assert!(info.bytes_current.abs() < 8_192, "{info:?}");
+}
+
+#[test]
+fn blocks_that_nobody_leaves_leave_nothing_behind() {
+    leaves_nothing_behind(|machine, n| {
+        let entry = Terms { conclusion: Conclusion::Block, ..Terms::default() };
+        alone(machine, n + 1, &format!("block {n}"), entry);
+    });
+}
+
+#[test]
+fn blocks_that_were_left_leave_nothing_behind() {
+    leaves_nothing_behind(|machine, n| {
+        let (name, call) = (format!("block {n}"), 2 * n + 1);
+        let entry = Terms { conclusion: Conclusion::Block, ..Terms::default() };
+        alone(machine, call, &name, entry);
+        let among = Among::Generation(call);
+        let exit = Terms { conclusion: Conclusion::Exit, among, ..Terms::default() };
+        alone(machine, call + 1, &name, exit);
+    });
+}
+
+#[test]
+fn quorums_leave_nothing_behind() {
+    leaves_nothing_behind(|machine, n| {
+        let rule = Rule::Quorum { min: 1, max: 1, settle_ms: 0 };
+        alone(machine, n + 1, &format!("quorum {n}"), Terms { rule, ..Terms::default() });
+    });
+}
+
+#[test]
+fn votes_among_each_iteration_leave_nothing_behind() {
+    leaves_nothing_behind(|machine, n| {
+        let call = 2 * n + 1;
+        let advance = Terms { conclusion: Conclusion::Advance, ..Terms::default() };
+        alone(machine, call, "next", advance);
+        let among = Among::Generation(call);
+        let conclusion = Conclusion::Vote(VoteRule::And);
+        alone(machine, call + 1, "ok", Terms { among, conclusion, ..Terms::default() });
+    });
+}
+
+#[test]
+fn incidents_leave_nothing_behind() {
+    let policy = Policy { restarts_max: 3, restarts_window_ms: 1_000, ..Policy::default() };
+    leaves_nothing_behind(|machine, n| {
+        let incarnation = come_back(machine, 0, n + 1, &policy);
+        let arrival = Arrival { process: 0, incarnation, call: 1, ack: 1, payload: "".into() };
+        let terms = Terms { conclusion: Conclusion::Advance, ..Terms::default() };
+        let arrive = RoundCommand::Arrive {
+            lease: 1,
+            round: "next".into(),
+            terms: Box::new(terms),
+            arrivals: vec![arrival],
+        };
+        apply(machine, vec![Command::Round(arrive)]);
+    });
 }

@@ -83,9 +83,29 @@ fn image_with_life() -> Vec<u8> {
             takeover: false,
             role: Role::Active,
             labels: [("a".to_owned(), "b".to_owned())].into(),
+            policy: Box::new(Policy {
+                assignment: vec![AssignmentStep::Shift],
+                restarts_max: 3,
+                ..Policy::default()
+            }),
         }));
     }
-    for (round, call, lives) in [("closed", 1, 2), ("fail", 2, 2), ("open", 3, 1)] {
+    let plain = Terms::default;
+    let advance = Terms { conclusion: Conclusion::Advance, ..plain() };
+    let entry = Terms { conclusion: Conclusion::Block, ..plain() };
+    let among = Among::Generation(2);
+    let exit = Terms { conclusion: Conclusion::Exit, among: among.clone(), ..plain() };
+    let vote = Terms { conclusion: Conclusion::Vote(VoteRule::And), among, ..plain() };
+    let quorum = Terms { rule: Rule::Quorum { min: 1, max: 2, settle_ms: 9 }, ..plain() };
+    let rounds = [
+        ("next", 1, 2, advance),
+        ("block", 2, 2, entry),
+        ("block", 3, 1, exit),
+        ("vote", 4, 1, vote),
+        ("quorum", 5, 1, quorum),
+        ("open", 6, 1, plain()),
+    ];
+    for (round, call, lives, terms) in rounds {
         let arrival = |process: u32| Arrival {
             process,
             incarnation: u64::from(process) + 1,
@@ -93,17 +113,16 @@ fn image_with_life() -> Vec<u8> {
             ack: 0,
             payload: "yes".into(),
         };
-        let conclusion = match round {
-            "closed" => Conclusion::Advance { assignment: vec![], active_min: 1, restarts_max: 0 },
-            _ => Conclusion::Block,
-        };
         commands.push(Command::Round(RoundCommand::Arrive {
             lease: 1,
             round: round.into(),
-            terms: Box::new(Terms { conclusion, ..Terms::default() }),
+            terms: Box::new(terms),
             arrivals: (0..lives).map(arrival).collect(),
         }));
     }
+    // Its exit counts as failed, and is kept.
+    let calls = vec![CallId { process: 0, incarnation: 1, call: 3 }];
+    commands.push(Command::Round(RoundCommand::Withdraw { lease: 1, calls }));
     let commands = commands.into_iter().map(|command| Proposal { session: None, command });
     machine.apply(&Entry { time: 1, commands: commands.collect() });
     let mut image = Vec::new();

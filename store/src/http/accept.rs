@@ -13,6 +13,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::recurring::Troubles;
+
 /// Most connections at once; more wait in the listen queue.
 pub const CONNECTIONS_MAX: usize = 16_384;
 
@@ -43,11 +45,14 @@ pub async fn serve(
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(HEAD_TIME_MAX));
     let (builder, draining) = (Arc::new(builder), GracefulShutdown::new());
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let troubles = Troubles::default();
     while let Some(accepted) = stop.run_until_cancelled(accept(&listener, &room)).await {
         let (stream, place) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
+                if troubles.met("accept", &error) {
+                    tracing::warn!(%error, "cannot accept connections");
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }

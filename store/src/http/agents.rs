@@ -1,7 +1,7 @@
 //! What agents tell of themselves: kept in memory beside their connections,
 //! put together from all nodes when somebody asks, and never logged.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -10,10 +10,12 @@ use axum::Json;
 use axum::extract::State;
 use futures::future::join_all;
 use holdfast_api::agent::{
-    CLIENTS_MAX, OTHER_WAITS_MAX, PROCESSES_MAX, REPORT_BYTES_MAX, WAIT_KEYS_MAX, WAITS_MAX,
+    CLIENTS_MAX, ENDED_MAX, LISTENS_BYTES_MAX, NAME_BYTES_MAX, OTHER_WAITS_MAX, PROCESSES_MAX,
+    REPORT_BYTES_MAX, WAIT_KEYS_MAX, WAITS_MAX,
 };
 use holdfast_api::{
-    AgentReport, AgentStatus, AgentWait, Agents, Condition, Name, NodeId, OtherWait, Scope, Until,
+    AgentReport, AgentStatus, AgentWait, Agents, Condition, LeftAgent, Name, NodeId, OtherWait,
+    Scope, Until,
 };
 use http::{Method, StatusCode};
 use parking_lot::Mutex;
@@ -39,6 +41,13 @@ const BLOCKED_MIN: Duration = Duration::from_secs(1);
 /// Bytes of reports that a node keeps; what does not fit is only counted.
 const KEPT_BYTES_MAX: usize = 32 * 1024 * 1024;
 
+/// Agents that have left, with programs that had ended, that a node remembers,
+/// and for how long.
+const LEFT_MAX: usize = 1_024;
+const LEFT_TIME_MAX: Duration = Duration::from_secs(3_600);
+/// Programs of one of them that are remembered: the latest.
+const LEFT_ENDED_MAX: usize = 64;
+
 /// Bytes of JSON in which a node tells another of its agents; what does not
 /// fit is only counted. Less than half of what is read of an answer.
 const OWN_JSON_BYTES_MAX: usize = 24 * 1024 * 1024;
@@ -57,6 +66,13 @@ struct Kept {
     told: BTreeMap<u64, Told>,
     bytes: usize,
     left_out: HashSet<u64>,
+    /// Programs that had ended when their agents left, the latest last.
+    left: VecDeque<Left>,
+}
+
+struct Left {
+    agent: LeftAgent,
+    at: Instant,
 }
 
 struct Told {
@@ -89,6 +105,21 @@ impl Reports {
         };
         (kept.told.values().map(aged).collect(), kept.left_out.len() as u64)
     }
+
+    /// What agents told that have left since.
+    fn left(&self) -> Vec<LeftAgent> {
+        let kept = self.0.lock();
+        let recent = kept.left.iter().filter(|left| left.at.elapsed() < LEFT_TIME_MAX);
+        let aged = |left: &Left| {
+            let ms = u64::try_from(left.at.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let mut agent = left.agent.clone();
+            for ended in &mut agent.ended {
+                ended.ended_ms_ago = ended.ended_ms_ago.saturating_add(ms);
+            }
+            agent
+        };
+        recent.map(aged).collect()
+    }
 }
 
 impl Kept {
@@ -112,11 +143,7 @@ impl Place {
         let size = report.size();
         let kept = &mut *self.reports.0.lock();
         kept.forget(self.id);
-        let bounded = size <= REPORT_BYTES_MAX
-            && report.processes.len() <= PROCESSES_MAX
-            && report.clients.len() <= CLIENTS_MAX
-            && report.waits.len() <= WAITS_MAX;
-        if !bounded || kept.bytes + size > KEPT_BYTES_MAX {
+        if size > REPORT_BYTES_MAX || !is_bounded(&report) || kept.bytes + size > KEPT_BYTES_MAX {
             kept.left_out.insert(self.id);
             return;
         }
@@ -125,9 +152,34 @@ impl Place {
     }
 }
 
+/// Whether no part of a report is longer than any agent's.
+fn is_bounded(report: &AgentReport) -> bool {
+    let from = report.clients.iter().map(|client| &client.from);
+    let mut names = [&report.id, &report.host, &report.version].into_iter().chain(from);
+    names.all(|name| name.len() <= NAME_BYTES_MAX)
+        && report.listens.len() <= LISTENS_BYTES_MAX
+        && report.processes.len() <= PROCESSES_MAX
+        && report.clients.len() <= CLIENTS_MAX
+        && report.waits.len() <= WAITS_MAX
+        && report.ended.len() <= ENDED_MAX
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
-        self.reports.0.lock().forget(self.id);
+        let kept = &mut *self.reports.0.lock();
+        if let Some(told) = kept.told.get_mut(&self.id)
+            && !told.report.ended.is_empty()
+        {
+            let mut ended = std::mem::take(&mut told.report.ended);
+            ended.drain(..ended.len().saturating_sub(LEFT_ENDED_MAX));
+            let AgentReport { id, job, run, host, .. } = told.report.clone();
+            let agent = LeftAgent { id, job, run, host, ended };
+            kept.left.push_back(Left { agent, at: told.at });
+            if kept.left.len() > LEFT_MAX {
+                kept.left.pop_front();
+            }
+        }
+        kept.forget(self.id);
     }
 }
 
@@ -137,11 +189,11 @@ impl Drop for Place {
 pub struct AgentsParams {
     /// Only those of this job.
     #[serde(default)]
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Name, required = false, example = "web")]
     pub job: Option<Name>,
     /// Only those of runs with this name.
     #[serde(default)]
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Name, required = false, example = "r1")]
     pub run: Option<Name>,
 }
 
@@ -179,6 +231,7 @@ pub async fn agents(
                 all.left_out += theirs.left_out;
                 all.others.extend(theirs.others);
                 all.others_left_out += theirs.others_left_out;
+                all.left.extend(theirs.left);
             }
             Asked::Older => all.older.push(id),
             Asked::Silent => all.unreachable.push(id),
@@ -186,6 +239,7 @@ pub async fn agents(
     }
     all.agents.retain(|agent| params.wants(&agent.report.job, &agent.report.run));
     all.others.retain(|wait| params.wants(&wait.job, &wait.run));
+    all.left.retain(|left| params.wants(&left.job, &left.run));
     put_in_order(&mut all.agents);
     bound(&mut all, ALL_JSON_BYTES_MAX);
     Ok(Json(all))
@@ -203,6 +257,7 @@ fn bound(agents: &mut Agents, bytes_max: usize) {
     let mut room = bytes_max;
     agents.left_out += keep_what_fits(&mut agents.agents, &mut room);
     agents.others_left_out += keep_what_fits(&mut agents.others, &mut room);
+    keep_what_fits(&mut agents.left, &mut room);
 }
 
 /// How many had to go.
@@ -257,7 +312,8 @@ fn own(reports: &Reports, node: &Node) -> Agents {
     let agents = agents.collect();
     let others = waits.0.into_iter().map(|wait| other(wait, node.id())).collect();
     let others_left_out = waits.1 as u64;
-    Agents { agents, left_out, others, others_left_out, ..Agents::default() }
+    let left = reports.left();
+    Agents { agents, left_out, others, others_left_out, left, ..Agents::default() }
 }
 
 fn other(wait: Untold, node: NodeId) -> OtherWait {
@@ -329,19 +385,23 @@ fn understood(status: StatusCode, body: &[u8]) -> Asked {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_api::AgentClient;
+    use holdfast_api::{AgentClient, AgentEnded, Exit};
 
     use super::*;
 
-    fn report(host: &str, waits: usize) -> AgentReport {
-        let wait = AgentWait {
+    /// A wait for a key of so many bytes.
+    fn waits_for(bytes: usize) -> AgentWait {
+        AgentWait {
             pid: Some(7),
             rank: Some(0),
-            keys: vec!["/k".into()],
+            keys: vec!["k".repeat(bytes).as_str().into()],
             keys_left_out: 0,
             at_least: None,
             blocked_ms: 1_000,
-        };
+        }
+    }
+
+    fn report(host: &str, waits: usize) -> AgentReport {
         AgentReport {
             id: String::new(),
             host: host.to_owned(),
@@ -353,9 +413,11 @@ mod tests {
             draining: false,
             clients: Vec::new(),
             clients_left_out: 0,
-            waits: vec![wait; waits],
+            waits: vec![waits_for(2); waits],
             waits_left_out: 0,
             processes: Vec::new(),
+            ended: Vec::new(),
+            tells_quiet: true,
         }
     }
 
@@ -379,14 +441,46 @@ mod tests {
     }
 
     #[test]
+    fn programs_that_had_ended_are_remembered_when_their_agent_has_left() {
+        let reports = Reports::default();
+        let ended =
+            |pid| AgentEnded { pid, rank: Some(2), exit: Some(Exit::Code(7)), ended_ms_ago: 1_000 };
+        let many: Vec<AgentEnded> = (0..100).map(ended).collect();
+        for host in 0..LEFT_MAX + 5 {
+            let place = reports.place();
+            place.tell(AgentReport { ended: many.clone(), ..report(&host.to_string(), 0) });
+        }
+        drop(reports.place());
+        let place = reports.place();
+        place.tell(report("lively", 0));
+        drop(place);
+        let left = reports.left();
+        assert_eq!((left.len(), left[0].host.as_str()), (LEFT_MAX, "5"));
+        assert_eq!(left[0].ended.len(), LEFT_ENDED_MAX);
+        assert_eq!(left[0].ended.last().map(|one| one.pid), Some(99));
+        assert!(left[0].ended[0].ended_ms_ago >= 1_000);
+        assert_eq!(reports.0.lock().bytes, 0);
+    }
+
+    #[test]
     fn what_is_too_long_is_counted_and_not_kept() {
         let reports = Reports::default();
         let place = reports.place();
         place.tell(report("a", WAITS_MAX + 1));
         assert_eq!((hosts(&reports).len(), reports.now().1), (0, 1));
-        place.tell(report(&"x".repeat(REPORT_BYTES_MAX), 0));
+        // Longer than any host's name, it would widen every table.
+        place.tell(report(&"x".repeat(NAME_BYTES_MAX + 1), 0));
         assert_eq!((hosts(&reports).len(), reports.now().1), (0, 1));
-        let client = AgentClient { pid: None, rank: None, from: String::new(), connections: 1 };
+        place.tell(AgentReport { waits: vec![waits_for(REPORT_BYTES_MAX)], ..report("a", 0) });
+        assert_eq!((hosts(&reports).len(), reports.now().1), (0, 1));
+        let client = AgentClient {
+            pid: None,
+            rank: None,
+            from: String::new(),
+            connections: 1,
+            quiet: None,
+            activity: None,
+        };
         place.tell(AgentReport { clients: vec![client; CLIENTS_MAX + 1], ..report("a", 0) });
         assert_eq!((hosts(&reports).len(), reports.now().1), (0, 1));
         place.tell(report("a", 1));
@@ -396,10 +490,11 @@ mod tests {
     #[test]
     fn all_reports_together_are_bounded() {
         let reports = Reports::default();
-        let host = "x".repeat(REPORT_BYTES_MAX - 1024);
-        let count = KEPT_BYTES_MAX / host.len() + 2;
+        let bytes = REPORT_BYTES_MAX - 1024;
+        let count = KEPT_BYTES_MAX / bytes + 2;
         let places: Vec<Place> = (0..count).map(|_| reports.place()).collect();
-        places.iter().for_each(|place| place.tell(report(&host, 0)));
+        let long = AgentReport { waits: vec![waits_for(bytes)], ..report("a", 0) };
+        places.iter().for_each(|place| place.tell(long.clone()));
         let kept = reports.0.lock();
         assert!(kept.bytes <= KEPT_BYTES_MAX);
         assert!(!kept.left_out.is_empty());

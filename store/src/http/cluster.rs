@@ -5,8 +5,9 @@ use axum::extract::State;
 use holdfast_api::name::default_name;
 use holdfast_api::read::JobInfo;
 use holdfast_api::{
-    Admin, Command, LeaderHint, Name, NodeId, NodeStatus, Nonce, Outcome, Read, ReadOutcome,
-    RunCommand, RunInfo, RunOutcome, SessionCommand, SessionId, SessionOutcome, Status,
+    Admin, Code, Command, LeaderHint, Majority, Name, NodeId, NodeStatus, Nonce, Outcome, Problem,
+    Read, ReadOutcome, RunCommand, RunInfo, RunOutcome, SessionCommand, SessionId, SessionOutcome,
+    Status,
 };
 use rand::Rng;
 use serde::{Deserialize, Serialize};
@@ -68,7 +69,7 @@ pub struct SessionAnswer {
 /// Opens a session: what makes changes retryable.
 #[utoipa::path(
     post, path = "/v1/session/open", operation_id = "session_open", tag = "sessions",
-    request_body = OpenSessionRequest,
+    request_body(content = OpenSessionRequest, example = json!({"ttl_ms": 600000})),
     responses((status = 200, description = "The session", body = SessionAnswer), ChangeProblems)
 )]
 pub async fn open_session(
@@ -92,7 +93,7 @@ pub async fn open_session(
 /// Counts as use of the session.
 #[utoipa::path(
     post, path = "/v1/session/keep-alive", operation_id = "session_keep_alive", tag = "sessions",
-    request_body = SessionRequest,
+    request_body(content = SessionRequest, example = json!({"session": 1})),
     responses((status = 200, description = "Its idle time starts anew", body = WrittenAnswer), ChangeProblems)
 )]
 pub async fn keep_session(
@@ -107,7 +108,7 @@ pub async fn keep_session(
 /// Ends a session; one that is gone is not an error.
 #[utoipa::path(
     post, path = "/v1/session/close", operation_id = "session_close", tag = "sessions",
-    request_body = SessionRequest,
+    request_body(content = SessionRequest, example = json!({"session": 1})),
     responses((status = 200, description = "The session is gone", body = WrittenAnswer), ChangeProblems)
 )]
 pub async fn close_session(
@@ -119,9 +120,8 @@ pub async fn close_session(
     commit(&app, None, command, written(&expected)).await
 }
 
-/// A run to open. A misspelt field must not end the run of another job.
+/// A run to open.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct OpenRunRequest {
     /// The job; `default` when left out.
     #[serde(default = "default_name")]
@@ -129,11 +129,13 @@ pub struct OpenRunRequest {
     /// The run; the job's next one when left out.
     #[serde(default)]
     pub run: Option<Name>,
+    /// End the job's open run even if agents hold it.
+    #[serde(default)]
+    pub takeover: bool,
 }
 
 /// A run to end or to delete.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct RunRequest {
     /// The job; `default` when left out.
     #[serde(default = "default_name")]
@@ -160,18 +162,19 @@ pub struct RunAnswer {
 /// Opens a run, or joins it if it is open.
 ///
 /// Without a name it opens the job's next run. Opening a new run ends the one
-/// before: it stays readable, and writes to it are refused.
+/// before: it stays readable, and writes to it are refused. While agents hold
+/// the one before, that takes `takeover`.
 #[utoipa::path(
     post, path = "/v1/run/open", operation_id = "run_open", tag = "runs", params(SessionHeaders),
-    request_body = OpenRunRequest,
+    request_body(content = OpenRunRequest, example = json!({"job": "web", "run": "r1"})),
     responses((status = 200, description = "The run", body = RunAnswer), ChangeProblems)
 )]
 pub async fn open_run(
     State(app): State<App>,
     InSession(session): InSession,
-    Body(OpenRunRequest { job, run }): Body<OpenRunRequest>,
+    Body(OpenRunRequest { job, run, takeover }): Body<OpenRunRequest>,
 ) -> Answered<RunAnswer> {
-    let command = Command::Run(RunCommand::Open { job, run });
+    let command = Command::Run(RunCommand::Open { job, run, takeover });
     let fitting = |outcome: &Outcome, mark| match outcome.clone() {
         Outcome::Run(RunOutcome::Opened { run, created, ended }) => {
             Some(RunAnswer { run, created, ended, mark })
@@ -184,7 +187,7 @@ pub async fn open_run(
 /// Ends a run: it stays readable, writes to it are refused.
 #[utoipa::path(
     post, path = "/v1/run/end", operation_id = "run_end", tag = "runs", params(SessionHeaders),
-    request_body = RunRequest,
+    request_body(content = RunRequest, example = json!({"job": "web", "run": "r1"})),
     responses((status = 200, description = "The run has ended", body = WrittenAnswer), ChangeProblems)
 )]
 pub async fn end_run(
@@ -200,7 +203,8 @@ pub async fn end_run(
 /// Deletes an ended run with its keys.
 #[utoipa::path(
     post, path = "/v1/run/delete", operation_id = "run_delete", tag = "runs",
-    params(SessionHeaders), request_body = RunRequest,
+    params(SessionHeaders),
+    request_body(content = RunRequest, example = json!({"job": "web", "run": "r1"})),
     responses((status = 200, description = "The run is gone", body = WrittenAnswer), ChangeProblems)
 )]
 pub async fn delete_run(
@@ -239,7 +243,8 @@ pub struct JobDeletedAnswer {
 /// again.
 #[utoipa::path(
     post, path = "/v1/job/delete", operation_id = "job_delete", tag = "runs",
-    params(SessionHeaders), request_body = JobRequest,
+    params(SessionHeaders),
+    request_body(content = JobRequest, example = json!({"job": "web"})),
     responses((status = 200, description = "Runs are gone", body = JobDeletedAnswer), ChangeProblems)
 )]
 pub async fn delete_job(
@@ -263,10 +268,11 @@ pub async fn delete_job(
 pub struct RunsParams {
     /// The job; `default` when left out.
     #[serde(default = "default_name")]
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Name, required = false, example = "web")]
     pub job: Name,
     /// Answer from this node's own state, however old.
     #[serde(default)]
+    #[param(example = false)]
     pub stale: bool,
 }
 
@@ -276,6 +282,7 @@ pub struct RunsParams {
 pub struct Freshness {
     /// Answer from this node's own state, however old.
     #[serde(default)]
+    #[param(example = false)]
     pub stale: bool,
 }
 
@@ -336,6 +343,17 @@ pub async fn jobs(
 )]
 pub async fn status(State(app): State<App>) -> Answered<Status> {
     Ok(Json(app.node()?.status().await))
+}
+
+/// Which voters answer, as the answering node knows it at once: it asks nobody, and
+/// needs no quorum.
+#[utoipa::path(
+    get, path = "/v1/majority", operation_id = "majority", tag = "cluster",
+    responses((status = 200, description = "The voters that answer", body = Majority), ReadProblems)
+)]
+pub async fn majority(State(app): State<App>) -> Answered<Majority> {
+    let unknown = || Problem::retryable(Code::Unavailable, "this node knows of no voter yet");
+    Ok(Json(app.node()?.majority().ok_or_else(unknown)?))
 }
 
 /// All nodes.
@@ -412,7 +430,7 @@ async fn administer(app: &App, admin: Admin) -> Answered<AdminAnswer> {
 /// Adds a node as a learner: it catches up and does not vote yet.
 #[utoipa::path(
     post, path = "/v1/node/add", operation_id = "node_add", tag = "cluster",
-    request_body = AddNodeRequest,
+    request_body(content = AddNodeRequest, example = json!({"node": 4, "address": "host-4:7600"})),
     responses((status = 200, description = "The node is a learner", body = AdminAnswer), AdminProblems)
 )]
 pub async fn add_node(
@@ -425,7 +443,7 @@ pub async fn add_node(
 /// Makes a caught-up learner a voter.
 #[utoipa::path(
     post, path = "/v1/node/promote", operation_id = "node_promote", tag = "cluster",
-    request_body = NodeRequest,
+    request_body(content = NodeRequest, example = json!({"node": 4})),
     responses((status = 200, description = "The node votes", body = AdminAnswer), AdminProblems)
 )]
 pub async fn promote_node(
@@ -438,7 +456,7 @@ pub async fn promote_node(
 /// Removes a node for ever.
 #[utoipa::path(
     post, path = "/v1/node/remove", operation_id = "node_remove", tag = "cluster",
-    request_body = NodeRequest,
+    request_body(content = NodeRequest, example = json!({"node": 4})),
     responses((status = 200, description = "The node is gone", body = AdminAnswer), AdminProblems)
 )]
 pub async fn remove_node(
@@ -451,7 +469,7 @@ pub async fn remove_node(
 /// Hands leadership over.
 #[utoipa::path(
     post, path = "/v1/leader/transfer", operation_id = "leader_transfer", tag = "cluster",
-    request_body = TransferRequest,
+    request_body(content = TransferRequest, example = json!({"to": 2})),
     responses((status = 200, description = "Another node leads", body = AdminAnswer), AdminProblems)
 )]
 pub async fn transfer_leader(
@@ -480,8 +498,6 @@ mod tests {
         assert_eq!(from_value::<RunRequest>(json!({"run": "r1"})).unwrap().job.as_str(), "default");
         assert_eq!(from_value::<TransferRequest>(json!({})).unwrap().to, None);
         assert!(from_value::<RunRequest>(json!({"job": "j"})).is_err(), "which run?");
-        assert!(from_value::<RunRequest>(json!({"jbo": "j", "run": "r1"})).is_err(), "whose run?");
-        assert!(from_value::<OpenRunRequest>(json!({"jbo": "j"})).is_err(), "whose run?");
         assert!(from_value::<NodeRequest>(json!({"node": -1})).is_err());
     }
 }

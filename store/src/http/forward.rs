@@ -20,10 +20,10 @@ use holdfast_api::routes::{CLUSTER_HEADER, FORWARDED_HEADER, NO_FORWARD_HEADER};
 use holdfast_api::{Code, LeaderHint, Problem};
 use serde::Deserialize;
 
-use super::App;
 use super::kv::park::WAIT_TIME_MAX;
 use super::problem::Failure;
 use super::problem::extract::bad_query;
+use super::{App, strict};
 use crate::node::Node;
 use arrival::Room;
 
@@ -92,6 +92,7 @@ const CALLS: &[(Method, &str, Class)] = &[
     (Method::GET, "/v1/runs", Class::Read),
     (Method::GET, "/v1/jobs", Class::Read),
     (Method::GET, "/v1/status", Class::Local),
+    (Method::GET, "/v1/majority", Class::Local),
     (Method::GET, "/v1/nodes", Class::Local),
     (Method::GET, "/v1/agents", Class::Local),
     (Method::POST, "/v1/node/add", Class::Change),
@@ -165,7 +166,13 @@ pub async fn steer(State(steering): State<Steering>, request: Request, next: Nex
             let taken = take(&steering, class, request, next).await;
             taken.unwrap_or_else(Failure::into_response)
         }
-        None => next.run(request).await,
+        None => {
+            let (parts, body) = request.into_parts();
+            match strict::check(&parts, &[]) {
+                Ok(()) => next.run(Request::from_parts(parts, body)).await,
+                Err(failure) => failure.into_response(),
+            }
+        }
     }
 }
 
@@ -178,6 +185,8 @@ async fn take(
     let (parts, body) = request.into_parts();
     // Keeps its room until the answer is there.
     let body = arrival::receive(body, room).await?;
+    // On every node, before the call is passed on: each gives the same answer.
+    strict::check(&parts, &body.bytes)?;
     let destination = match app.node() {
         Ok(node) => {
             same_cluster(&parts.headers, node.cluster_id())?;

@@ -48,7 +48,7 @@ pub async fn livez() -> Response {
 /// consensus works and it is not about to stop.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "readyz", tag = "operations", security(()),
-    params(("exclude" = Option<Vec<String>>, Query, description = "A check that does not count; may be given several times")),
+    params(("exclude" = Option<Vec<String>>, Query, description = "A check that does not count; may be given several times", example = json!(["voter"]))),
     responses(
         (status = 200, description = "Ready; each check on a line", body = String, content_type = "text/plain"),
         (status = 503, description = "Not ready; each check on a line", body = String, content_type = "text/plain"),
@@ -65,7 +65,14 @@ pub async fn readyz(State(app): State<App>, RawQuery(query): RawQuery) -> Respon
 
 async fn node_checks(node: &Node) -> Vec<Check> {
     let view = node.view();
-    let read = if view.is_leader() { led_read(node).await } else { followed_read(&view) };
+    // A leader that has stopped is known for a while; that its voters do not
+    // answer is known sooner.
+    let lost = node.majority().and_then(|majority| majority.lost_in_words());
+    let read = match (view.is_leader(), lost) {
+        (true, _) => led_read(node).await,
+        (false, Some(lost)) => Err(lost),
+        (false, None) => followed_read(&view),
+    };
     vec![
         Check::new("formed", true, ""),
         Check::new("leader", view.leader.is_some(), "this node knows no leader"),

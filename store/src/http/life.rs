@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use holdfast_api::name::default_name;
 use holdfast_api::{
     Closed, Code, Command, Event, Feed, Generation, Incarnation, IterationInfo, LeaseCommand,
-    LeaseId, LeaseOutcome, Name, Outcome, Problem, ProcessCommand, ProcessId, ProcessInfo,
+    LeaseId, LeaseOutcome, Name, Outcome, Plan, Problem, ProcessCommand, ProcessId, ProcessInfo,
     ProcessOutcome, Read, ReadOutcome, Revision, RoundCommand, RoundInfo, RoundOutcome, Scope,
 };
 use serde::{Deserialize, Serialize};
@@ -64,7 +64,17 @@ pub struct RoundAnswer {
 /// Grants, renews or ends a lease. Only the leader expires one.
 #[utoipa::path(
     post, path = "/v1/lease", operation_id = "lease", tag = "processes",
-    params(SessionHeaders), request_body = LeaseCommand,
+    params(SessionHeaders),
+    request_body(
+        content = LeaseCommand,
+        examples(
+            ("grant" = (value = json!({"grant": {"scope": {"job": "web", "run": "r1"}, "nonce": [7, 11], "host": "host-1", "ttl_ms": 5000}}))),
+            ("join" = (value = json!({"join": {"job": "web", "run": "auto", "nonce": [7, 12], "host": "host-1", "ttl_ms": 5000}}))),
+            ("keep_alive" = (value = json!({"keep_alive": {"lease": 1}}))),
+            ("revoke" = (value = json!({"revoke": {"lease": 1}}))),
+            ("leave" = (value = json!({"leave": {"lease": 1}}))),
+        ),
+    ),
     responses((status = 200, description = "The outcome", body = LeaseAnswer), ChangeProblems)
 )]
 pub async fn lease(
@@ -82,7 +92,15 @@ pub async fn lease(
 /// Registers a process, or ends some.
 #[utoipa::path(
     post, path = "/v1/process", operation_id = "process", tag = "processes",
-    params(SessionHeaders), request_body = ProcessCommand,
+    params(SessionHeaders),
+    request_body(
+        content = ProcessCommand,
+        examples(
+            ("register" = (value = json!({"register": {"lease": 1, "process": 0, "nonce": [7, 13], "labels": {"domain": "rack-3"}, "policy": {"world": 2, "members_min": 1}}}))),
+            ("end" = (value = json!({"end": {"lease": 1, "ends": [{"process": 0, "incarnation": 1, "cause": {"exited": {"code": 1}}}]}}))),
+            ("remove" = (value = json!({"remove": {"scope": {"job": "web"}, "process": 0, "incarnation": 1, "reason": "its host is replaced"}}))),
+        ),
+    ),
     responses((status = 200, description = "The outcome", body = ProcessAnswer), ChangeProblems)
 )]
 pub async fn process(
@@ -101,7 +119,15 @@ pub async fn process(
 /// arrival came to is in the feed of its lease.
 #[utoipa::path(
     post, path = "/v1/round", operation_id = "round", tag = "processes",
-    params(SessionHeaders), request_body = RoundCommand,
+    params(SessionHeaders),
+    request_body(
+        content = RoundCommand,
+        examples(
+            ("arrive" = (value = json!({"arrive": {"lease": 1, "round": "epoch", "terms": {"deadline": {"after_ms": 60000}}, "arrivals": [{"process": 0, "incarnation": 1, "call": 1}]}}))),
+            ("withdraw" = (value = json!({"withdraw": {"lease": 1, "calls": [{"process": 0, "incarnation": 1, "call": 1}]}}))),
+            ("acknowledge" = (value = json!({"acknowledge": {"lease": 1, "calls": [{"process": 0, "incarnation": 1, "call": 1}]}}))),
+        ),
+    ),
     responses((status = 200, description = "The outcome", body = RoundAnswer), ChangeProblems)
 )]
 pub async fn round(
@@ -150,7 +176,8 @@ pub struct FeedAnswer {
 /// Waits for what a lease has to tell its holder: decided calls, closed
 /// rounds, ended processes.
 #[utoipa::path(
-    post, path = "/v1/feed", operation_id = "feed", tag = "processes", request_body = FeedRequest,
+    post, path = "/v1/feed", operation_id = "feed", tag = "processes",
+    request_body(content = FeedRequest, example = json!({"lease": 1, "since": 0, "timeout_ms": 1000})),
     responses((status = 200, description = "What was decided, or nothing in time", body = FeedAnswer), ReadProblems)
 )]
 pub async fn feed(
@@ -185,14 +212,15 @@ pub async fn feed(
 pub struct RunParams {
     /// The job; `default` when left out.
     #[serde(default = "default_name")]
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Name, required = false, example = "web")]
     pub job: Name,
     /// The run; the open one when left out.
     #[serde(default)]
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Name, required = false, example = "r1")]
     pub run: Option<Name>,
     /// Answer from this node's own state, however old.
     #[serde(default)]
+    #[param(example = false)]
     pub stale: bool,
 }
 
@@ -202,20 +230,23 @@ pub struct RunParams {
 pub struct ProcessesParams {
     /// The job; `default` when left out.
     #[serde(default = "default_name")]
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Name, required = false, example = "web")]
     pub job: Name,
     /// The run; the open one when left out.
     #[serde(default)]
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Name, required = false, example = "r1")]
     pub run: Option<Name>,
     /// Only processes behind this one: the `next` of the page before.
     #[serde(default)]
+    #[param(example = 0)]
     pub after: Option<ProcessId>,
     /// Most wanted; 0 = as many as the limits allow.
     #[serde(default)]
+    #[param(example = 100)]
     pub limit: u64,
     /// Answer from this node's own state, however old.
     #[serde(default)]
+    #[param(example = false)]
     pub stale: bool,
 }
 
@@ -282,23 +313,26 @@ pub async fn rounds(
 pub struct ClosedParams {
     /// The job; `default` when left out.
     #[serde(default = "default_name")]
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Name, required = false, example = "web")]
     pub job: Name,
     /// The run; the open one when left out.
     #[serde(default)]
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Name, required = false, example = "r1")]
     pub run: Option<Name>,
     /// The generation.
+    #[param(example = 1)]
     pub generation: Generation,
     /// With what the members brought.
     #[serde(default)]
+    #[param(example = true)]
     pub payloads: bool,
     /// Answer from this node's own state, however old.
     #[serde(default)]
+    #[param(example = false)]
     pub stale: bool,
 }
 
-/// A round that closed, or would close.
+/// A round that closed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ClosedAnswer {
     /// It, with its members.
@@ -306,13 +340,6 @@ pub struct ClosedAnswer {
     /// When it was so.
     #[serde(flatten)]
     pub seen: Seen,
-}
-
-async fn ask_closed(app: &App, read: Read, stale: bool) -> Answered<ClosedAnswer> {
-    match ask(app, read, stale).await? {
-        (ReadOutcome::Closed(closed), seen) => Ok(Json(ClosedAnswer { closed: *closed, seen })),
-        (other, _) => Err(unfitting_read(&other)),
-    }
 }
 
 /// A closed round, while some member has not acknowledged it.
@@ -325,7 +352,11 @@ pub async fn closed(
     Params(params): Params<ClosedParams>,
 ) -> Answered<ClosedAnswer> {
     let ClosedParams { job, run, generation, payloads, stale } = params;
-    ask_closed(&app, Read::Closed { scope: Scope { job, run }, generation, payloads }, stale).await
+    let read = Read::Closed { scope: Scope { job, run }, generation, payloads };
+    match ask(&app, read, stale).await? {
+        (ReadOutcome::Closed(closed), seen) => Ok(Json(ClosedAnswer { closed: *closed, seen })),
+        (other, _) => Err(unfitting_read(&other)),
+    }
 }
 
 /// What to think away.
@@ -342,16 +373,31 @@ pub struct PlanRequest {
     pub without: Vec<ProcessId>,
 }
 
+/// What the next advance would give.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PlanAnswer {
+    /// It.
+    #[serde(flatten)]
+    pub plan: Plan,
+    /// When it was so.
+    #[serde(flatten)]
+    pub seen: Seen,
+}
+
 /// What the next advance would give if these were lost now. Changes nothing.
 #[utoipa::path(
-    post, path = "/v1/plan", operation_id = "plan", tag = "processes", request_body = PlanRequest,
-    responses((status = 200, description = "The iteration that would begin", body = ClosedAnswer), ReadProblems)
+    post, path = "/v1/plan", operation_id = "plan", tag = "processes",
+    request_body(content = PlanRequest, example = json!({"job": "web", "without_hosts": ["host-7"]})),
+    responses((status = 200, description = "The iteration that would begin, or what it would wait for", body = PlanAnswer), ReadProblems)
 )]
 pub async fn plan(
     State(app): State<App>,
     Body(PlanRequest { scope, without_hosts, without }): Body<PlanRequest>,
-) -> Answered<ClosedAnswer> {
-    ask_closed(&app, Read::Plan { scope, without_hosts, without }, false).await
+) -> Answered<PlanAnswer> {
+    match ask(&app, Read::Plan { scope, without_hosts, without }, false).await? {
+        (ReadOutcome::Plan(plan), seen) => Ok(Json(PlanAnswer { plan: *plan, seen })),
+        (other, _) => Err(unfitting_read(&other)),
+    }
 }
 
 /// Who asks for the iteration.
@@ -360,20 +406,23 @@ pub async fn plan(
 pub struct IterationParams {
     /// The job; `default` when left out.
     #[serde(default = "default_name")]
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Name, required = false, example = "web")]
     pub job: Name,
     /// The run; the open one when left out.
     #[serde(default)]
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Name, required = false, example = "r1")]
     pub run: Option<Name>,
     /// Who asks, for `member`.
     #[serde(default)]
+    #[param(example = 0)]
     pub process: Option<ProcessId>,
     /// Which of its lives.
     #[serde(default)]
+    #[param(example = 1)]
     pub incarnation: Incarnation,
     /// Answer from this node's own state, however old.
     #[serde(default)]
+    #[param(example = false)]
     pub stale: bool,
 }
 
@@ -412,16 +461,19 @@ pub async fn iteration(
 pub struct EventsParams {
     /// The job; `default` when left out.
     #[serde(default = "default_name")]
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Name, required = false, example = "web")]
     pub job: Name,
     /// Only events behind this revision: the `upto` of the page before.
     #[serde(default)]
+    #[param(example = 0)]
     pub after: Revision,
     /// Most wanted; 0 = as many as the limits allow.
     #[serde(default)]
+    #[param(example = 100)]
     pub limit: u64,
     /// Answer from this node's own state, however old.
     #[serde(default)]
+    #[param(example = false)]
     pub stale: bool,
 }
 

@@ -9,6 +9,7 @@
 //! | [`peers`] | other nodes, under `/raft/v1/` |
 //! | [`health`], [`metrics`] | `/livez`, `/readyz`, `/metrics` |
 //! | [`openapi`] | `/openapi.json`, and the router of all JSON routes |
+//! | [`strict`] | requests that the description does not know are refused |
 //! | [`forward`] | a follower passes a JSON call on to the leader |
 //! | [`problem`] | errors as problem+json |
 //! | [`admission`] | nobody without the shared token |
@@ -28,6 +29,7 @@ pub mod openapi;
 pub mod peers;
 pub mod problem;
 pub mod stream;
+pub mod strict;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -41,8 +43,13 @@ use tokio_util::task::TaskTracker;
 
 use crate::access::Access;
 use crate::node::Node;
+use crate::raft::peer::PeerError;
 use crate::raft::tcp::Introduction;
+use crate::recurring::{RecurringWith, Troubles};
 use metrics::Metrics;
+
+/// Most other nodes whose refusals are told apart in the log.
+const REFUSED_MAX: usize = 64;
 
 /// Everything that the node serves.
 pub fn router(app: App) -> axum::Router {
@@ -68,6 +75,12 @@ struct Inner {
     running: OnceLock<Running>,
     /// Where a founder's cluster id goes, while this node has none.
     handed: Mutex<Option<oneshot::Sender<HandedOver>>>,
+    /// What this node waits for, while it has no place yet.
+    waiting_for: Mutex<Option<String>>,
+    /// Other nodes that were refused, and why, as logged.
+    refused: Mutex<RecurringWith<NodeId, PeerError>>,
+    /// What went wrong with clients, as logged.
+    troubles: Troubles,
     /// See [`stream::UNDER_WAY_KIB_MAX`].
     stream_room: Arc<Semaphore>,
     /// KiB of large frames that are being read, likewise.
@@ -121,6 +134,9 @@ impl App {
             metrics,
             running: OnceLock::new(),
             handed: Mutex::default(),
+            waiting_for: Mutex::default(),
+            refused: Mutex::new(RecurringWith::new(REFUSED_MAX)),
+            troubles: Troubles::default(),
             stream_room: Arc::new(Semaphore::new(stream::UNDER_WAY_KIB_MAX)),
             frame_room: Arc::new(Semaphore::new(stream::UNDER_WAY_KIB_MAX)),
             reports: agents::Reports::default(),
@@ -138,14 +154,18 @@ impl App {
     /// The node and its words to others.
     fn running(&self) -> Result<&Running, Problem> {
         self.inner.running.get().ok_or_else(|| {
-            Problem::retryable(
-                Code::Unavailable,
-                format!(
-                    "node {} is starting or waits for the other nodes of its cluster; retry",
-                    self.inner.id
-                ),
-            )
+            let node = self.inner.id;
+            let why = match &*self.inner.waiting_for.lock() {
+                Some(waiting_for) => format!("node {node}: {waiting_for}"),
+                None => format!("node {node} is starting; retry"),
+            };
+            Problem::retryable(Code::Unavailable, why)
         })
+    }
+
+    /// This node has no place yet, and waits for that.
+    pub fn waits_for(&self, what: &str) {
+        *self.inner.waiting_for.lock() = Some(what.to_owned());
     }
 
     /// The node has found its place.

@@ -3,6 +3,8 @@
 //! `store/docs/openapi.json` is a copy of what a node serves; a test keeps the
 //! two the same (`UPDATE_OPENAPI=1` writes the file anew).
 
+mod complete;
+
 use std::sync::LazyLock;
 
 use axum::Router;
@@ -17,7 +19,8 @@ use utoipa_axum::routes;
 
 use super::problem::extract::BODY_BYTES_MAX;
 use super::problem::{Failure, ProblemDocument};
-use super::{App, admission, agents, cluster, forward, health, kv, life, limits, metrics};
+
+use super::{App, admission, agents, cluster, forward, health, kv, life, limits, metrics, strict};
 
 /// What the description says of itself.
 #[derive(OpenApi)]
@@ -29,6 +32,8 @@ use super::{App, admission, agents, cluster, forward, health, kv, life, limits, 
 Any node answers any call: a follower passes it to the leader. With the header `holdfast-no-forward: 1`, or `?forward=false`, it refuses instead and names the leader (421).
 
 Keys and values are bytes. In JSON they are strings: text stands for itself, a backslash is doubled, every other byte is `\\xNN`.
+
+Requests are read strictly, at every depth: a field or a parameter that is not known, one that is there twice, one that is missing and one of another type are refused (400) with their place, and nothing is done.
 
 A change can be sent again safely if it names a session and a sequence in the headers `holdfast-session` and `holdfast-sequence`: it has one effect, and each try gets the same answer.
 
@@ -66,8 +71,8 @@ impl Modify for SharedToken {
 }
 
 /// What `/openapi.json` serves.
-static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
-    let document = described_routes().into_openapi();
+pub static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
+    let document = complete::complete(&described_routes().into_openapi());
     let mut text = document.to_pretty_json().expect("the description is made of strings and maps");
     text.push('\n');
     text
@@ -125,6 +130,7 @@ fn described_routes() -> OpenApiRouter<App> {
         .routes(routes!(life::iteration))
         .routes(routes!(life::events))
         .routes(routes!(c::status))
+        .routes(routes!(c::majority))
         .routes(routes!(c::nodes))
         .routes(routes!(agents::agents))
         .routes(routes!(c::add_node))
@@ -142,6 +148,7 @@ fn described_routes() -> OpenApiRouter<App> {
 /// All JSON routes, health, metrics and the description, with the layers
 /// around them. Paths and methods that nobody serves are problems too.
 pub fn router(app: App) -> Router {
+    strict::prepare();
     let (router, _) = described_routes().split_for_parts();
     router
         .fallback(no_such_path)
@@ -154,12 +161,14 @@ pub fn router(app: App) -> Router {
 }
 
 async fn no_such_path(uri: Uri) -> Failure {
-    let message = format!("there is no path {}; see /openapi.json", uri.path());
+    let nearest = strict::nearest_path(uri.path());
+    let message = format!("there is no path {}{nearest}", uri.path());
     Failure::invalid(StatusCode::NOT_FOUND, message)
 }
 
 async fn no_such_method(method: Method, uri: Uri) -> Failure {
-    let message = format!("{} does not take {method}; see /openapi.json", uri.path());
+    let known = strict::methods(uri.path()).join(" and ");
+    let message = format!("{} takes {known}, not {method}; see /openapi.json", uri.path());
     Failure::invalid(StatusCode::METHOD_NOT_ALLOWED, message)
 }
 

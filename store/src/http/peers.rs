@@ -11,12 +11,14 @@ use holdfast_api::{NodeId, NodeStatus, Problem};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::agents::{OWN_AGENTS, own_agents};
 use super::{App, HandedOver};
 use crate::formation::{FOUND, Founding, IDENTITY, Identity};
+use crate::node::Node;
 use crate::node::status::OWN_STATUS;
-use crate::raft::peer::{PEER_HEADER, PeerHello, Witness};
+use crate::raft::peer::{PEER_HEADER, PeerError, PeerHello, Witness};
 use crate::raft::tcp::{PATH, UPGRADE};
 use crate::raft::wire::Channel;
 
@@ -47,8 +49,10 @@ async fn identity(State(app): State<App>) -> Json<Identity> {
     let seen = app.running().map(|running| running.introduction.all_seen()).unwrap_or_default();
     let initial = app.inner.initial.clone();
     let advertise = app.inner.advertise.clone();
+    let majority = app.node().ok().filter(|node| node.consensus().leads());
+    let majority = majority.and_then(Node::majority);
     let node = app.inner.id;
-    Json(Identity { node, cluster_id, initial, members, retired, advertise, reach, seen })
+    Json(Identity { node, cluster_id, initial, members, retired, advertise, reach, seen, majority })
 }
 
 /// A founder hands over the cluster id; answered once it is on the disk.
@@ -109,8 +113,9 @@ async fn channel(
         Ok(running) => running,
         Err(problem) => return refuse(StatusCode::SERVICE_UNAVAILABLE, problem.message),
     };
-    if let Err(error) = running.introduction.judge(&theirs) {
-        tracing::warn!(%error, from = theirs.node, "refused another node");
+    let verdict = running.introduction.judge(&theirs);
+    note_verdict(&app, &theirs, verdict.as_ref().err());
+    if let Err(error) = verdict {
         return (StatusCode::CONFLICT, Json(error)).into_response();
     }
     let ours = serde_json::to_string(&running.introduction.hello(theirs.node));
@@ -127,6 +132,27 @@ async fn channel(
         (header::HeaderName::from_static(PEER_HEADER), ours),
     ];
     (StatusCode::SWITCHING_PROTOCOLS, headers).into_response()
+}
+
+/// Logs who is refused, and why, and that it is so no more.
+fn note_verdict(app: &App, theirs: &PeerHello, error: Option<&PeerError>) {
+    let (node, now) = (theirs.node, Instant::now());
+    let mut refused = app.inner.refused.lock();
+    match error {
+        None => {
+            if let Some(lasted) = refused.over(&node, now) {
+                tracing::info!(node, ?lasted, "another node is refused no more");
+            }
+        }
+        Some(error) if refused.met(&node, error, now) => match error {
+            // The others look for a member where this node is now.
+            PeerError::OtherNode { meant, reached } if *reached == app.inner.id => tracing::info!(
+                "node {node} looks for node {meant} at this address, where node {reached} is now; it does so until node {meant} is replaced or removed"
+            ),
+            error => tracing::warn!(%error, node, "refused another node"),
+        },
+        Some(_) => {}
+    }
 }
 
 async fn serve_channel(app: App, channel: Channel, from: NodeId, upgrade: OnUpgrade) {

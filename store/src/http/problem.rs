@@ -26,7 +26,7 @@ const TYPE_PREFIX: &str = "urn:holdfast:problem:";
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
 
 /// All codes, in the order of their declaration.
-pub const CODES: [Code; 26] = [
+pub const CODES: [Code; 28] = [
     Code::NotLeader,
     Code::Unavailable,
     Code::Timeout,
@@ -52,6 +52,8 @@ pub const CODES: [Code; 26] = [
     Code::ProcessNotFound,
     Code::Superseded,
     Code::GenerationUnknown,
+    Code::Regroup,
+    Code::Over,
     Code::Internal,
 ];
 
@@ -70,8 +72,9 @@ pub fn status_of(code: Code) -> StatusCode {
         | Code::Conflict
         | Code::Stale
         | Code::Superseded
+        | Code::Regroup
         | Code::QuorumWouldBeLost => StatusCode::CONFLICT,
-        Code::SessionExpired | Code::Compacted | Code::LeaseEnded => StatusCode::GONE,
+        Code::SessionExpired | Code::Compacted | Code::LeaseEnded | Code::Over => StatusCode::GONE,
         Code::LimitExceeded => StatusCode::PAYLOAD_TOO_LARGE,
         Code::NotLeader | Code::WrongCluster => StatusCode::MISDIRECTED_REQUEST,
         Code::NotANumber => StatusCode::UNPROCESSABLE_ENTITY,
@@ -112,6 +115,8 @@ pub fn title_of(code: Code) -> &'static str {
         Code::ProcessNotFound => "The process, or that life of it, is unknown",
         Code::Superseded => "Another incarnation is the latest",
         Code::GenerationUnknown => "The generation is not kept",
+        Code::Regroup => "Somebody waits in an advance",
+        Code::Over => "The job is over",
         Code::Internal => "A defect of Holdfast",
     }
 }
@@ -268,14 +273,25 @@ fn describe(codes: &[Code]) -> BTreeMap<String, RefOr<Described>> {
     }
     by_status
         .into_iter()
-        .map(|(status, meanings)| (status.to_string(), problem_response(&meanings.join("; "))))
+        .map(|(status, meanings)| {
+            (status.to_string(), problem_response(status, &meanings.join("; ")))
+        })
         .collect()
 }
 
-fn problem_response(description: &str) -> RefOr<Described> {
+fn problem_response(status: u16, description: &str) -> RefOr<Described> {
     let schema = Ref::from_schema_name("ProblemDocument");
-    let content = ContentBuilder::new().schema(Some(schema)).build();
+    let example = (status == StatusCode::BAD_REQUEST.as_u16()).then(slip);
+    let content = ContentBuilder::new().schema(Some(schema)).example(example).build();
     ResponseBuilder::new().description(description).content(PROBLEM_JSON, content).build().into()
+}
+
+/// What is said of a request with a slip in it.
+fn slip() -> serde_json::Value {
+    let detail = "unknown field `jbo`; did you mean `job`? The body takes job, key, run, value. \
+                  A body that works: {\"job\":\"web\",\"key\":\"greeting\",\"value\":\"hello\"}";
+    let document = Failure::invalid(StatusCode::BAD_REQUEST, detail).document();
+    serde_json::to_value(document).expect("a problem is made of strings and numbers")
 }
 
 #[cfg(test)]
@@ -314,7 +330,9 @@ mod tests {
             Code::ProcessNotFound => 22,
             Code::Superseded => 23,
             Code::GenerationUnknown => 24,
-            Code::Internal => 25,
+            Code::Regroup => 25,
+            Code::Over => 26,
+            Code::Internal => 27,
         }
     }
 

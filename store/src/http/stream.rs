@@ -147,8 +147,9 @@ async fn serve(app: App, node: Node, io: Upgraded) {
         connection.parked.clone(),
         connection.replies.clone(),
     );
+    let app = connection.app.clone();
     let reading = connection.read(source);
-    let writing = write(sink, replies, waiting_bytes);
+    let writing = write(app, sink, replies, waiting_bytes);
     // Whichever side ends first ends the other.
     tokio::select! {
         () = reading => {}
@@ -285,7 +286,9 @@ impl Connection {
                 Ok(Some(requests)) => requests,
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::warn!(%error, "a client's frame cannot be read; its connection is closed");
+                    if self.app.inner.troubles.met("frame", &error) {
+                        tracing::warn!(%error, "a client's frame cannot be read; its connection is closed");
+                    }
                     return;
                 }
             };
@@ -512,6 +515,7 @@ impl Connection {
 
 /// Writes replies, as many in a frame as are waiting.
 async fn write(
+    app: App,
     mut sink: Sink,
     mut replies: mpsc::UnboundedReceiver<(Reply, Option<Place>)>,
     waiting_bytes: Arc<AtomicUsize>,
@@ -531,9 +535,11 @@ async fn write(
             Ok(Ok(())) => drop(places),
             Ok(Err(error)) => return tracing::debug!(%error, "a client went away"),
             Err(_) => {
-                tracing::warn!(
-                    "a client did not read for {WRITE_TIME_MAX:?}; its connection is closed"
-                );
+                if app.inner.troubles.met("write", &"") {
+                    tracing::warn!(
+                        "a client did not read for {WRITE_TIME_MAX:?}; its connection is closed"
+                    );
+                }
                 return;
             }
         }

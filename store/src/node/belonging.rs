@@ -110,6 +110,7 @@ mod tests {
             advertise: None,
             reach: None,
             seen: Default::default(),
+            majority: None,
         }
     }
 

@@ -48,7 +48,14 @@ impl EffectSink for Effects {
                     self.watches.changed(&batch);
                     self.performed.store(batch.revision, Ordering::Release);
                 }
-                Effect::RunEnded { run, refusal } => self.waits.lock().run_ended(&run, &refusal),
+                Effect::RunOpened { run } => {
+                    self.waits.lock().run_opened(&run);
+                    self.watches.run_opened(&run);
+                }
+                Effect::RunEnded { run, refusal } => {
+                    self.waits.lock().run_ended(&run, &refusal);
+                    self.watches.run_ended(&run);
+                }
                 Effect::Told(leases) => self.feeds.lock().told(&leases),
             }
         }

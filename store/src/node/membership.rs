@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use holdfast_api::{Admin, ClusterCommand, Code, Command, NodeId, Problem};
+use holdfast_api::{Admin, CAUGHT_UP_ENTRIES, ClusterCommand, Code, Command, NodeId, Problem};
 
 use tokio::time::Instant;
 
@@ -20,9 +20,6 @@ const HEALTHY_WITHIN: Duration = Duration::from_secs(2);
 
 /// Pause between two looks at who has answered.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-
-/// A learner this close to the end of the log is caught up.
-const CAUGHT_UP_ENTRIES: u64 = 1_000;
 
 /// How long a node that is to be added may take to answer.
 const PROBE_TIME_MAX: Duration = Duration::from_secs(2);
@@ -144,7 +141,9 @@ impl Node {
         if voters.is_empty() {
             return Err(Problem::refused(
                 Code::QuorumWouldBeLost,
-                format!("node {node} is the last voter"),
+                format!(
+                    "node {node} is the last voter: without it there is no cluster; add and promote another first (`holdfast node add`), or stop it if the cluster is to end"
+                ),
             ));
         }
         if view.voters.contains(&node) {
@@ -188,12 +187,10 @@ impl Node {
                 }
                 to
             }
-            None => {
-                let others = self.other_voters(&view).into_iter();
-                let healthy = others.filter(|node| healthy(&view, *node));
-                let best = healthy.max_by_key(|node| view.matched.get(node).copied());
-                best.ok_or_else(|| Problem::retryable(Code::Unavailable, "no other voter answers"))?
-            }
+            None => successor(&view).map_err(|why| {
+                let why = format!("node {} stays the leader: {why}", view.id);
+                Problem::refused(Code::Conflict, why)
+            })?,
         };
         self.inner.consensus.transfer(target).await
     }
@@ -226,6 +223,22 @@ fn known(view: &View, node: NodeId) -> Result<(), Problem> {
     ))
 }
 
+/// The most advanced of the other voters, or why none could lead.
+fn successor(view: &View) -> Result<NodeId, &'static str> {
+    let others: Vec<NodeId> = view.voters.iter().copied().filter(|id| *id != view.id).collect();
+    if others.is_empty() {
+        return Err("there is no other voter");
+    }
+    let healthy: Vec<NodeId> = others.into_iter().filter(|id| healthy(view, *id)).collect();
+    if healthy.is_empty() {
+        return Err("no other voter answers");
+    }
+    let matched = |id: &NodeId| view.matched.get(id).copied().unwrap_or(0);
+    let caught_up = |id: &NodeId| view.last_log.saturating_sub(matched(id)) <= CAUGHT_UP_ENTRIES;
+    let best = healthy.into_iter().filter(caught_up).max_by_key(matched);
+    best.ok_or("no other voter has caught up with its log (`holdfast node list`)")
+}
+
 /// Whether the leader heard of the node lately.
 fn healthy(view: &View, node: NodeId) -> bool {
     node == view.id || view.heard.get(&node).is_some_and(|ago| *ago < HEALTHY_WITHIN)
@@ -245,4 +258,45 @@ fn keeps_quorum(view: &View, voters: &std::collections::BTreeSet<NodeId>) -> Res
             voters.len()
         ),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use holdfast_api::NodeRole;
+
+    use super::*;
+
+    /// The leader, node 1 of three, as the others were heard of and match.
+    fn leader(others: &[(NodeId, Duration, u64)]) -> View {
+        View {
+            id: 1,
+            term: 1,
+            leader: None,
+            role: NodeRole::Leader,
+            last_log: 5_000,
+            applied: 5_000,
+            committed: 5_000,
+            snapshot: None,
+            nodes: BTreeMap::from([(1, "n1:1".to_owned())]),
+            voters: others.iter().map(|(node, ..)| *node).chain([1]).collect(),
+            matched: others.iter().map(|(node, _, matched)| (*node, *matched)).collect(),
+            heard: others.iter().map(|(node, heard, _)| (*node, *heard)).collect(),
+            quorum_seen: None,
+            failed: None,
+        }
+    }
+
+    #[test]
+    fn the_most_advanced_voter_that_answers_succeeds_or_it_is_said_why_none_does() {
+        let (lately, long_ago) = (Duration::ZERO, HEALTHY_WITHIN * 2);
+        let best = leader(&[(2, lately, 4_900), (3, lately, 5_000), (4, long_ago, 5_000)]);
+        assert_eq!(successor(&best), Ok(3));
+        assert_eq!(successor(&leader(&[])), Err("there is no other voter"));
+        let silent = leader(&[(2, long_ago, 5_000), (3, long_ago, 5_000)]);
+        assert_eq!(successor(&silent), Err("no other voter answers"));
+        let behind = successor(&leader(&[(2, lately, 10), (3, long_ago, 5_000)])).unwrap_err();
+        assert!(behind.contains("caught up"), "{behind}");
+    }
 }

@@ -9,6 +9,7 @@
 //! | [`reader`] | linearizable reads, batched |
 //! | [`waits`], [`watches`], [`feeds`] | who is parked here, and what wakes them |
 //! | [`effects`] | applying wakes them |
+//! | [`majority`] | which voters answer, and since when others do not |
 //! | [`membership`] | nodes added, promoted, removed; leadership handed over |
 //! | [`status`] | the cluster as operators see it |
 //! | [`succession`] | a dead leader is noticed by its closed connections |
@@ -19,6 +20,7 @@ pub mod belonging;
 pub mod clock;
 pub mod effects;
 pub mod feeds;
+pub mod majority;
 pub mod membership;
 pub mod proposer;
 pub mod reader;
@@ -30,7 +32,6 @@ pub mod waits;
 pub mod watches;
 pub mod witness;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -41,8 +42,9 @@ use holdfast_api::{
     RunCommand, Scope, WatchBatch,
 };
 use holdfast_machine::{LIFE_LEVEL, Machine, RUNS_LEVEL};
-use parking_lot::{MappedRwLockReadGuard, RwLockReadGuard};
+use parking_lot::{MappedRwLockReadGuard, Mutex, RwLockReadGuard};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -80,6 +82,7 @@ struct Inner {
     reader: Reader,
     /// One membership change at a time.
     membership: tokio::sync::Mutex<()>,
+    contacts: Mutex<majority::Contacts>,
     draining: AtomicBool,
 }
 
@@ -147,6 +150,7 @@ impl Node {
             proposer,
             reader,
             membership: tokio::sync::Mutex::default(),
+            contacts: Mutex::new(majority::Contacts::new(Instant::now())),
             draining: AtomicBool::new(false),
         };
         let node = Node { inner: Arc::new(inner) };
@@ -303,7 +307,8 @@ impl Node {
         };
         let revision = machine.revision().max(since.unwrap_or(0));
         let mut waits = self.inner.effects.waits.lock();
-        let registered = waits.register(machine, run, conditions, since, tells, ended);
+        let named = scope.run.is_some();
+        let registered = waits.register(machine, (run, named), conditions, since, tells, ended);
         drop(waits);
         drop(state);
         match registered {
@@ -379,6 +384,7 @@ impl Node {
         Ok(Watcher {
             node: self.clone(),
             run,
+            named: scope.run.is_some(),
             prefix,
             next,
             // What lies before the registration was not rung for.
@@ -416,27 +422,25 @@ impl Node {
     /// Ends what is parked here whenever this node stops leading.
     async fn watch_leadership(self) {
         let consensus = self.inner.consensus.clone();
-        let mut led = false;
-        let mut term = 0;
+        let (mut led, mut term, mut last) = (false, 0, None);
         consensus
             .watch(|view| {
                 if led && (!view.is_leader() || view.term != term) {
                     self.inner.effects.end_all(&self.referral());
                 }
-                if view.is_leader() != led || (led && view.term != term) {
-                    match &view.leader {
-                        _ if view.is_leader() => {
-                            tracing::info!(term = view.term, "this node leads")
-                        }
-                        Some(leader) => tracing::info!(
-                            term = view.term,
-                            leader = leader.node,
-                            "this node follows"
-                        ),
-                        None => tracing::info!(term = view.term, "this node leads no more"),
+                let leader = view.leader.as_ref().map(|leader| leader.node);
+                let leads = view.is_leader();
+                match leader {
+                    _ if leads && (!led || view.term != term) => {
+                        tracing::info!(term = view.term, "this node leads");
                     }
+                    Some(leader) if !leads && last != Some(leader) => {
+                        tracing::info!(term = view.term, leader, "this node follows");
+                    }
+                    None if led => tracing::info!(term = view.term, "this node leads no more"),
+                    _ => {}
                 }
-                (led, term) = (view.is_leader(), view.term);
+                (led, term, last) = (leads, view.term, leader.or(last));
             })
             .await;
     }
@@ -445,7 +449,10 @@ impl Node {
     fn is_known_to_all(&self, proposal: &Proposal) -> Result<(), Problem> {
         let needed = match &proposal.command {
             Command::Run(RunCommand::DeleteJob { .. }) => RUNS_LEVEL,
-            Command::Lease(_) | Command::Process(_) | Command::Round(_) => LIFE_LEVEL,
+            Command::Lease(_)
+            | Command::Process(_)
+            | Command::Round(_)
+            | Command::Run(RunCommand::Open { takeover: true, .. }) => LIFE_LEVEL,
             Command::Cluster(ClusterCommand::SetLimits { limits })
                 if *limits.life != LifeLimits::default() =>
             {
@@ -455,11 +462,6 @@ impl Node {
         };
         let level = self.machine().feature_level();
         if level >= needed { Ok(()) } else { Err(Refusal::FeatureLevel { level, needed }.into()) }
-    }
-
-    /// The voters that are not this node.
-    fn other_voters(&self, view: &View) -> BTreeSet<NodeId> {
-        view.voters.iter().copied().filter(|node| *node != view.id).collect()
     }
 
     /// Proposes a command of the node's own.
@@ -488,6 +490,8 @@ fn unheard() -> Problem {
 pub struct Watcher {
     node: Node,
     run: holdfast_machine::RunKey,
+    /// Whether its client named the run.
+    named: bool,
     prefix: Blob,
     next: Revision,
     behind: bool,
@@ -497,12 +501,13 @@ pub struct Watcher {
 impl Watcher {
     /// The next revisions with changes, whole and in order; waits for them.
     /// Without changes for `quiet`, if it is given, an empty batch that reports
-    /// progress. What was returned before counts as handed on.
+    /// progress. Behind the last change of a run that has ended it is an error. What was returned before counts as handed on.
     pub async fn next(&mut self, quiet: Option<Duration>) -> Result<Vec<WatchBatch>, Problem> {
         loop {
             if self.registration.bell.is_ended() || !self.node.inner.consensus.leads() {
                 return Err(self.node.referral());
             }
+            self.behind |= self.registration.bell.take_stirred();
             // Nothing lies between `next` and the first ring, or it had rung.
             match self.registration.bell.take() {
                 Some(first) if !self.behind => self.next = self.next.max(first),
@@ -559,6 +564,14 @@ impl Watcher {
                 self.behind = true;
             }
             None => {
+                match machine.fenced(&self.run) {
+                    None => {}
+                    Some(Refusal::RunNotFound { .. }) => {
+                        return Err(waits::elsewhere(&self.run, self.named));
+                    }
+                    // Nothing comes any more, and all that came was handed on.
+                    Some(refusal) => return Err(refusal.into()),
+                }
                 self.next = self.next.max(machine.revision() + 1);
                 self.behind = false;
             }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use futures::stream::FuturesOrdered;
 use futures::{FutureExt, StreamExt};
 use holdfast_api::{
-    Among, Answer, ClusterCommand, Code, Command, Compare, Entry, KvOp, LeaseCommand, LogTime,
-    NodeId, Problem, ProcessCommand, Proposal, RoundCommand, TransactionOp,
+    Among, Answer, AssignmentStep, ClusterCommand, Code, Command, Compare, Entry, KvOp,
+    LeaseCommand, LogTime, NodeId, Problem, ProcessCommand, Proposal, RoundCommand, TransactionOp,
 };
 use holdfast_machine::Machine;
 use tokio::sync::mpsc;
@@ -323,8 +323,9 @@ pub fn weight(proposal: &Proposal) -> usize {
     let op = match &proposal.command {
         Command::Kv { op, .. } => op,
         Command::Round(command) => return 64 + round_weight(command),
-        Command::Process(ProcessCommand::Register { labels, .. }) => {
-            return 64
+        Command::Process(ProcessCommand::Register { labels, policy, .. }) => {
+            return 128
+                + assignment_weight(&policy.assignment)
                 + labels.iter().map(|(key, value)| key.len() + value.len() + 16).sum::<usize>();
         }
         Command::Process(ProcessCommand::End { ends, .. }) => return 64 + ends.len() * 32,
@@ -349,12 +350,27 @@ pub fn weight(proposal: &Proposal) -> usize {
     }
 }
 
+/// Roughly the bytes of a rank assignment.
+pub(crate) fn assignment_weight(steps: &[AssignmentStep]) -> usize {
+    let step = |step: &AssignmentStep| match step {
+        AssignmentStep::FilterGrouped { label, .. } => 32 + label.len(),
+        AssignmentStep::Tree { layers } => {
+            layers.iter().map(|layer| 64 + layer.label.as_ref().map_or(0, String::len)).sum()
+        }
+        AssignmentStep::Shift
+        | AssignmentStep::FillGaps
+        | AssignmentStep::MaxActive { .. }
+        | AssignmentStep::DivisibleBy { .. } => 32,
+    };
+    steps.iter().map(step).sum()
+}
+
 fn round_weight(command: &RoundCommand) -> usize {
     match command {
         RoundCommand::Arrive { round, terms, arrivals, .. } => {
             let set = match &terms.among {
                 Among::Set(set) => set.len() * 4,
-                Among::Active => 0,
+                Among::Active | Among::Generation(_) => 0,
             };
             let arrived: usize = arrivals.iter().map(|arrival| 32 + arrival.payload.len()).sum();
             round.len() + set + arrived

@@ -58,6 +58,8 @@ impl Node {
             }
         });
         let nodes = join_all(lines).await;
+        let answered = nodes.iter().filter(|node| node.role != NodeRole::Unreachable);
+        let majority = self.majority_with(&view, answered.map(|node| node.id));
         let machine = self.machine();
         Status {
             cluster_id: self.cluster_id().to_owned(),
@@ -68,6 +70,7 @@ impl Node {
             answered_by: view.id,
             nodes,
             limits: machine.limits().clone(),
+            majority,
         }
     }
 }

@@ -8,6 +8,7 @@ use holdfast_machine::FEATURE_LEVEL;
 
 use super::Node;
 use crate::raft::Consensus;
+use crate::recurring::Troubles;
 use crate::storage::LogStore;
 
 /// Bytes of log entries in memory after which a snapshot is made, however few
@@ -23,7 +24,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Keeps the log's bytes bounded on this node, whatever its role. Runs until
 /// it is dropped.
 pub async fn bound_log(consensus: Consensus, log: LogStore) {
-    let mut purged = 0;
+    let (mut purged, troubles) = (0, Troubles::default());
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         if log.size().bytes <= LOG_BYTES_MAX {
@@ -38,7 +39,9 @@ pub async fn bound_log(consensus: Consensus, log: LogStore) {
             }
             _ => consensus.snapshot().await,
         };
-        if let Err(error) = bounded {
+        if let Err(error) = bounded
+            && troubles.met("log", &error)
+        {
             tracing::warn!(%error, "cannot bound the log");
         }
     }
@@ -47,12 +50,13 @@ pub async fn bound_log(consensus: Consensus, log: LogStore) {
 impl Node {
     /// Looks after the cluster while this node leads.
     pub async fn look_after(self) {
-        let mut pause = LOOK_AGAIN;
+        let (mut pause, troubles) = (LOOK_AGAIN, Troubles::default());
         loop {
             if !self.consensus().leads() {
                 pause = LOOK_AGAIN;
             } else if let Err(problem) = self.look().await
                 && !problem.is_retryable()
+                && troubles.met("upkeep", &problem)
             {
                 tracing::warn!(%problem, "the leader's upkeep was refused");
             }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use holdfast_api::{Blob, ChangeKind, Condition, Problem, Refusal, Revision, WatchBatch};
+use holdfast_api::{Blob, ChangeKind, Code, Condition, Problem, Refusal, Revision, WatchBatch};
 use holdfast_machine::{Machine, RunKey};
 use tokio::time::Instant;
 
@@ -33,6 +33,8 @@ pub enum Registered {
 
 struct Wait {
     run: RunKey,
+    /// Whether its client named the run.
+    named: bool,
     /// Changes up to this revision were seen when it was registered.
     since: Revision,
     missing: Vec<Condition>,
@@ -64,13 +66,23 @@ pub struct Waits {
     by_key: HashMap<RunKey, HashMap<Blob, BTreeSet<WaitId>>>,
 }
 
+/// What somebody hears who waits or watches in a run that is not there, for
+/// its job was not there when it came.
+pub fn elsewhere(run: &RunKey, named: bool) -> Problem {
+    let RunKey { job, run } = run.clone();
+    if named {
+        return Refusal::RunNotFound { job, run }.into();
+    }
+    Problem::retryable(Code::Conflict, format!("job {job} has its first run now: ask again"))
+}
+
 impl Waits {
-    /// Parks a wait unless it is met. `machine` must not move meanwhile: call
+    /// Parks a wait unless it is met. `run`: with whether its client named it. `machine` must not move meanwhile: call
     /// it under the machine's read lock.
     pub fn register(
         &mut self,
         machine: &Machine,
-        run: RunKey,
+        (run, named): (RunKey, bool),
         conditions: Vec<Condition>,
         since: Option<Revision>,
         tells: Tells,
@@ -93,7 +105,7 @@ impl Waits {
         }
         let since = machine.revision().max(since.unwrap_or(0));
         let began = Instant::now();
-        self.waits.insert(id, Wait { run, since, missing, tells, began, ended });
+        self.waits.insert(id, Wait { run, named, since, missing, tells, began, ended });
         Registered::Parked(id)
     }
 
@@ -133,6 +145,20 @@ impl Waits {
         for id in keys.into_values().flatten() {
             if let Some(wait) = self.waits.remove(&id) {
                 (wait.ended)(Err(refusal.clone().into()));
+            }
+        }
+    }
+
+    /// A run was opened. Whoever waits in another one of its job came when the
+    /// job was not there: those that named no run mean this one, and ask again.
+    pub fn run_opened(&mut self, run: &RunKey) {
+        let others = self.by_key.keys().filter(|other| other.job == run.job && *other != run);
+        let others: Vec<RunKey> = others.cloned().collect();
+        for other in others {
+            for id in self.by_key.remove(&other).into_iter().flatten().flat_map(|(_, ids)| ids) {
+                if let Some(wait) = self.waits.remove(&id) {
+                    (wait.ended)(Err(elsewhere(&other, wait.named)));
+                }
             }
         }
     }

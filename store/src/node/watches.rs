@@ -20,6 +20,8 @@ pub struct Bell {
     /// The first revision with something to read; 0 = none.
     first: AtomicU64,
     ended: AtomicBool,
+    /// Its run is another one now, or is over: look at the run again.
+    stirred: AtomicBool,
     /// Its watcher sleeps: whatever it read was handed on.
     resting: AtomicBool,
     notify: Notify,
@@ -52,6 +54,16 @@ impl Bell {
     /// Whether there is something to read.
     pub fn peek(&self) -> bool {
         self.first.load(Ordering::Acquire) != 0
+    }
+
+    fn stir(&self) {
+        self.stirred.store(true, Ordering::Release);
+        self.notify.notify_one();
+    }
+
+    /// Whether the run has to be looked at again; asked once.
+    pub fn take_stirred(&self) -> bool {
+        self.stirred.swap(false, Ordering::AcqRel)
     }
 
     /// Whether this node can serve the watch no longer.
@@ -137,14 +149,34 @@ impl Watches {
         }
     }
 
+    /// A run takes no more writes: its watchers read on to its end.
+    pub fn run_ended(&self, run: &RunKey) {
+        self.each(|other| other == run, Bell::stir);
+    }
+
+    /// A run was opened: watchers in a run of its job that was not there, for the
+    /// job was not there, find out.
+    pub fn run_opened(&self, run: &RunKey) {
+        self.each(|other| other.job == run.job && other != run, Bell::stir);
+    }
+
     /// Ends all watches: this node leads no more.
     pub fn end_all(&self) {
-        let runs = self.runs.lock();
-        for bell in runs.values().flat_map(|run| run.by_prefix.values().flat_map(BTreeMap::values))
-        {
-            if let Some(bell) = bell.upgrade() {
+        self.each(
+            |_| true,
+            |bell| {
                 bell.ended.store(true, Ordering::Release);
                 bell.notify.notify_one();
+            },
+        );
+    }
+
+    fn each(&self, is_meant: impl Fn(&RunKey) -> bool, tell: impl Fn(&Bell)) {
+        let runs = self.runs.lock();
+        let meant = runs.iter().filter(|(run, _)| is_meant(run));
+        for bell in meant.flat_map(|(_, run)| run.by_prefix.values().flat_map(BTreeMap::values)) {
+            if let Some(bell) = bell.upgrade() {
+                tell(&bell);
             }
         }
     }

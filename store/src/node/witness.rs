@@ -13,6 +13,7 @@ use super::VERSION;
 use crate::raft::Consensus;
 use crate::raft::peer::{self, PeerError, PeerHello, Witness, Witnesses};
 use crate::raft::tcp::Introduction;
+use crate::recurring::Troubles;
 use crate::storage::WitnessStore;
 
 /// How often what the leader saw is written down.
@@ -29,6 +30,7 @@ pub struct Witnessing {
     /// The process each node runs as, as it introduced itself last.
     boots: Mutex<BTreeMap<NodeId, u64>>,
     fatal: Arc<dyn Fn(String) + Send + Sync>,
+    troubles: Troubles,
 }
 
 impl Witnessing {
@@ -47,8 +49,17 @@ impl Witnessing {
             .into_iter()
             .map(|(node, boot, index)| (node, Witness { boot, index }))
             .collect();
-        let (seen, boots) = (Mutex::new(seen), Mutex::default());
-        Ok(Arc::new(Witnessing { cluster_id, node, boot, log_at_boot, store, seen, boots, fatal }))
+        Ok(Arc::new(Witnessing {
+            cluster_id,
+            node,
+            boot,
+            log_at_boot,
+            store,
+            seen: Mutex::new(seen),
+            boots: Mutex::default(),
+            fatal,
+            troubles: Troubles::default(),
+        }))
     }
 
     /// What this node saw of another.
@@ -83,6 +94,7 @@ impl Witnessing {
         }
         if self.seen.lock().insert(node, witness) != Some(witness)
             && let Err(error) = self.store.save(node, witness.boot, witness.index)
+            && self.troubles.met("save", &error)
         {
             tracing::warn!(%error, node, "cannot note how far a node's log reaches");
         }

@@ -15,6 +15,7 @@ use openraft::{ChangeMembers, Config, Raft, ReadPolicy, ServerState, SnapshotPol
 use super::network::Network;
 use super::transport::Transport;
 use super::types::{Done, LogEntry, NodeAddress, TypeConfig};
+use crate::recurring::Troubles;
 use crate::storage::{LogStore, SnapshotStore, StateMachine};
 
 /// How often it is looked whether consensus has stopped.
@@ -144,6 +145,8 @@ impl View {
 pub struct Consensus {
     pub(super) raft: Raft<TypeConfig, StateMachine>,
     pub(super) snapshots: SnapshotStore,
+    /// What went wrong with what others sent.
+    pub(super) troubles: Arc<Troubles>,
     election_max: Duration,
 }
 
@@ -161,7 +164,8 @@ impl Consensus {
         let config = Arc::new(options.config(id, cluster_id)?);
         let network = Network { id, transport };
         let raft = Raft::new(id, config, network, log, state).await.map_err(|e| e.to_string())?;
-        Ok(Consensus { raft, snapshots, election_max: options.election_max })
+        let troubles = Arc::default();
+        Ok(Consensus { raft, snapshots, troubles, election_max: options.election_max })
     }
 
     /// Whether the cluster was founded, as far as this node's log tells.

@@ -55,10 +55,16 @@ impl Consensus {
     {
         let (mut sink, source) = wire.split();
         // An unreadable request ends the requests; what came before it is answered.
-        let requests = source.map(|frame| {
+        let troubles = self.troubles.clone();
+        let requests = source.map(move |frame| {
             let append = decode::<Append>(&frame.ok()?);
             let request = append.and_then(AppendEntriesRequest::try_from);
-            request.inspect_err(|error| tracing::warn!(%error, "an append cannot be read")).ok()
+            let unread = |error: &_| {
+                if troubles.met("append", error) {
+                    tracing::warn!(%error, "an append cannot be read");
+                }
+            };
+            request.inspect_err(unread).ok()
         });
         let requests = requests.take_while(|request| std::future::ready(request.is_some()));
         let requests = requests.filter_map(std::future::ready);
@@ -86,9 +92,14 @@ impl Consensus {
         let Some(frame) = wire.next().await else { return Ok(()) };
         let offer: SnapshotOffer = decode(&frame?)?;
         let taken = match self.take_snapshot(&mut wire, offer).await {
-            Ok(vote) => SnapshotTaken::Vote(vote),
+            Ok(vote) => {
+                self.troubles.over("snapshot");
+                SnapshotTaken::Vote(vote)
+            }
             Err(why) => {
-                tracing::warn!(%why, "a snapshot from the leader was not taken");
+                if self.troubles.met("snapshot", &why) {
+                    tracing::warn!(%why, "a snapshot from the leader was not taken");
+                }
                 SnapshotTaken::Failed(why)
             }
         };

@@ -1,7 +1,7 @@
 //! The [`Transport`] on TCP: framed connections, one pool for each node and
 //! channel, opened by an HTTP upgrade on the node's one port.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -16,6 +16,7 @@ use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::io::AsyncReadExt;
+use tokio::time::Instant;
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 use super::peer::{PEER_HEADER, PeerError, PeerHello, Witness, Witnesses};
@@ -24,6 +25,7 @@ use super::transport::{Target, Transport, TransportError};
 use super::wire::{Append, Appended, Ask, Channel, SnapshotOffer, SnapshotTaken, Told};
 use crate::access::Access;
 use crate::dial::{self, DialError};
+use crate::recurring::RecurringWith;
 use crate::storage::SnapshotFile;
 
 /// Value of the `Upgrade` header between nodes.
@@ -48,6 +50,9 @@ const APPEND_SILENCE_MAX: Duration = Duration::from_secs(10);
 
 /// Unused connections kept for each node and channel.
 const IDLE_MAX: usize = 2;
+
+/// Most nodes whose denials are told apart in the log.
+const DENIALS_MAX: usize = 64;
 
 /// A connection between nodes.
 pub type Wire<T> = Framed<T, LengthDelimitedCodec>;
@@ -88,14 +93,15 @@ pub struct TcpTransport {
     introduction: Arc<dyn Introduction>,
     access: Access,
     idle: Mutex<HashMap<(Target, Channel), Vec<Connection>>>,
-    /// Nodes that did not accept this node's token when last asked: said once.
-    denied_by: Mutex<BTreeSet<NodeId>>,
+    /// Nodes that did not accept this node's token when last asked, as logged.
+    denied_by: Mutex<RecurringWith<NodeId, ()>>,
 }
 
 impl TcpTransport {
     /// A transport that introduces itself so.
     pub fn new(introduction: Arc<dyn Introduction>, access: Access) -> Arc<TcpTransport> {
-        let (idle, denied_by) = Default::default();
+        let idle = Mutex::default();
+        let denied_by = Mutex::new(RecurringWith::new(DENIALS_MAX));
         Arc::new(TcpTransport { introduction, access, idle, denied_by })
     }
 
@@ -147,14 +153,14 @@ impl TcpTransport {
         Ok(framed(io))
     }
 
-    /// Says once that another node does not accept this node's token.
+    /// Says that another node does not accept this node's token.
     fn note_denial(&self, target: &Target, error: Option<&DialError>) {
         let denied =
             matches!(error, Some(DialError::Refused { status: StatusCode::UNAUTHORIZED, .. }));
-        let mut denied_by = self.denied_by.lock();
+        let (mut denied_by, now) = (self.denied_by.lock(), Instant::now());
         if !denied {
-            denied_by.remove(&target.node);
-        } else if denied_by.insert(target.node) {
+            denied_by.over(&target.node, now);
+        } else if denied_by.met(&target.node, &(), now) {
             tracing::warn!(
                 "node {} at {} does not accept this node's token: give both the same --token-file",
                 target.node,

@@ -13,6 +13,7 @@ use holdfast_api::NodeId;
 use serde::{Deserialize, Serialize};
 
 use super::error::{Advice, StorageError};
+use crate::regular_file::read_regular;
 
 /// Version of `identity.json` and of the layout of the data folder.
 pub const FORMAT: u32 = 1;
@@ -83,7 +84,8 @@ pub fn read(dir: &Path) -> Result<Option<Identity>, StorageError> {
     if length > FILE_BYTES_MAX {
         return Err(damaged(format!("it has {length} bytes")));
     }
-    let text = fs::read(&path).map_err(StorageError::io(&path, "reading it"))?;
+    let text =
+        read_regular(&path, FILE_BYTES_MAX).map_err(StorageError::io(&path, "reading it"))?;
     let Versioned { format } =
         serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
     if format > FORMAT {

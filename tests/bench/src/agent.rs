@@ -23,7 +23,13 @@ pub struct Agent {
 impl Agent {
     /// Starts an agent with a new run of its own job, and waits for its door.
     pub async fn start(bench: &Bench, cluster: &Cluster) -> anyhow::Result<Agent> {
-        Agent::start_with(bench, cluster, "agent", &["--job", "bench"]).await
+        Agent::start_with(
+            bench,
+            cluster,
+            "agent",
+            &["--job", "bench", "--run", "new", "--takeover"],
+        )
+        .await
     }
 
     /// Starts an agent with these flags beside the necessary ones.

@@ -76,6 +76,7 @@ impl Host {
                 takeover: false,
                 role: Role::Active,
                 labels: Default::default(),
+                policy: Default::default(),
             };
             let client = client.clone();
             registering.spawn(async move {

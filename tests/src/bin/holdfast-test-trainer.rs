@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command as Program;
 use std::time::Duration;
 
-use holdfast_api::{Command, Nonce, Outcome, ProcessCommand, ProcessOutcome, Role};
+use holdfast_api::{Among, Command, Nonce, Outcome, ProcessCommand, ProcessOutcome, Role};
 use holdfast_client::Deadline;
 use holdfast_tests::link::{Heard, RawLink};
 use holdfast_trainer_shim::{CONTROL_VARIABLE, Hook, Host, Join, Ladder, Process, Wanted};
@@ -76,8 +76,8 @@ async fn obey(control: &Path, process: u32, ladder: Ladder) {
                 rolls.spawn(roll(process.clone(), name.to_owned()));
             }
             ("fence", _) => match process.fence(1) {
-                Some(fence) => println!("fence {}", fence.generation),
-                None => println!("fence none"),
+                Ok(fence) => println!("fence {}", fence.generation),
+                Err(_) => println!("fence none"),
             },
             ("ping", _) => process.ping(),
             ("progress", to) => process.progress(to.parse().expect("a number")),
@@ -98,7 +98,7 @@ fn milliseconds(text: &str) -> Duration {
 }
 
 async fn roll(process: Process, name: String) {
-    match process.live_processes(&name, Deadline::never()).await {
+    match process.live_processes(&name, Among::Active, Deadline::never()).await {
         Ok(live) => {
             let members: Vec<String> = live.members.iter().map(|(p, _)| p.to_string()).collect();
             println!("rolled {name} {}", members.join(","));
@@ -118,6 +118,7 @@ fn with_child(control: &Path, process: u32) {
         takeover: false,
         role: Role::Active,
         labels: Default::default(),
+        policy: Default::default(),
     };
     let answer = match link.propose(1, Command::Process(register)) {
         Ok(Heard::Answer { answer, .. }) => answer,

@@ -5,14 +5,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use holdfast_api::{Code, Effectiveness};
+use holdfast_api::{Among, Code, Effectiveness, Policy};
 use holdfast_chaos::Recorder;
 use holdfast_chaos::history::{Advance as Advanced, Meaning, Outcome, What};
 use holdfast_client::{Client, Deadline, Options};
 use holdfast_tests::cluster::job;
 use holdfast_tests::histories::plan::{Calls, EXIT_ENDED, EXIT_NOT_JOINED, RankPlan, Verbs};
 use holdfast_trainer_shim::verbs::ADVANCE_ROUND;
-use holdfast_trainer_shim::{Advance, Error, Host, HostOptions, Iteration, Join, Process, Wanted};
+use holdfast_trainer_shim::{Error, Host, HostOptions, Iteration, Join, Process, Wanted};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The round of the roll calls.
@@ -36,9 +36,16 @@ async fn main() -> anyhow::Result<ExitCode> {
         }
     };
     recorder.record(What::Join { process: plan.process, role: plan.role })?;
+    let policy = Policy {
+        world: plan.calls.world,
+        members_min: plan.calls.members_min,
+        last_call_ms: u64::try_from(plan.calls.last_call.as_millis())?,
+        ..Policy::default()
+    };
     let join = Join {
         process: Some(plan.process),
         role: plan.role,
+        policy,
         takeover: plan.takeover,
         patience: Some(Deadline::after(PATIENCE)),
         ..Join::default()
@@ -121,6 +128,10 @@ impl Rank {
                     if matches!(meaning, Meaning::Ended | Meaning::Lost) {
                         return Ok(Ended::Fenced);
                     }
+                    // A spare whose job is over.
+                    if error.code() == Code::Over {
+                        return Ok(Ended::AskedToLeave);
+                    }
                     steps = 0;
                 }
             }
@@ -140,7 +151,7 @@ async fn call(process: &Process, calls: &Calls, rolls: bool) -> Result<Outcome, 
             Verbs::Mixed { patience, .. } => Deadline::after(patience),
             _ => Deadline::never(),
         };
-        let live = process.live_processes(STEP, deadline).await?;
+        let live = process.live_processes(STEP, Among::Active, deadline).await?;
         let (generation, witness) = (live.generation, live.witness);
         return Ok(Outcome {
             generation,
@@ -149,14 +160,7 @@ async fn call(process: &Process, calls: &Calls, rolls: bool) -> Result<Outcome, 
             advance: None,
         });
     }
-    let advance = Advance {
-        world: calls.world,
-        members_min: calls.members_min,
-        last_call: calls.last_call,
-        evict_after: calls.evict_after,
-        ..Advance::default()
-    };
-    let begun = process.advance(advance, Deadline::never()).await?;
+    let begun = process.advance(calls.evict_after, Deadline::never()).await?;
     Ok(outcome(&begun))
 }
 

@@ -28,16 +28,31 @@ ip link set eth0 up
 echo ready
 while read -r line; do :; done"#;
 /// The same for a container, which has the network, the name and the names of
-/// its host. Its `/run` is empty; pairs of a source and a path follow.
+/// its host. Its `/run` is empty; what to do with a source and a path follow, by
+/// three.
 const FIRST_OF_CONTAINER: &str = r#"set -e
 mount -t tmpfs tmpfs /run
 while [ $# -gt 0 ]; do
-  mkdir -p "$2"
-  if [ -n "$1" ]; then mount --bind -o ro "$1" "$2"; else mount -t tmpfs tmpfs "$2"; fi
-  shift 2
+  mkdir -p "$3"
+  case "$1" in
+    empty) mount -t tmpfs tmpfs "$3" ;;
+    *) mount --bind "$2" "$3"; mount -o "remount,bind,$1" "$3" ;;
+  esac
+  shift 3
 done
 echo ready
 while read -r line; do :; done"#;
+
+/// What a container sees at a path.
+#[derive(Debug, Clone, Copy)]
+pub enum Mount<'a> {
+    /// An empty folder of its own.
+    Empty,
+    /// This folder, which it cannot change.
+    ReadOnly(&'a Path),
+    /// This folder.
+    Shared(&'a Path),
+}
 
 /// A host of a [`super::Network`]. It is gone, with all that runs there, when
 /// the last copy of this value and of its containers' is.
@@ -111,25 +126,49 @@ impl Host {
 
     /// A container of a pod: the network of this host, and processes of its
     /// own, which neither this host nor other containers see in `/proc`. It
-    /// sees these folders at these paths, or an empty one where none is named.
+    /// sees these folders at these paths.
     ///
     /// # Panics
     ///
     /// If it cannot be made, or a path is neither in `/run`, which every
     /// container has for itself, nor `/dev/shm`.
-    pub fn container(&self, name: &str, mounts: &[(&str, Option<&Path>)]) -> Host {
+    pub fn container(&self, name: &str, mounts: &[(&str, Mount<'_>)]) -> Host {
         let mut first = Command::new("unshare");
         first.args(["--mount", "--pid", "--mount-proc", "--kill-child"]);
         first.args(["bash", "-c", FIRST_OF_CONTAINER, "first"]);
-        for (path, source) in mounts {
+        for (path, mount) in mounts {
             let own = path.starts_with("/run/") || *path == "/dev/shm";
             assert!(own, "{path} would be made on the machine");
-            first.arg(source.unwrap_or(Path::new(""))).arg(path);
+            let (how, source) = match mount {
+                Mount::Empty => ("empty", Path::new("")),
+                Mount::ReadOnly(source) => ("ro", *source),
+                Mount::Shared(source) => ("rw", *source),
+            };
+            first.arg(how).arg(source).arg(path);
         }
         let mut first = self.0.namespaces.inside(|| First::start(first));
         first.says("ready");
         let runtime_dir = self.0.runtime_dir.join(name);
         Host::new(name, self.0.address, runtime_dir, first, None, Some(self.clone()))
+    }
+
+    /// From here on nothing can be written in this container, neither in its root
+    /// nor in `/tmp`, but in its own mounts, and in `logs`: what programs print
+    /// is written on this side of it.
+    ///
+    /// # Panics
+    ///
+    /// If the system does not do that.
+    pub fn make_read_only(&self, logs: &Path) {
+        let script = r#"set -e
+mount --bind "$1" "$1"
+mount --rbind /tmp /tmp
+mount -o remount,bind,ro /tmp
+mount -o remount,bind,ro /"#;
+        let mut command = Command::new("bash");
+        command.args(["-c", script, "bash"]).arg(logs);
+        let done = self.inside(|| command.status());
+        assert!(done.is_ok_and(|status| status.success()), "a container is not made read-only");
     }
 
     /// Its name, which is its host name if it is no container.

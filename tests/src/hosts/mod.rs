@@ -16,5 +16,5 @@ mod host;
 mod namespaces;
 mod network;
 
-pub use host::Host;
+pub use host::{Host, Mount};
 pub use network::{Names, Network};

@@ -14,11 +14,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_api::{AgentReport, Name, Scope};
+use holdfast_api::{AgentReport, Exit, Name, Scope};
 use holdfast_client::{Client, Statistics};
+use holdfast_trainer_shim::{LEAVE_TIME_MAX, Met};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -27,16 +28,19 @@ use crate::door::process;
 use crate::door::tcpstore::presence::Presence;
 use crate::door::tcpstore::serve::{self, Door};
 use crate::namespace::Namespace;
+use crate::outage;
 use crate::ports::Bound;
-use crate::roster;
-pub use error::Error;
+use crate::roster::Roster;
+use crate::telling::Teller;
+pub use error::{Error, Remedy};
 pub use opening::Wanted;
 use serving::{Ports, listen, namespace_of, take_ports};
 
-/// How often to look whether the leader changed, to log it.
-const LEADER_INTERVAL: Duration = Duration::from_secs(1);
-/// How often to look whether there is anything new to tell operators.
-const REPORT_INTERVAL: Duration = Duration::from_secs(2);
+/// How often to look whether the leader changed, to log it: a number in memory.
+const LEADER_INTERVAL: Duration = Duration::from_millis(100);
+/// Calls that are sent again to the same leader are counted for so long before
+/// they are logged.
+const RESENT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long one that is given up waits for the store: a leader that is lost in
 /// that moment is followed by another one.
@@ -56,6 +60,8 @@ pub struct Options {
     pub job: Name,
     /// The run to open or join.
     pub run: Wanted,
+    /// Opening it may end a run that other agents hold.
+    pub takeover: bool,
     /// Where to listen for TCPStore clients, each port a namespace of its own;
     /// port 0 takes a free one, and so does an empty list.
     pub tcpstore: Vec<SocketAddr>,
@@ -66,12 +72,10 @@ pub struct Options {
     pub attempts_kept: Duration,
     /// The TCPStore door.
     pub door: serve::Options,
-    /// TTL of the lease that is taken for processes with the library, once one
-    /// comes.
+    /// TTL of the lease with which the agent holds its run, for this host and its
+    /// processes with the library. It is given back for good at the end: when the
+    /// last host of the run does so, the run ends.
     pub lease_ttl: Duration,
-    /// Take that lease at the start, and give it back for good at the end: when
-    /// the last host of the run does, the run ends.
-    pub holds_run: bool,
 }
 
 /// An agent whose run is open and whose ports accept connections.
@@ -82,6 +86,7 @@ pub struct Agent {
     requests: mpsc::Receiver<Request>,
     scope: Scope,
     attempts_kept: Duration,
+    store_lost_deadline: Duration,
     door: Door,
     handle: Handle,
 }
@@ -100,7 +105,7 @@ pub struct Handle {
 struct Identity {
     addresses: Vec<SocketAddr>,
     job: Name,
-    run: Name,
+    met: Met,
     host: String,
     /// Tells this process from all others: host names and process ids are the
     /// same in many containers.
@@ -137,7 +142,12 @@ impl Handle {
 
     /// The run that was opened or joined.
     pub fn run(&self) -> &Name {
-        &self.identity.run
+        &self.identity.met.run
+    }
+
+    /// How the run was met at the start.
+    pub fn met(&self) -> &Met {
+        &self.identity.met
     }
 
     /// TCPStore connections open now.
@@ -159,18 +169,28 @@ impl Handle {
 
     /// Why nothing is served any more, if the run has ended.
     pub fn fenced(&self) -> Option<&str> {
-        self.door.fenced()
+        self.door.fenced().or_else(|| self.processes.lost())
+    }
+
+    /// Who is connected.
+    pub(crate) fn roster(&self) -> &Roster {
+        self.door.roster()
+    }
+
+    /// A command has ended that this agent served, as whoever started it tells.
+    pub fn command_ended(&self, pid: u32, rank: Option<u64>, exit: Exit) {
+        self.roster().command_ended(pid, rank, exit);
     }
 
     /// What the agent tells of itself, without its connections.
-    fn introduction(&self) -> AgentReport {
+    pub(crate) fn introduction(&self) -> AgentReport {
         AgentReport {
             id: self.identity.id.clone(),
             host: self.identity.host.clone(),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             job: self.identity.job.clone(),
-            run: self.identity.run.clone(),
+            run: self.run().clone(),
             listens: self.address().to_string(),
             draining: self.door.is_draining(),
             clients: Vec::new(),
@@ -178,6 +198,8 @@ impl Handle {
             waits: Vec::new(),
             waits_left_out: 0,
             processes: Vec::new(),
+            ended: Vec::new(),
+            tells_quiet: true,
         }
     }
 
@@ -216,6 +238,19 @@ impl Handle {
         let _ = closed.await;
     }
 
+    /// Leaves the run for good, or gives up to tell the store so.
+    async fn leave(&self) {
+        let began = Instant::now();
+        let (job, run) = (self.job(), self.run());
+        let meanwhile = || {
+            let left = LEAVE_TIME_MAX.saturating_sub(began.elapsed()).as_secs();
+            format!(
+                "waiting up to {left} s to tell it that this host leaves run {run} of job {job}"
+            )
+        };
+        outage::during(&self.client, meanwhile, self.processes.close()).await;
+    }
+
     /// The door for programs with the library.
     pub fn processes(&self) -> &process::Door {
         &self.processes
@@ -235,36 +270,31 @@ impl Agent {
         let bound = take_ports(&options.tcpstore)?;
         let client = Client::new(options.store.clone());
         let host = host_name();
-        let of_processes = process::Options {
-            host: host.clone(),
-            lease_ttl: options.lease_ttl,
-            holds_run: options.holds_run,
-        };
+        let of_processes = process::Options { host: host.clone(), lease_ttl: options.lease_ttl };
         let addresses: Vec<SocketAddr> = bound.iter().map(Bound::address).collect();
         let opening = async {
-            let (run, lease) = opening::run(&client, &options, &of_processes).await?;
+            let (met, lease) = opening::run(&client, &options, &of_processes).await?;
             let listening = bound.into_iter().map(|bound| {
                 let namespace = namespace_of(bound.address(), &addresses);
                 Ok((listen(bound)?, namespace))
             });
             match listening.collect::<Result<Vec<_>, Error>>() {
-                Ok(listeners) => Ok((run, lease, listeners)),
+                Ok(listeners) => Ok((met, lease, listeners)),
                 Err(error) => {
-                    if let Some(lease) = lease {
-                        lease.leave().await;
-                    }
+                    lease.leave().await;
                     Err(error)
                 }
             }
         };
-        let (run, lease, listeners) = match opening.await {
+        let (met, lease, listeners) = match opening.await {
             Ok(opened) => opened,
             Err(error) => {
                 client.close().await;
                 return Err(error);
             }
         };
-        let scope = Scope { job: options.job.clone(), run: Some(run.clone()) };
+        let scope = Scope { job: options.job.clone(), run: Some(met.run.clone()) };
+        let store_lost_deadline = options.door.store_lost_deadline;
         let door = Door::new(client.clone(), scope.clone(), options.door);
         let processes = process::Door::new(client.clone(), scope.clone(), of_processes, lease);
         let attempts_kept = options.attempts_kept;
@@ -273,7 +303,7 @@ impl Agent {
             identity: Arc::new(Identity {
                 addresses,
                 job: options.job,
-                run,
+                met,
                 host,
                 id: format!("{:016x}", rand::random::<u64>()),
             }),
@@ -282,7 +312,16 @@ impl Agent {
             client: client.clone(),
             requests: sender,
         };
-        Ok(Agent { client, listeners, requests, scope, attempts_kept, door, handle })
+        Ok(Agent {
+            client,
+            listeners,
+            requests,
+            scope,
+            attempts_kept,
+            store_lost_deadline,
+            door,
+            handle,
+        })
     }
 
     /// The same, unless it is `given_up` before: then nobody holds the run any
@@ -293,15 +332,11 @@ impl Agent {
         options: Options,
         given_up: impl Future<Output = ()>,
     ) -> Result<Option<Agent>, Error> {
-        let takes_lease = options.holds_run || options.run == Wanted::Auto;
         let job = options.job.clone();
         let mut opening = std::pin::pin!(Agent::open(options));
         tokio::select! {
             opened = &mut opening => return opened.map(Some),
             () = given_up => {}
-        }
-        if !takes_lease {
-            return Ok(None);
         }
         match tokio::time::timeout(GIVEN_UP_TIME_MAX, opening).await {
             Ok(Ok(agent)) => agent.close().await,
@@ -322,14 +357,24 @@ impl Agent {
     /// Gives back what it has opened, without serving it.
     async fn close(self) {
         let Agent { client, handle, .. } = self;
-        handle.processes.close().await;
+        handle.leave().await;
         client.close().await;
     }
 
     /// Serves until `shutdown`, or drained to the last, then closes all
     /// connections and the session.
     pub async fn run(self, shutdown: CancellationToken) {
-        let Agent { client, listeners, mut requests, scope, attempts_kept, door, handle } = self;
+        let Agent {
+            client,
+            listeners,
+            mut requests,
+            scope,
+            attempts_kept,
+            store_lost_deadline,
+            door,
+            handle,
+        } = self;
+        let outages = outage::watch(client.clone(), handle.clone(), store_lost_deadline);
         let collecting = collect(client.clone(), scope, handle.clone(), attempts_kept);
         let mut ports = Ports::new(door, shutdown.clone());
         for ((listener, namespace), address) in listeners.into_iter().zip(handle.addresses()) {
@@ -363,14 +408,18 @@ impl Agent {
             let gone = handle.processes.all_gone();
             shutdown.run_until_cancelled(gone).await;
         };
+        let mut teller = Teller::new(client.clone(), handle.clone());
         tokio::select! {
             () = serving => {}
             () = forever(collecting) => {}
             () = forever(handle.processes.keep()) => {}
             never = log_leaders(&client) => match never {},
-            never = report(&client, &handle) => match never {},
+            never = teller.run() => match never {},
+            never = outages => match never {},
         }
-        handle.processes.close().await;
+        teller.last_words();
+        drop(teller);
+        handle.leave().await;
         drop(handle);
         client.close().await;
     }
@@ -384,40 +433,31 @@ async fn forever(task: impl Future<Output = ()>) {
 
 /// Logs each change of the leader, and how many calls had to be sent again.
 async fn log_leaders(client: &Client) -> std::convert::Infallible {
-    let mut before = client.statistics();
+    let (mut before, mut resent_since) = (client.statistics(), None);
     loop {
         tokio::time::sleep(LEADER_INTERVAL).await;
-        let now = client.statistics();
+        let mut now = client.statistics();
         let resent = now.resent - before.resent;
-        match now.leader {
-            Some(leader) if before.leader != Some(leader) => {
+        let changed = now.leader.filter(|leader| before.leader != Some(*leader));
+        if resent > 0 && resent_since.is_none() {
+            resent_since = Some(Instant::now());
+        }
+        let counted = resent_since.is_some_and(|since| since.elapsed() >= RESENT_INTERVAL);
+        match changed {
+            Some(leader) => {
+                // Calls are sent again once there is a connection to it.
+                tokio::time::sleep(LEADER_INTERVAL).await;
+                now = client.statistics();
+                let resent = now.resent - before.resent;
                 info!("leader changed to node {leader}; {resent} calls resent");
             }
-            _ if resent > 0 => info!("connection to the store lost; {resent} calls resent"),
-            _ => {}
+            // Until a leader is known, they may belong to its change.
+            None if counted && now.leader.is_some() => {
+                info!("connection to the store lost; {resent} calls resent");
+            }
+            None => continue,
         }
-        // While no leader is known, the last one stays the one to compare with.
-        before = Statistics { leader: now.leader.or(before.leader), ..now };
-    }
-}
-
-/// Tells the store who is connected and who waits, whenever that has changed.
-async fn report(client: &Client, handle: &Handle) -> std::convert::Infallible {
-    let mut told: Option<AgentReport> = None;
-    let mut interval = tokio::time::interval(REPORT_INTERVAL);
-    interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    loop {
-        interval.tick().await;
-        handle.door.roster().look_for_processes().await;
-        let mut report = handle.introduction();
-        handle.door.roster().fill(&mut report, Instant::now());
-        report.processes = handle.processes.report();
-        // Of waits it is told again how long they last.
-        let news = !report.waits.is_empty();
-        if news || !told.as_ref().is_some_and(|told| roster::same(told, &report)) {
-            client.report(report.clone());
-            told = Some(report);
-        }
+        (before, resent_since) = (now, None);
     }
 }
 

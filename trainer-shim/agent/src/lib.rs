@@ -19,10 +19,14 @@
 //! | --- | --- |
 //! | [`agent`] | the component: opens the run, listens, serves |
 //! | [`namespace`] | key spaces within one run that never meet |
+//! | `outage` | says that the store does not answer, and when it does again |
 //! | [`ports`] | ports of this host: bound, and found free |
 //! | [`collector`] | deletes the keys of namespaces that are over |
 //! | [`control`] | how the processes of one run on one host find their agent |
 //! | [`roster`] | who is connected and waits for what, for operators |
+//! | [`programs`] | the programs behind the connections: last calls, and ends |
+//! | `activity` | what they do while they ask nothing of the store |
+//! | `telling` | what operators are told: gathered, and sent if it is new |
 //! | [`process`] | which process is at the other end of a connection |
 //! | [`door`] | front doors, one for each foreign protocol |
 //! | [`door::tcpstore`] | PyTorch's TCPStore: codec, mapping, order, sockets |
@@ -46,11 +50,15 @@
 //! * No name is ever looked up for a client: a silent name server must not
 //!   stop a job from starting.
 
+mod activity;
 pub mod agent;
 pub mod collector;
 pub mod control;
 pub mod door;
 pub mod namespace;
+mod outage;
 pub mod ports;
 pub mod process;
+pub mod programs;
 pub mod roster;
+mod telling;

@@ -20,6 +20,8 @@ const FILES_MAX: usize = 1_000_000;
 const ENVIRONMENT_BYTES_MAX: u64 = 1024 * 1024;
 /// The variable that launchers give each rank.
 const RANK: &[u8] = b"RANK=";
+/// How often torchrun has restarted a rank in place: its keys are apart then.
+const RESTARTS: &[u8] = b"TORCHELASTIC_RESTART_COUNT=";
 
 /// A process on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub struct Process {
     pub pid: u32,
     /// The `RANK` that it was started with, if it has one.
     pub rank: Option<u64>,
+    /// How often its launcher had restarted it in place.
+    pub restarts: u64,
 }
 
 /// A connection as its server sees it.
@@ -57,7 +61,9 @@ pub fn clients_of(connections: &[Connection]) -> Vec<Option<Process>> {
         .map(|inode| {
             let pid = pids.get(&inode?).copied().flatten()?;
             let environment = proc.join(pid.to_string()).join("environ");
-            Some(Process { pid, rank: rank(&read(&environment, ENVIRONMENT_BYTES_MAX)) })
+            let environment = read(&environment, ENVIRONMENT_BYTES_MAX);
+            let restarts = number(&environment, RESTARTS).unwrap_or(0);
+            Some(Process { pid, rank: number(&environment, RANK), restarts })
         })
         .collect()
 }
@@ -144,8 +150,9 @@ fn socket_inode(target: &str) -> Option<u64> {
     target.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
-fn rank(environment: &[u8]) -> Option<u64> {
-    let value = environment.split(|byte| *byte == 0).find_map(|one| one.strip_prefix(RANK))?;
+/// The number behind this name.
+fn number(environment: &[u8], name: &[u8]) -> Option<u64> {
+    let value = environment.split(|byte| *byte == 0).find_map(|one| one.strip_prefix(name))?;
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
@@ -195,9 +202,10 @@ mod tests {
 
     #[test]
     fn the_rank_is_a_number_in_the_environment() {
-        assert_eq!(rank(b"A=1\0RANK=12\0B=2\0"), Some(12));
+        assert_eq!(number(b"A=1\0RANK=12\0B=2\0", RANK), Some(12));
+        assert_eq!(number(b"TORCHELASTIC_RESTART_COUNT=2\0", RESTARTS), Some(2));
         for environment in [&b""[..], b"LOCAL_RANK=1\0", b"RANK=\0", b"RANK=-1\0", b"RANK=\xff\0"] {
-            assert_eq!(rank(environment), None);
+            assert_eq!(number(environment, RANK), None);
         }
     }
 }

@@ -3,18 +3,19 @@
 //! A connection only notes that it is there and what it waits for; whose it is
 //! and what is worth telling is found out when a report is made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_api::agent::{CLIENTS_MAX, REPORT_BYTES_MAX, WAIT_KEYS_MAX, WAITS_MAX};
-use holdfast_api::{AgentClient, AgentReport, AgentWait, Blob, Condition, Until};
+use holdfast_api::{AgentClient, AgentReport, AgentWait, Blob, Condition, Exit, Until};
 use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
-use tracing::{debug, error};
+use tracing::{debug, error, warn};
 
 use crate::process::{self, Connection, Process};
+use crate::programs::{LastCall, Program, Programs, quiet};
 
 /// A wait is worth telling when it has been blocked for this long: most end
 /// within milliseconds.
@@ -41,13 +42,18 @@ pub struct Roster {
 struct Seats {
     last: u64,
     taken: BTreeMap<u64, Seat>,
+    programs: Programs,
 }
 
 #[derive(Debug)]
 struct Seat {
     connection: Connection,
+    /// The name of its namespace.
+    door: String,
+    came: Instant,
     owner: Owner,
     waiting: Option<Waiting>,
+    last: Option<LastCall>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,12 +88,19 @@ pub struct Entry {
 }
 
 impl Roster {
-    /// Notes a connection.
-    pub fn enter(&self, connection: Connection) -> Entry {
+    /// Notes a connection to the namespace of this name.
+    pub fn enter(&self, connection: Connection, door: &str) -> Entry {
         let mut seats = self.seats.lock();
         seats.last += 1;
         let id = seats.last;
-        let seat = Seat { connection, owner: Owner::Unknown(0), waiting: None };
+        let seat = Seat {
+            connection,
+            door: door.to_owned(),
+            came: Instant::now(),
+            owner: Owner::Unknown(0),
+            waiting: None,
+            last: None,
+        };
         seats.taken.insert(id, seat);
         Entry { id, roster: self.clone() }
     }
@@ -127,36 +140,95 @@ impl Roster {
         let connections: Vec<Connection> = wanted.iter().map(|(_, one)| *one).collect();
         let found = process::clients_of(&connections);
         let mut seats = self.seats.lock();
+        let seats = &mut *seats;
         for ((id, _), process) in wanted.into_iter().zip(found) {
             let Some(seat) = seats.taken.get_mut(&id) else { continue };
             seat.owner = match (process, seat.owner) {
-                (Some(process), _) => Owner::Known(process),
+                (Some(process), _) => {
+                    let met = seats.programs.meet(process, &seat.door, from(&seat.connection));
+                    if let Some(before) = met {
+                        warn!("{before}");
+                    }
+                    Owner::Known(process)
+                }
                 (None, Owner::Unknown(looks)) => Owner::Unknown(looks + 1),
                 (None, known) => known,
             };
         }
     }
 
-    /// Fills in the clients and the waits.
+    /// Programs whose end nobody watches for yet; from now on the caller does.
+    pub fn unwatched(&self) -> Vec<u32> {
+        self.seats.lock().programs.unwatched()
+    }
+
+    /// A program that was connected has ended.
+    pub fn ended(&self, pid: u32, exit: Option<Exit>) {
+        self.seats.lock().programs.ended(pid, exit);
+    }
+
+    /// A command has ended, as whoever started it tells.
+    pub fn command_ended(&self, pid: u32, rank: Option<u64>, exit: Exit) {
+        self.seats.lock().programs.command_ended(pid, rank, exit);
+    }
+
+    /// Fills in the clients and the waits, and who has ended.
     pub fn fill(&self, report: &mut AgentReport, now: Instant) {
         let seats = self.seats.lock();
-        fill_clients(report, seats.taken.values());
+        fill_clients(report, &seats, now);
         fill_waits(report, seats.taken.values(), now);
+        report.ended = seats.programs.report_ended(now);
     }
+}
+
+/// The address of a client.
+fn from(connection: &Connection) -> String {
+    connection.peer.ip().to_canonical().to_string()
+}
+
+/// The connections of one program, or of nobody knows whom.
+struct Together {
+    connections: u64,
+    waits: bool,
+    came: Instant,
+    last: Option<LastCall>,
 }
 
 /// Connections of one process stand together, and those of nobody knows whom
 /// by where they come from.
-fn fill_clients<'a>(report: &mut AgentReport, seats: impl Iterator<Item = &'a Seat>) {
-    let mut clients: BTreeMap<(Option<u64>, Option<u32>, String), u64> = BTreeMap::new();
-    for seat in seats {
+fn fill_clients(report: &mut AgentReport, seats: &Seats, now: Instant) {
+    let mut clients: BTreeMap<(Option<u64>, Option<u32>, String), Together> = BTreeMap::new();
+    for seat in seats.taken.values() {
         let process = seat.owner.process();
-        let from = seat.connection.peer.ip().to_canonical().to_string();
         let rank = process.and_then(|process| process.rank);
-        *clients.entry((rank, process.map(|process| process.pid), from)).or_default() += 1;
+        let pid = process.map(|process| process.pid);
+        let met = pid.and_then(|pid| seats.programs.get(pid));
+        let together = clients.entry((rank, pid, from(&seat.connection)));
+        let together = together.or_insert_with(|| Together {
+            connections: 0,
+            waits: false,
+            came: met.map_or(seat.came, |met| met.came),
+            last: met.and_then(|met| met.last.clone()),
+        });
+        together.connections += 1;
+        together.waits |= seat.waiting.is_some();
+        together.last = LastCall::later(together.last.take(), seat.last.clone());
+    }
+    let connected: BTreeSet<u32> = clients.keys().filter_map(|(_, pid, _)| *pid).collect();
+    // A rank that has closed its connections goes on.
+    let apart =
+        |(pid, program): &(u32, &Program)| program.rank.is_some() && !connected.contains(pid);
+    for (pid, program) in seats.programs.iter().filter(apart) {
+        let (came, last) = (program.came, program.last.clone());
+        let together = Together { connections: 0, waits: false, came, last };
+        clients.insert((program.rank, Some(pid), program.from.clone()), together);
     }
     report.clients_left_out = clients.len().saturating_sub(CLIENTS_MAX) as u64;
-    let client = |((rank, pid, from), connections)| AgentClient { pid, rank, from, connections };
+    let client = |((rank, pid, from), together): (_, Together)| {
+        let Together { connections, waits, came, last } = together;
+        let quiet = if waits { None } else { quiet(last.as_ref(), came, now) };
+        AgentClient { pid, rank, from, connections, quiet, activity: None }
+    };
     report.clients = clients.into_iter().take(CLIENTS_MAX).map(client).collect();
 }
 
@@ -225,6 +297,13 @@ impl Entry {
         }
     }
 
+    /// It asks something of the store.
+    pub fn calls(&self, op: &'static str, key: Option<&Blob>) {
+        if let Some(seat) = self.roster.seats.lock().taken.get_mut(&self.id) {
+            seat.last = Some(LastCall::now(op, key));
+        }
+    }
+
     /// It waits no more.
     pub fn goes_on(&self) {
         self.set(None);
@@ -239,30 +318,23 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        self.roster.seats.lock().taken.remove(&self.id);
+        let mut seats = self.roster.seats.lock();
+        if let Some(seat) = seats.taken.remove(&self.id)
+            && let Some(process) = seat.owner.process()
+        {
+            seats.programs.closed(process.pid, seat.last);
+        }
     }
 }
 
-/// Whether two reports say the same, but for how long things have lasted.
-pub fn same(one: &AgentReport, other: &AgentReport) -> bool {
-    let timeless = |report: &AgentReport| {
-        let mut report = report.clone();
-        report.waits.iter_mut().for_each(|wait| wait.blocked_ms = 0);
-        for process in &mut report.processes {
-            (process.called_ms_ago, process.silent_ms) = (0, 0);
-        }
-        report
-    };
-    timeless(one) == timeless(other)
-}
-
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::net::SocketAddr;
 
     use super::*;
 
-    fn report() -> AgentReport {
+    /// What an agent tells that has no clients.
+    pub(crate) fn report() -> AgentReport {
         AgentReport {
             id: String::new(),
             host: "node-a".to_owned(),
@@ -277,6 +349,8 @@ mod tests {
             waits: Vec::new(),
             waits_left_out: 0,
             processes: Vec::new(),
+            ended: Vec::new(),
+            tells_quiet: true,
         }
     }
 
@@ -288,7 +362,7 @@ mod tests {
 
     fn enter(roster: &Roster, port: u16) -> Entry {
         let peer = SocketAddr::from(([192, 0, 2, 7], port));
-        roster.enter(Connection { peer, local: peer })
+        roster.enter(Connection { peer, local: peer }, "first")
     }
 
     fn exist(keys: &[&str]) -> Vec<Condition> {
@@ -300,7 +374,7 @@ mod tests {
         let roster = Roster::default();
         let entries: Vec<Entry> = (1..=5).map(|port| enter(&roster, port)).collect();
         for (entry, pid) in entries.iter().zip([71, 71, 70]) {
-            let process = Process { pid, rank: Some(u64::from(pid) - 70) };
+            let process = Process { pid, rank: Some(u64::from(pid) - 70), restarts: 0 };
             roster.seats.lock().taken.get_mut(&entry.id).unwrap().owner = Owner::Known(process);
         }
         let client = |pid: Option<u32>, connections| AgentClient {
@@ -308,6 +382,8 @@ mod tests {
             rank: pid.map(|pid| u64::from(pid) - 70),
             from: "192.0.2.7".to_owned(),
             connections,
+            quiet: None,
+            activity: None,
         };
         let expected = [client(None, 2), client(Some(70), 1), client(Some(71), 2)];
         assert_eq!(filled(&roster, Duration::ZERO).clients, expected);
@@ -316,11 +392,38 @@ mod tests {
     }
 
     #[test]
+    fn a_rank_is_quiet_while_it_asks_and_waits_for_nothing_also_without_connections() {
+        let roster = Roster::default();
+        let [first, second] = [1, 2].map(|port| enter(&roster, port));
+        {
+            let mut seats = roster.seats.lock();
+            let process = Process { pid: 70, rank: Some(0), restarts: 0 };
+            seats.programs.meet(process, "first", "192.0.2.7".to_owned());
+            seats.taken.values_mut().for_each(|seat| seat.owner = Owner::Known(process));
+        }
+        let after = Duration::from_secs(60);
+        first.calls("SET", Some(&"/k".into()));
+        second.waits(&exist(&["/a"]));
+        assert_eq!(filled(&roster, after).clients[0].quiet, None, "it waits");
+        second.goes_on();
+        assert_eq!(filled(&roster, Duration::ZERO).clients[0].quiet, None, "it has just called");
+        drop((first, second));
+        let told = filled(&roster, after).clients.remove(0);
+        let quiet = told.quiet.expect("it has called last a minute ago");
+        assert_eq!((told.rank, told.connections), (Some(0), 0));
+        assert_eq!((quiet.last_call.as_str(), quiet.key), ("SET", Some("/k".into())));
+        roster.ended(70, Some(Exit::Code(7)));
+        let told = filled(&roster, after);
+        assert!(told.clients.is_empty());
+        assert_eq!((told.ended[0].rank, told.ended[0].exit), (Some(0), Some(Exit::Code(7))));
+    }
+
+    #[test]
     fn a_connection_has_company_if_another_may_be_of_its_process() {
         let roster = Roster::default();
         let [first, second, third] = [1, 2, 3].map(|port| enter(&roster, port));
         let set = |entry: &Entry, pid| {
-            let owner = Owner::Known(Process { pid, rank: None });
+            let owner = Owner::Known(Process { pid, rank: None, restarts: 0 });
             roster.seats.lock().taken.get_mut(&entry.id).unwrap().owner = owner;
         };
         set(&first, 71);
@@ -343,9 +446,8 @@ mod tests {
         let told = filled(&roster, Duration::from_secs(5));
         assert_eq!(told.waits[0].keys, ["/a".into(), "/b".into()]);
         assert!(told.waits[0].blocked_ms >= 5_000);
-        assert!(same(&told, &filled(&roster, Duration::from_secs(9))));
         entry.goes_on();
-        assert!(!same(&told, &filled(&roster, Duration::from_secs(9))));
+        assert!(filled(&roster, Duration::from_secs(9)).waits.is_empty());
         let until = Until::AtLeast(4);
         entry.waits(&[Condition { key: "/n".into(), until }]);
         assert_eq!(filled(&roster, Duration::from_secs(5)).waits[0].at_least, Some(4));

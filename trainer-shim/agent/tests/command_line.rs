@@ -4,6 +4,7 @@
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Output};
 
 /// Nobody listens on port 1.
@@ -55,12 +56,67 @@ fn assert_fails(output: &Output, code: i32, parts: &[&str]) {
 
 #[test]
 fn help_shows_examples_and_is_no_failure() {
-    for arguments in [&["--help"][..], &["serve", "--help"], &["run", "--help"]] {
+    for arguments in [&["--help"][..], &["serve", "--help"], &["run", "--help"], &["run", "-h"]] {
         let output = agent(arguments);
         assert!(output.status.success());
         let stdout = String::from_utf8_lossy(&output.stdout);
-        assert!(stdout.contains("Examples:") && stdout.contains("HOLDFAST_STORE"), "{stdout}");
+        assert!(stdout.contains("Examples:") && stdout.contains("--store"), "{stdout}");
     }
+}
+
+/// What `--help` says, without line breaks: long lines are broken anywhere.
+fn help(arguments: &[&str]) -> String {
+    let help = String::from_utf8(agent(&[arguments, &["--help"]].concat()).stdout).unwrap();
+    help.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The options in a help that take a value.
+fn options(help: &str) -> Vec<String> {
+    let words: Vec<&str> = help.split(' ').collect();
+    let pairs =
+        words.windows(2).filter(|pair| pair[0].starts_with("--") && pair[1].starts_with('<'));
+    pairs.map(|pair| pair[0].to_owned()).collect()
+}
+
+#[test]
+fn each_option_with_a_value_of_another_type_is_named_and_nothing_is_started() {
+    const RUBBISH: &str = "/nowhere/[";
+    let folder = tempfile::tempdir().unwrap();
+    let started = folder.path().join("started").display().to_string();
+    let settings = options(&help(&[]));
+    assert!(settings.len() >= 12, "{settings:?}");
+    let mut tried = 0;
+    for (verb, rest) in [
+        ("run", vec!["--", "touch", &*started]),
+        ("serve", vec!["--tcpstore=127.0.0.1:0"]),
+        ("open", vec!["name"]),
+    ] {
+        let has_settings = verb != "open";
+        let own = options(&help(&[verb]));
+        assert!(!own.is_empty(), "{verb}");
+        for option in settings.iter().filter(|_| has_settings).chain(&own) {
+            let rubbish = format!("{option}={RUBBISH}");
+            let mut words = vec![verb];
+            if has_settings && option != "--store" {
+                words.push("--store=127.0.0.1:1");
+            }
+            if has_settings && option != "--connect-deadline" {
+                words.push("--connect-deadline=1ms");
+            }
+            words.push(&rubbish);
+            words.extend(rest.iter().filter(|word| !word.starts_with(&format!("{option}="))));
+            let named = match option.as_str() {
+                "--config" => "configuration file",
+                "--control" => RUBBISH,
+                option => option,
+            };
+            assert_fails(&agent(&words), 125, &[named]);
+            tried += 1;
+        }
+    }
+    assert!(tried >= 26, "{tried}");
+    assert_fails(&agent(&["open", "a/b", "--control", "/x"]), 125, &["a/b", "<NAME>"]);
+    assert!(!Path::new(&started).exists());
 }
 
 #[test]
@@ -160,4 +216,114 @@ fn a_torch_that_dies_of_a_port_in_use_is_refused_with_the_reason() {
     let (folder, unknown) = torchrun("none");
     assert_fails(&run(&[], &[&unknown, "train.py"]), 125, &["cannot tell which torch", NO_STORE]);
     drop(folder);
+}
+
+/// What stands in backticks, or between other quotes.
+fn quoted(text: &str, quote: char) -> Vec<String> {
+    text.split(quote).skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_command_that_looks_like_an_option_is_refused_unless_it_stands_behind_two_dashes() {
+    let output = agent(&["run", "--jbo", "x", "--", "true"]);
+    assert_fails(&output, 125, &["--jbo", "'--job'"]);
+    let output = agent(&["run", "--store", NO_STORE, "--", "--jbo"]);
+    assert_fails(&output, 127, &["--jbo: command not found"]);
+}
+
+#[test]
+fn completions_are_printed_for_each_shell_and_no_other() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = agent(&["completions", shell]);
+        assert!(output.status.success(), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("expect-clients-within"));
+    }
+    assert_fails(&agent(&["completions", "bsh"]), 125, &["bsh", "bash"]);
+}
+
+#[test]
+fn each_variable_with_rubbish_is_named_and_nothing_is_started() {
+    let help = help(&[]);
+    let variables: Vec<&str> =
+        help.split("[env: ").skip(1).filter_map(|rest| rest.split(['=', ']']).next()).collect();
+    assert!(variables.len() >= 12, "{variables:?}");
+    let folder = tempfile::tempdir().unwrap();
+    let started = folder.path().join("started").display().to_string();
+    for variable in variables {
+        let mut all = vec![("HOLDFAST_STORE", NO_STORE), ("HOLDFAST_CONNECT_DEADLINE", "200ms")];
+        all.retain(|(name, _)| *name != variable);
+        all.push((variable, "/[=\u{7f}"));
+        let output = agent_with(&["run", "--", "touch", &started], &all);
+        let flag = variable.trim_start_matches("HOLDFAST_").to_lowercase().replace('_', "-");
+        let flag = match &*flag {
+            "agent-config" => "configuration file",
+            "rust-log" => "RUST_LOG",
+            other => other,
+        };
+        assert_fails(&output, 125, &[&flag.replace("token-file", "token")]);
+    }
+    assert!(!Path::new(&started).exists());
+}
+
+#[test]
+fn a_variable_with_a_letter_wrong_in_its_name_is_named_with_the_right_one() {
+    let shown = [help(&[]), help(&["open"])];
+    let names = shown.iter().flat_map(|help| help.split("[env: ").skip(1));
+    let names: Vec<&str> = names.filter_map(|rest| rest.split(['=', ']']).next()).collect();
+    assert!(names.len() >= 13 && names.contains(&"HOLDFAST_CONTROL"), "{names:?}");
+    for name in names.iter().filter(|name| name.starts_with("HOLDFAST_")) {
+        let wrong = format!("{}Q", &name[..name.len() - 1]);
+        let texts = [&*wrong, "is ignored", &format!("did you mean {name}?")];
+        // What is missing because of it, what is wrong beside it, and once there is a log.
+        assert_fails(&agent_with(&["serve"], &[(&wrong, "x")]), 125, &texts);
+        assert_fails(&agent_with(&["serve", "--jbo", "x"], &[(&wrong, "x")]), 125, &texts);
+        let serve = ["run", "--store", NO_STORE, "--connect-deadline", "1ms", "--", "true"];
+        let output = agent_with(&serve, &[(&wrong, "x")]);
+        assert_fails(&output, 125, &texts);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(said.matches("is ignored").count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn what_is_no_file_is_named_and_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let (pipe, long) = (folder.path().join("pipe"), folder.path().join("long"));
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    std::fs::write(&long, vec![b'#'; 1 << 20]).unwrap();
+    let strange = [&*pipe, Path::new("/dev/zero"), folder.path(), &long];
+    for file in strange.map(|path| path.to_str().unwrap()) {
+        let why = if file.ends_with("long") { "longer than" } else { "not a regular file" };
+        for flag in ["--config", "--token-file"] {
+            let output = agent(&["serve", "--store", NO_STORE, flag, file]);
+            assert_fails(&output, 125, &[file, why]);
+        }
+    }
+}
+
+#[test]
+fn each_key_of_the_file_with_a_letter_wrong_or_another_type_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("agent.toml");
+    let path = path.to_str().unwrap();
+    let serve = |text: &str| {
+        std::fs::write(path, text).unwrap();
+        agent(&["serve", "--config", path])
+    };
+    let known = |table: &str| {
+        let error = String::from_utf8(serve(&format!("{table}\nx9 = 1\n")).stderr).unwrap();
+        let line = error.lines().find(|line| line.contains("unknown field")).unwrap().to_owned();
+        quoted(&line, '`').split_off(1)
+    };
+    for table in ["", "[limits]"] {
+        let keys = known(table);
+        assert!(keys.len() >= 12, "{keys:?}");
+        for key in &keys {
+            let slip = format!("{}_{}", &key[..1], &key[1..]);
+            let output = serve(&format!("{table}\n{slip} = 1\n"));
+            assert_fails(&output, 125, &[path, "line 2", &slip, &format!("did you mean `{key}`?")]);
+            let output = serve(&format!("{table}\n{key} = true\n"));
+            assert_fails(&output, 125, &[path, "line 2", "true"]);
+        }
+    }
 }

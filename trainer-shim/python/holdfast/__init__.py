@@ -5,6 +5,7 @@ Decided by a replicated store and by nobody else: there is no rank whose death e
     import holdfast
 
     with holdfast.Job.join(world=4, members_min=2) as job:
+        before = None
         while not done:
             now = job.advance()               # who is alive, and with which rank
             if now.members != before:         # somebody was lost, or came back
@@ -14,10 +15,20 @@ Decided by a replicated store and by nobody else: there is no rank whose death e
 Works without PyTorch. ``holdfast.torch``, ``holdfast.nvrx`` and ``holdfast.torchrun`` need it, and are imported by name.
 """
 
-from ._errors import BlockFailed, Fenced, ForkedError, HoldfastError, Refused, RoundTimeout, Unavailable
+from ._errors import (
+    BlockFailed,
+    Fenced,
+    ForkedError,
+    HoldfastError,
+    Over,
+    Refused,
+    Regroup,
+    RoundTimeout,
+    StoreLost,
+)
 from ._holdfast import __version__
 from ._job import Job
-from ._types import Event, Fence, Iteration, Live, Member, Remark, Verdict
+from ._types import Event, Fence, Gathered, Iteration, Live, Member, Remark, Verdict
 
 __all__ = [
     "BlockFailed",
@@ -25,15 +36,18 @@ __all__ = [
     "Fence",
     "Fenced",
     "ForkedError",
+    "Gathered",
     "HoldfastError",
     "Iteration",
     "Job",
     "Live",
     "Member",
+    "Over",
     "Refused",
+    "Regroup",
     "Remark",
     "RoundTimeout",
-    "Unavailable",
+    "StoreLost",
     "Verdict",
     "__version__",
 ]

@@ -3,7 +3,7 @@ repeated, and whether it had an effect."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 if TYPE_CHECKING:
     from ._types import Live, Remark
@@ -28,51 +28,79 @@ class HoldfastError(Exception):
 
 
 class Fenced(HoldfastError):
-    """This incarnation, its lease, or its run has ended, for ever. Stop what you do, and join anew."""
+    """This incarnation, its lease, or its run has ended, for ever, by a decision of the store. Stop what
+    you do, and join anew. A store that does not answer is :class:`StoreLost`."""
 
 
 class RoundTimeout(HoldfastError, TimeoutError):
     """A round did not close in time. The text names who was missing, where, and in which state."""
 
 
-class Unavailable(HoldfastError, ConnectionError):
-    """The store cannot be reached, or has no leader. Nothing is lost; it may pass."""
+class Regroup(HoldfastError):
+    """Somebody whom this round needs waits in :meth:`~holdfast.Job.advance`: call it, too."""
+
+
+class Over(HoldfastError):
+    """The job of this standby is over: the last of its members has left in order. Leave."""
+
+
+class StoreLost(HoldfastError, ConnectionError):
+    """The store cannot be reached, or has no leader. That is not the end of this life: call again. Where
+    ``outcome`` is ``"unknown"`` the call may have had an effect."""
 
 
 class Refused(HoldfastError, ValueError):
-    """The call does not fit: a bad name, other terms than those of the others, a limit."""
+    """The call does not fit: a bad name, a scope that the caller is not in, a limit."""
+
+
+class WrongType(Refused, TypeError):
+    """An argument of a type that it cannot have."""
 
 
 class ForkedError(HoldfastError, RuntimeError):
     """A job that was joined before a fork was used behind it."""
 
 
-class BlockFailed(HoldfastError):
-    """The atomic block before did not succeed for everybody: undo it. Everybody is told the same.
+NAMED_MAX = 8
+"""Most processes that the text of an error names."""
 
-    ``against`` says who made it fail, ``live`` who is there now.
+
+class BlockFailed(HoldfastError):
+    """An atomic block did not succeed for everybody who was in it: undo it. Raised at its end, in every
+    process alike; in one whose own body raised, that exception goes on instead.
+
+    ``against`` says who made it fail, and how: by which exception, or how it died or left. It is empty if
+    this process did not hear how the block ended, as at a time-out, which makes it fail: then
+    ``__cause__`` says why. ``live`` says who was in the block.
     """
 
-    def __init__(self, name: str, against: tuple[Remark, ...], live: Live) -> None:
-        who = "; ".join(str(one) for one in against) or "nobody of it is left"
-        super().__init__(f"atomic block {name!r} failed: {who}", "conflict", True, "applied")
+    def __init__(
+        self, name: str, against: tuple[Remark, ...], live: Live, unheard: Optional[str] = None, outcome: str = "applied"
+    ) -> None:
+        who = unheard or "; ".join(str(one) for one in against[:NAMED_MAX]) or "nobody of it is left"
+        if len(against) > NAMED_MAX:
+            who += f"; and {len(against) - NAMED_MAX} more, see `against`"
+        super().__init__(f"atomic block {name!r} failed: {who}", "conflict", True, outcome)
         self.name = name
         self.against = against
         self.live = live
+        self._unheard = unheard
 
     def __reduce__(self) -> tuple:
-        return type(self), (self.name, self.against, self.live)
+        return type(self), (self.name, self.against, self.live, self._unheard, self.outcome)
 
 
 _CLASSES: dict[str, type[HoldfastError]] = {
     "fenced": Fenced,
     "lease_ended": Fenced,
+    "regroup": Regroup,
+    "over": Over,
     "superseded": Fenced,
     "session_expired": Fenced,
     "timeout": RoundTimeout,
-    "unavailable": Unavailable,
-    "not_leader": Unavailable,
-    "overloaded": Unavailable,
+    "unavailable": StoreLost,
+    "not_leader": StoreLost,
+    "overloaded": StoreLost,
     "forked": ForkedError,
     "internal": HoldfastError,
 }

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import atexit
 import json
-import operator
 import os
 import socket
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, Literal, Optional, SupportsIndex, Union
+from typing import Any, Literal, Optional, Union
 
+from . import _arguments as arguments
 from . import _holdfast
-from ._errors import BlockFailed, Fenced, Refused
-from ._types import Event, Fence, Iteration, Live, Member, Verdict, members, remarks
+from ._arguments import U64_MAX
+from ._environment import warn_once
+from ._errors import BlockFailed, HoldfastError, Refused
+from ._types import Event, Fence, Gathered, Iteration, Live, Member, Verdict, members, remarks
 
 TTL_DEFAULT = 5.0
 PATIENCE_DEFAULT = 60.0
-U32_MAX, U64_MAX = 2**32 - 1, 2**64 - 1
+RULES = ("and", "unanimous", "plurality")
+UNHEARD = ("timeout", "regroup", "conflict", "generation_unknown", "unavailable", "not_leader", "overloaded")
+"""Codes of an error at the end of an atomic block after which it counts as failed."""
+EXCEPTION_READ_MAX = 1000
+"""Most characters of an exception's text that are looked at."""
+
+Among = Union[Literal["all"], Iteration, Live, int, Sequence[int]]
+"""Whose round it is: of all active processes, of the members of a closed round (of an iteration: those that
+have a rank), which is named by its answer or its generation, or of exactly these processes."""
 
 _joined: weakref.WeakSet[Job] = weakref.WeakSet()
 
@@ -32,17 +43,19 @@ class Job:
     leader; with one, in seconds, they raise :class:`~holdfast.RoundTimeout`, which names who was
     missing. A call that timed out is withdrawn: calling again is a new call.
 
-    Rounds wait for *every* live active process. So let all processes of a job call the same verbs
-    in the same order, and let whoever comes late begin where the others come by again.
+    A round waits for *every* live process of its scope: ``among``, all active processes if nothing else is
+    said. So let all processes of a job call the same verbs in the same order, and come by
+    :meth:`advance` again and again: that is where whoever comes late gets in. A round over all active
+    processes that cannot close without somebody who waits there raises :class:`~holdfast.Regroup`:
+    call :meth:`advance`.
     """
 
-    def __init__(self, process: _holdfast.Process, terms: dict[str, Any]) -> None:
+    def __init__(self, process: _holdfast.Process, evict_after: Optional[float]) -> None:
         """Use :meth:`join`."""
         self._native = process
-        self._terms = terms
+        self._evict_after = evict_after
         self._generation = 0
-        # Of each name: the generation that opened the block, and whether it succeeded here.
-        self._blocks: dict[str, tuple[int, bool]] = {}
+        self._iteration: Optional[Iteration] = None
         self.process: int = process.process
         """This process's number: its rank at the launch, as a rule."""
         self.incarnation: int = process.incarnation
@@ -62,6 +75,7 @@ class Job:
         last_call: float = 0.0,
         evict_after: Optional[float] = None,
         restarts_max: int = 0,
+        restarts_window: Optional[float] = None,
         active_min: int = 1,
         assignment: Sequence[Mapping[str, Any]] = (),
         role: str = "active",
@@ -91,13 +105,21 @@ class Job:
         ``HOLDFAST_TOKEN_FILE``; ``process`` is ``RANK``, else the next number that is free, which ``"any"``
         asks for in any case; ``world`` is ``WORLD_SIZE``.
 
-        ``world``: the first iteration waits for so many processes. ``members_min``: no iteration
-        has fewer. ``last_call``: seconds that an iteration waits for whoever was lost to come back.
-        ``evict_after``: seconds after which those who do not come are declared dead, if most are
-        there. ``restarts_max``, ``active_min``: when :attr:`Iteration.stop` is said. ``assignment``:
-        steps of the rank assignment, as in ``[{"divisible_by": {"divisor": 8}}]``. All of these are to
-        be the same in all processes: whoever arrives first at an iteration sets them, and those that
-        say otherwise are refused.
+        ``world``: while no process is a member of the job yet, rounds over all active processes wait for
+        so many; standbys fill up to it. ``members_min``: no such round has fewer. ``last_call``: seconds
+        that one waits for the world, or for whoever was lost to come back, before it goes on with
+        ``members_min``; with 0 a job never begins below its world, and does not wait for the lost.
+        ``restarts_max``, ``restarts_window``: with more incidents than that, in so many seconds if given,
+        :attr:`Iteration.stop` is said; an iteration that lost or replaced somebody is one, however many
+        it were. ``active_min``: with fewer ranks it is said, too. ``assignment``: steps of the rank
+        assignment, as in ``[{"divisible_by": {"divisor": 8}}]``.
+
+        These numbers are to be the same in all processes. Where they differ, those of most of the
+        processes that have been members longest govern, nobody is refused, and ``holdfast why`` says who
+        differs; a process whose own ``members_min`` an outcome does not meet leaves, with an error.
+
+        ``evict_after``: seconds after which :meth:`advance` declares dead who does not come, if most are
+        there.
 
         ``role``: ``"active"``, or ``"standby"``, a spare that waits in :meth:`advance` until it is
         needed. ``labels``: what this process says of itself, for the rank assignment and for people.
@@ -116,8 +138,10 @@ class Job:
         the process gets SIGCONT and SIGTERM, and ``grace`` seconds later SIGKILL. ``None`` is never. The
         defaults are those of NVRx.
         """
-        if role not in ("active", "standby"):
-            raise Refused(f"role {role!r} is neither 'active' nor 'standby'", "invalid_request", False, "none")
+        warn_once()
+        standby = arguments.choice("role", role, ("active", "standby")) == "standby"
+        takeover, open_run = arguments.flag("takeover", takeover), arguments.flag("open_run", open_run)
+        store = arguments.text_or_none("store", store)
         control = None if store or open_run else os.environ.get("HOLDFAST_CONTROL") or None
         store = store or os.environ.get("HOLDFAST_STORE")
         if not store and not control:
@@ -126,136 +150,224 @@ class Job:
                 "or start this under `holdfast-agent run`"
             )
             raise Refused(text, "invalid_request", False, "none")
-        token = token_file or os.environ.get("HOLDFAST_TOKEN_FILE") or None
+        token = os.environ.get("HOLDFAST_TOKEN_FILE") or None
+        if token_file is not None:
+            token = arguments.readable("token_file", token_file)
+        elif token and not control:
+            token = arguments.readable("the environment variable HOLDFAST_TOKEN_FILE", token)
+        any_number = isinstance(process, str) and process == "any"
         wanted = {
             "control": control,
             "store": store or "",
-            "token_file": None if token is None else os.fspath(token),
-            "job": job or os.environ.get("HOLDFAST_JOB") or None,
-            "run": run or os.environ.get("HOLDFAST_RUN") or None,
-            "host": host or socket.gethostname(),
-            "ttl": float(ttl),
-            "patience": float(timeout),
-            "process": None if process == "any" else _number("process", process, "RANK"),
-            "standby": role == "standby",
-            "labels": dict(labels or {}),
+            "token_file": token,
+            "job": arguments.text_or_none("job", job) or os.environ.get("HOLDFAST_JOB") or None,
+            "run": arguments.text_or_none("run", run) or os.environ.get("HOLDFAST_RUN") or None,
+            "host": arguments.text_or_none("host", host) or socket.gethostname(),
+            "ttl": arguments.seconds("ttl", ttl),
+            "patience": arguments.seconds("timeout", timeout),
+            "process": None if any_number else _number("process", process, "RANK"),
+            "standby": standby,
+            "labels": arguments.labels("labels", labels),
+            "policy": {
+                "world": _number("world", world, "WORLD_SIZE") or 0,
+                "members_min": arguments.whole("members_min", members_min),
+                "last_call": arguments.seconds("last_call", last_call),
+                "assignment": _assignment(assignment),
+                "active_min": arguments.whole("active_min", active_min),
+                "restarts_max": arguments.whole("restarts_max", restarts_max),
+                "restarts_window": arguments.seconds_or_never("restarts_window", restarts_window),
+            },
             "takeover": takeover,
             "open_run": open_run,
-            "heartbeat": float(heartbeat),
-            "soft_timeout": None if soft_timeout is None else float(soft_timeout),
-            "hard_timeout": None if hard_timeout is None else float(hard_timeout),
-            "grace": float(grace),
-            "on_silence": on_silence,
+            "heartbeat": arguments.seconds("heartbeat", heartbeat),
+            "soft_timeout": arguments.seconds_or_never("soft_timeout", soft_timeout),
+            "hard_timeout": arguments.seconds_or_never("hard_timeout", hard_timeout),
+            "grace": arguments.seconds("grace", grace),
+            "on_silence": arguments.callable_or_none("on_silence", on_silence),
         }
-        terms = {
-            "world": _number("world", world, "WORLD_SIZE") or 0,
-            "members_min": _whole("members_min", members_min),
-            "last_call": float(last_call),
-            "assignment": json.dumps([dict(step) for step in assignment]),
-            "active_min": _whole("active_min", active_min),
-            "restarts_max": _whole("restarts_max", restarts_max),
-            "evict_after": None if evict_after is None else float(evict_after),
-        }
-        return cls(_holdfast.Process.join(wanted), terms)
+        evict_after = arguments.seconds_or_never("evict_after", evict_after)
+        return cls(_holdfast.Process.join(wanted), evict_after)
 
-    def live_processes(self, name: str = "live", timeout: Optional[float] = None) -> Live:
-        """Who is alive: returns when every live active process has called with this name, and tells
+    def live_processes(self, name: str = "live", timeout: Optional[float] = None, *, among: Among = "all") -> Live:
+        """Who is alive: returns when every live process of the scope has called with this name, and tells
         all of them the same."""
-        return self._live(self._native.live_processes(name, timeout))
+        name, whose = arguments.text("name", name), arguments.among("among", among)
+        return self._live(self._native.live_processes(name, whose, arguments.seconds_or_never("timeout", timeout)))
 
     def advance(self, timeout: Optional[float] = None) -> Iteration:
         """The next iteration of the job, with this process in it.
 
         Returns when every live active process has called. Whoever starts early or comes late is in
-        the one that is open. ``rank`` is none for a process that has no place this time.
+        the one that is open. ``rank`` is none for a process that has no place this time. A standby is
+        told by :class:`~holdfast.Over` that it is not needed any more.
         """
-        found = self._native.advance(self._terms, timeout)
+        found = self._native.advance(self._evict_after, arguments.seconds_or_never("timeout", timeout))
         for key in ("members", "promoted"):
             found[key] = members(found[key])
         found["ranks"], found["dropped"] = tuple(found["ranks"]), remarks(found["dropped"])
         self._generation = max(self._generation, found["generation"])
-        return Iteration(**found)
+        self._iteration = Iteration(**found)
+        return self._iteration
+
+    def gather(
+        self,
+        value: bytes,
+        name: str = "gather",
+        *,
+        among: Optional[Among] = None,
+        timeout: Optional[float] = None,
+    ) -> Gathered:
+        """Everybody of the scope brings a value, and gets those of all.
+
+        ``value``: bytes, at most 64 KiB. ``among``: as of :meth:`vote`, if nothing is given the ranked
+        members of the latest iteration that this process was told of, before any iteration all.
+        """
+        name, value = arguments.text("name", name), _value(value)
+        timeout = arguments.seconds_or_never("timeout", timeout)
+        found, values = self._native.gather(name, value, self._ranked(among), timeout)
+        live = self._live(found)
+        return Gathered(live.generation, live.witness, live.members, tuple(values))
+
+    def broadcast(
+        self,
+        value: Optional[bytes] = None,
+        from_: int = 0,
+        name: str = "broadcast",
+        *,
+        among: Optional[Among] = None,
+        timeout: Optional[float] = None,
+    ) -> bytes:
+        """What the process ``from_`` brings, for everybody of the scope.
+
+        ``from_`` is the number of a process, the same for all callers; the values of others are not
+        looked at. Raises :class:`~holdfast.HoldfastError` in every process alike if that one was not
+        there, since it has died, left or gone on. ``among``: as of :meth:`gather`.
+        """
+        name, from_ = arguments.text("name", name), arguments.whole("from_", from_)
+        brought = _value(b"" if value is None or from_ != self.process else value)
+        if from_ == self.process and value is None:
+            arguments.wrong_type("value", value, "bytes in the process that it comes from")
+        found = self.gather(brought, f"{name}:{from_}", among=among, timeout=timeout)
+        if from_ not in found.processes:
+            text = f"process {from_}, whose value everybody waits for, was not in the broadcast {name!r}"
+            raise HoldfastError(text, "conflict", False, "applied")
+        return found.of(from_)
 
     def vote(
         self,
         tag: str,
         value: Union[bool, str, bytes],
         rule: str = "and",
-        base: Optional[int] = None,
         *,
+        among: Optional[Among] = None,
         priority: int = 0,
         timeout: Optional[float] = None,
     ) -> Verdict:
-        """Votes with all live active processes; votes of other tags go on beside it.
+        """Votes with all of the scope; votes of other tags, or among others, go on beside it.
+
+        ``among``: if nothing is given, the ranked members of the latest iteration that this process was
+        told of, so that one that has died since then makes the vote fail, and a process without a rank
+        is refused; before any iteration, all.
 
         ``rule``: ``"and"`` (``value`` is true or false; carried if all say true), ``"unanimous"`` (all
         say the same value), ``"plurality"`` (lowest ``priority`` wins, then most votes, then the least
-        value; an empty value abstains). ``base``: a generation whose members alone vote, and all have to
-        agree, so that one that died since then makes it fail.
+        value; an empty value abstains).
         """
+        tag, rule = arguments.text("tag", tag), arguments.choice("rule", rule, RULES)
         payload = _payload(value, rule, priority)
-        base = None if base is None else _whole("base", base, U64_MAX)
-        found = self._native.vote(tag, rule, payload, base, timeout)
+        timeout = arguments.seconds_or_never("timeout", timeout)
+        found = self._native.vote(tag, rule, payload, self._ranked(among), timeout)
         found["against"] = remarks(found["against"])
         return Verdict(**found)
+
+    def _ranked(self, among: Optional[Among]) -> Union[int, list[int], None]:
+        """A scope, by default the ranked members of this process's iteration."""
+        if among is None:
+            among = "all" if self._iteration is None else self._iteration
+        if isinstance(among, Iteration) and among.rank is None:
+            text = (
+                f"process {self.process} has no rank in iteration {among.iteration}, and `among` is the processes that "
+                "have one; go on to advance, or give another scope, as among='all'"
+            )
+            raise Refused(text, "conflict", False, "none")
+        return arguments.among("among", among)
 
     @contextmanager
     def atomic(self, name: str = "step", timeout: Optional[float] = None) -> Iterator[Live]:
         """A block of work that succeeds for everybody or for nobody. ::
 
-            with job.atomic() as live:
-                ...
+            try:
+                with job.atomic() as live:
+                    ...
+            except Exception:
+                ...  # every process that was in the block comes here, or
+            else:
+                ...  # every one of them comes here
 
-        Entering closes the block before and opens this one, in one step that all live active
-        processes take together. The block before succeeded if every process that was in it is here,
-        in the same life, and ended it without an exception. If not, entering raises
-        :class:`~holdfast.BlockFailed`, in every process alike: undo the block before, and enter again.
+        Entering waits for all live active processes. At the end of the block, before any code behind it
+        runs, each waits for all that entered with it. The block succeeded if every one of them, in the
+        same life, ended it without an exception; if not, :class:`~holdfast.BlockFailed` is raised, in
+        every process alike: undo the block.
 
-        An exception in the body goes on as it is; the others hear of it at the next entry. The last
-        block has no verdict before another is entered: end with an empty one.
+        An exception in the body goes on as it is, at once; the others hear of it with its type and the
+        begin of its text. ``timeout`` is for entering and again for the end. One that runs out at the
+        end raises :class:`~holdfast.BlockFailed`, and makes the block fail for the others.
         """
-        found = self._native.atomic(name, self._blocks.get(name), timeout)
-        live = self._live(found["live"])
-        if found["succeeded"] is False:
-            # Nobody goes into the block that was opened: the next call says so.
-            self._blocks.pop(name, None)
+        name, timeout = arguments.text("name", name), arguments.seconds_or_never("timeout", timeout)
+        live = self._live(self._native.enter(name, timeout))
+        try:
+            yield live
+        except BaseException as error:
+            with suppress(HoldfastError):  # Its end says it, too.
+                self._native.fail(name, live.generation, _in_words(error))
+            raise
+        try:
+            found = self._native.exit(name, live.generation, timeout)
+        except HoldfastError as error:
+            if error.code not in UNHEARD:
+                raise
+            outcome = "unknown" if error.outcome == "unknown" else "applied"
+            raise BlockFailed(name, (), live, str(error), outcome) from error
+        if not found["succeeded"]:
             raise BlockFailed(name, remarks(found["against"]), live)
-        self._blocks[name] = (live.generation, False)
-        yield live
-        self._blocks[name] = (live.generation, True)
 
-    def quorum(self, name: str, least: int, most: int, settle: float, timeout: Optional[float] = None) -> Live:
+    def quorum(
+        self, name: str, least: int, most: int, settle: float, timeout: Optional[float] = None, *, among: Among = "all"
+    ) -> Live:
         """Meets whoever is there: returns with ``most`` members, or ``settle`` seconds after the first
         ``least``. Who is not there is left out, and stays alive."""
-        numbers = (_whole("least", least), _whole("most", most))
-        return self._live(self._native.quorum(name, numbers, settle, timeout))
+        numbers = (arguments.whole("least", least), arguments.whole("most", most))
+        name, settle = arguments.text("name", name), arguments.seconds("settle", settle)
+        timeout, whose = arguments.seconds_or_never("timeout", timeout), arguments.among("among", among)
+        return self._live(self._native.quorum(name, numbers, settle, whose, timeout))
 
     def waiting(self, name: str, timeout: Optional[float] = None) -> tuple[Member, ...]:
-        """Who waits in a round at this moment. Waits for nobody."""
-        for text in self._native.rounds(timeout):
-            found = json.loads(text)
-            if found["round"] == name:
-                stretches = found["arrived"]
-                return tuple(
-                    Member(first["process"] + n, first["incarnation"] + n)
-                    for first in stretches
-                    for n in range(first.get("count", 1))
-                )
-        return ()
+        """Who waits in rounds of this name at this moment, whoever they are among. Waits for nobody."""
+        name = arguments.text("name", name)
+        rounds = map(json.loads, self._native.rounds(arguments.seconds_or_never("timeout", timeout)))
+        return tuple(
+            Member(first["process"] + n, first["incarnation"] + n)
+            for found in rounds
+            if found["round"] == name
+            for first in found["arrived"]
+            for n in range(first.get("count", 1))
+        )
 
     def alive(self, timeout: Optional[float] = None) -> tuple[Member, ...]:
         """Whoever is alive for the cluster at this moment, standbys included. Waits for nobody, so two
         processes that ask may hear different things: to act together, use :meth:`live_processes`."""
-        return tuple(Member(process, incarnation) for process, incarnation, _ in self._native.processes(timeout))
+        found = self._native.processes(arguments.seconds_or_never("timeout", timeout))
+        return tuple(Member(process, incarnation) for process, incarnation, _ in found)
 
     def iteration(self, timeout: Optional[float] = None) -> tuple[int, bool]:
         """The job's latest iteration, 0 before the first, and whether this process is in it. Waits
         for nobody."""
-        return self._native.iteration(timeout)
+        return self._native.iteration(arguments.seconds_or_never("timeout", timeout))
 
     def events(self, after: int = 0, timeout: Optional[float] = None) -> list[Event]:
         """What happened in the job behind a revision, oldest first. To go on, pass the revision of
         the last one."""
+        after, timeout = arguments.whole("after", after, U64_MAX), arguments.seconds_or_never("timeout", timeout)
         found: list[Event] = []
         while True:
             page, upto = self._native.events(after, timeout)
@@ -269,22 +381,25 @@ class Job:
         process, a larger fence makes all smaller ones void.
 
         ``generation``: in whose name; the latest that this process was told of, if none is given.
-        Raises :class:`~holdfast.Fenced` once it is not certain any more.
+        Raises :class:`~holdfast.Fenced` once this life is over by a decision of the store, and
+        :class:`~holdfast.StoreLost` while the store has not confirmed for too long that it goes on: write
+        nothing then, and call again later.
         """
-        named = self._generation if generation is None else _whole("generation", generation, U64_MAX)
-        fence = self._native.fence(named)
-        if fence is None:
-            text = (
-                f"process {self.process} (incarnation {self.incarnation}) cannot prove that it is alive: "
-                "its lease has ended, or may have; stop writing, and join anew"
-            )
-            raise Fenced(text, "lease_ended", False, "none")
-        return Fence(*fence)
+        named = self._generation if generation is None else arguments.whole("generation", generation, U64_MAX)
+        return Fence(*self._native.fence(named))
 
-    def check(self, fence: Union[Fence, str], timeout: Optional[float] = None) -> None:
-        """Asks the store whether a fence of any process holds; raises :class:`~holdfast.Fenced` if that
-        life is over."""
-        self._native.check(str(fence), timeout)
+    def check(self, fence: Union[Fence, str], timeout: Optional[float] = None) -> bool:
+        """True if the store says that a fence of any process holds. ::
+
+            if job.check(token):
+                write()
+
+        Raises :class:`~holdfast.Fenced` once that life is over, so that a forgotten `if` writes nothing,
+        :class:`~holdfast.Refused` for what is no fence, and as every call if the store cannot be asked:
+        then nobody knows.
+        """
+        token = arguments.text("fence", fence.token if isinstance(fence, Fence) else fence)
+        return self._native.check(token, arguments.seconds_or_never("timeout", timeout))
 
     @contextmanager
     def replacing(self, path: Union[str, os.PathLike[str]], timeout: Optional[float] = None) -> Iterator[str]:
@@ -298,7 +413,7 @@ class Job:
         :class:`~holdfast.Fenced` is raised and ``path`` stays as it was, as after an exception in the
         body.
         """
-        path = os.fspath(path)
+        path, timeout = arguments.path("path", path), arguments.seconds_or_never("timeout", timeout)
         folder, name = os.path.split(path)
         written = os.path.join(folder, f".{name}.{self.process}.{self.incarnation}")
         try:
@@ -316,19 +431,19 @@ class Job:
     def progress(self, step: int) -> None:
         """Says how far the program has got. As :meth:`ping`, but only growth counts, so that a program
         that goes in circles is silent; shown by ``holdfast why`` and ``holdfast processes``."""
-        self._native.progress(_whole("step", step, U64_MAX))
+        self._native.progress(arguments.whole("step", step, U64_MAX))
 
     @contextmanager
     def paused(self, most: float) -> Iterator[None]:
         """A block that takes its time, as a compilation: the agent does not count silence in it, for
         at most so many seconds (an hour at the outside)."""
-        yield from self._in(self._native.paused(most))
+        yield from self._in(self._native.paused(arguments.seconds("most", most)))
 
     @contextmanager
     def critical(self, most: float) -> Iterator[None]:
         """A block that must not be cut short, as the writing of a checkpoint: silence counts, but the
         agent puts off ending the process, for at most so many seconds (ten minutes at the outside)."""
-        yield from self._in(self._native.critical(most))
+        yield from self._in(self._native.critical(arguments.seconds("most", most)))
 
     @staticmethod
     def _in(section: _holdfast.Section) -> Iterator[None]:
@@ -339,14 +454,22 @@ class Job:
 
     @property
     def valid_for(self) -> Optional[float]:
-        """Seconds for which this life is certainly alive, whatever happens; none once it is not
-        certain any more."""
+        """Seconds for which the lease of this life certainly holds, even if the store is not heard of;
+        none while that is not certain. The life can be ended before: by another that takes its place,
+        by an eviction, by an operator."""
         return self._native.valid_for
 
     def leave(self) -> None:
-        """Leaves for good: no round waits for this process any longer. Twice is as good as once."""
+        """Leaves for good: no round waits for this process any longer. Twice is as good as once.
+
+        The end of ``with`` leaves, too: by an exception in it the others are told that one, and it
+        counts as a fault.
+        """
+        self._leave(None)
+
+    def _leave(self, error: Optional[BaseException]) -> None:
         _joined.discard(self)
-        self._native.leave()
+        self._native.leave(*_ending(error))
 
     def __enter__(self) -> Job:
         return self
@@ -357,7 +480,7 @@ class Job:
         error: Optional[BaseException],
         traceback: Optional[TracebackType],
     ) -> None:
-        self.leave()
+        self._leave(error)
 
     def __repr__(self) -> str:
         return (
@@ -370,41 +493,70 @@ class Job:
         return live
 
 
-def _whole(what: str, number: Any, most: int = U32_MAX) -> int:
-    """The number, if it is one that the cluster counts with."""
-    if isinstance(number, SupportsIndex) and 0 <= operator.index(number) <= most:
-        return operator.index(number)
-    text = f"{what} is {number!r}, and has to be a whole number from 0 to {most}"
-    raise Refused(text, "invalid_request", False, "none")
-
-
 def _number(what: str, given: Optional[int], variable: str) -> Optional[int]:
     """What was given, or else what the environment says."""
     if given is not None:
-        return _whole(what, given)
+        return arguments.whole(what, given, also=" or 'any'" if what == "process" else "")
     text = os.environ.get(variable)
     if not text:
         return None
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) <= 10 else text
+    if isinstance(number, str):
+        arguments.refuse(f"the environment variable {variable}", text, "a whole number")
+    return arguments.whole(f"the environment variable {variable}", number)
+
+
+def _assignment(given: Sequence[Mapping[str, Any]]) -> str:
+    steps = arguments.steps("assignment", given)
     try:
-        number = int(text)
-    except ValueError:
-        raise Refused(f"{variable}={text!r} is no number", "invalid_request", False, "none") from None
-    return _whole(variable, number)
+        written = json.dumps(steps)
+    except (TypeError, ValueError, RecursionError):
+        arguments.wrong_type("assignment", steps, "a list of steps of str, int, list and dict alone")
+    _holdfast.check_assignment(written)
+    return written
+
+
+def _value(value: bytes) -> bytes:
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        arguments.wrong_type("value", value, "bytes")
+    return bytes(value)
 
 
 def _payload(value: Union[bool, str, bytes], rule: str, priority: int) -> bytes:
+    priority = arguments.whole("priority", priority, 255)
     if rule == "and":
         if not isinstance(value, bool):
-            raise TypeError(f"a vote by the rule 'and' is True or False, not {value!r}")
+            arguments.wrong_type("value", value, "True or False by the rule 'and'")
         return b"yes" if value else b"no"
-    payload = value.encode() if isinstance(value, str) else value
+    payload = arguments.text("value", value).encode() if isinstance(value, str) else value
     if not isinstance(payload, bytes):
-        raise TypeError(f"a vote by the rule {rule!r} is a str or bytes, not {value!r}")
+        arguments.wrong_type("value", value, f"a str or bytes by the rule {rule!r}")
     if rule != "plurality":
         return payload
-    if not 0 <= priority <= 255:
-        raise ValueError(f"priority {priority} is not between 0 and 255")
     return bytes([priority]) + payload if payload else b""
+
+
+def _in_words(error: BaseException) -> str:
+    """An exception as the last line of a traceback has it."""
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    try:
+        said = str(error)[:EXCEPTION_READ_MAX]
+    except Exception:  # It is not ours, and may do anything.
+        said = "its text cannot be had"
+    words = f"{name}: {said}" if said else name
+    return words.encode(errors="replace").decode()
+
+
+def _ending(error: Optional[BaseException]) -> tuple[Optional[str], Optional[int]]:
+    """What a life ends by: an exception, or the exit code that one stands for."""
+    if error is None or isinstance(error, GeneratorExit):
+        return None, None
+    if not isinstance(error, SystemExit):
+        return _in_words(error), None
+    if error.code is None:
+        return None, 0
+    return None, error.code & 0xFF if isinstance(error.code, int) else 1
 
 
 def _event(text: str) -> Event:
@@ -416,8 +568,11 @@ def _event(text: str) -> Event:
 @atexit.register
 def _leave_all() -> None:
     """A program that ends has left: the others need not wait for its lease to expire."""
+    # What ended it, if it ends by an exception. At a prompt that was only the latest one.
+    at_a_prompt = sys.flags.interactive or hasattr(sys, "ps1")
+    error = None if at_a_prompt else getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     for job in list(_joined):
         try:
-            job.leave()
+            job._leave(error)
         except Exception:  # The program is ending, and a lease ends by itself.
             pass

@@ -53,6 +53,18 @@ class Live:
 
 
 @dataclass(frozen=True)
+class Gathered(Live):
+    """Who was there, and what each of them brought."""
+
+    values: tuple[bytes, ...] = ()
+    """One for each of the members, in their order."""
+
+    def of(self, process: int) -> bytes:
+        """What this process brought."""
+        return self.values[self.processes.index(process)]
+
+
+@dataclass(frozen=True)
 class Iteration:
     """An iteration that has begun, as all its members see it."""
 

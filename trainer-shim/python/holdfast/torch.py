@@ -16,6 +16,9 @@ from typing import Union
 
 import torch.distributed
 
+from . import _arguments as arguments
+from ._arguments import U64_MAX
+from ._environment import warn_once
 from ._errors import Refused
 
 TIMEOUT_DEFAULT = datetime.timedelta(seconds=300)
@@ -24,6 +27,7 @@ TIMEOUT_DEFAULT = datetime.timedelta(seconds=300)
 def address() -> tuple[str, int]:
     """Where the agent of this host serves TCPStore clients, as ``holdfast-agent run`` says it:
     ``HOLDFAST_TCPSTORE``, else ``MASTER_ADDR`` and ``MASTER_PORT``."""
+    warn_once()
     told = os.environ.get("HOLDFAST_TCPSTORE", "").partition(",")[0]
     host, _, port = told.rpartition(":")
     if not told:
@@ -41,6 +45,9 @@ def group_store(name: Union[int, str], timeout: datetime.timedelta = TIMEOUT_DEF
     ``name``: what the ranks of the group have in common, and no other group has, as the number of an
     iteration.
     """
+    name = arguments.text("name", name) if isinstance(name, str) else arguments.whole("name", name, U64_MAX, " or a str")
+    if not isinstance(timeout, datetime.timedelta):
+        arguments.wrong_type("timeout", timeout, "a datetime.timedelta")
     host, port = address()
     store = torch.distributed.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)
     return torch.distributed.PrefixStore(f"holdfast.group.{name}", store)

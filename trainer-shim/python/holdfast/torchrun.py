@@ -33,7 +33,8 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from ._agent import Agent, AgentError
-from ._errors import Fenced, HoldfastError, RoundTimeout, Unavailable
+from ._environment import warn_once
+from ._errors import Fenced, HoldfastError, RoundTimeout, StoreLost
 from ._job import Job
 from ._types import Live, Member
 
@@ -96,6 +97,7 @@ class Handler(RendezvousHandler):
     def __init__(self, params: RendezvousParameters) -> None:
         self._min, self._max = params.min_nodes, params.max_nodes
         self._config = {name: _seconds(name, params.get(name, default)) for name, default in CONFIG.items()}
+        warn_once()
         store = params.endpoint or os.environ.get("HOLDFAST_STORE", "")
         if not store:
             raise ValueError("no store: give --rdzv-endpoint=HOST:PORT,… of its nodes, or set HOLDFAST_STORE")
@@ -227,6 +229,7 @@ class Handler(RendezvousHandler):
             self._agent.job + SUFFIX,
             self._agent.run,
             "any" if before is None else before.process,
+            0,  # WORLD_SIZE, where it is set, counts ranks, and these are nodes.
             takeover=before is not None,
             open_run=before is None,
             store=self._store_list,
@@ -303,7 +306,7 @@ class Handler(RendezvousHandler):
                 job.quorum(name, len(live), len(live), 0.0, CONFIRM)
                 self._with_common(lambda store: store.set(name, "met"))
                 return True
-            except (RoundTimeout, Unavailable) as error:
+            except (RoundTimeout, StoreLost) as error:
                 log.info("rendezvous %s: not all have met once more: %s", self._run_id, error)
                 # Its own answer may be lost where the others have theirs.
                 if self._with_common(lambda store: store.check([name])):

@@ -11,6 +11,7 @@
 //! | [`process`] | the class, its verbs |
 //! | [`values`] | what they answer, as Python's own types |
 //! | [`runtime`] | one tokio runtime per process; waiting without the GIL |
+//! | [`log`] | what the library says by itself, for Python's `logging` |
 //! | [`error`] | Rust's errors as `holdfast.HoldfastError` |
 //!
 //! # Architecture invariants
@@ -22,17 +23,28 @@
 //!   the threads nor the right to be the same process. It is told so.
 //! * No `unsafe` of our own: PyO3's macros bring all that is needed.
 
+use holdfast_api::variables::mistyped;
 use pyo3::prelude::*;
 
 pub mod error;
+pub mod log;
 pub mod process;
 pub mod runtime;
 pub mod values;
 
+/// What to say of each environment variable with a slip in its name.
+#[pyfunction]
+fn mistyped_variables() -> Vec<String> {
+    mistyped(std::env::vars_os()).iter().map(ToString::to_string).collect()
+}
+
 /// The extension module.
 #[pymodule]
 fn _holdfast(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    log::listen();
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_function(wrap_pyfunction!(process::check_assignment, module)?)?;
+    module.add_function(wrap_pyfunction!(mistyped_variables, module)?)?;
     module.add_class::<process::NativeSection>()?;
     module.add_class::<process::NativeProcess>()
 }

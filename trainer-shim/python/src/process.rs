@@ -1,14 +1,18 @@
 //! One incarnation of a process, as Python holds it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use holdfast_api::name::{RUN_AUTO, RUN_NEW, default_name};
-use holdfast_api::{AssignmentStep, Blob, Cause, Name, Role, Scope, VoteRule};
+use holdfast_api::{
+    Among, AssignmentStep, Blob, Cause, Generation, Name, Policy, ProcessId, Role, Scope, VoteRule,
+};
 use holdfast_client::{Client, Deadline, Options, parse_endpoints};
+use holdfast_trainer_shim::exception::in_short;
 use holdfast_trainer_shim::{
-    Advance, Error, Fence, Hook, Host, HostOptions, Join, Ladder, Process, Section, Wanted,
+    Error, Fence, Gathered, Hook, Host, HostOptions, Join, Ladder, Process, Section, Wanted,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -16,7 +20,7 @@ use tokio::runtime::Handle;
 
 use crate::error;
 use crate::runtime;
-use crate::values::{AtomicValue, IterationValue, LiveValue, VerdictValue};
+use crate::values::{BlockValue, IterationValue, LiveValue, VerdictValue};
 
 /// Longest wait for the word that a process leaves.
 const LEAVE_TIME_MAX: Duration = Duration::from_secs(2);
@@ -54,6 +58,7 @@ struct Joining {
     process: Option<u32>,
     standby: bool,
     labels: BTreeMap<String, String>,
+    policy: Numbers,
     takeover: bool,
     open_run: bool,
     heartbeat: f64,
@@ -75,17 +80,58 @@ impl NativeSection {
     }
 }
 
-/// What an advance is told.
+/// The numbers that a process gives when it joins.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-struct Terms {
+struct Numbers {
     world: u32,
     members_min: u32,
     last_call: f64,
     assignment: String,
     active_min: u32,
     restarts_max: u32,
-    evict_after: Option<f64>,
+    restarts_window: Option<f64>,
+}
+
+impl Numbers {
+    fn policy(self, py: Python<'_>) -> PyResult<Policy> {
+        let Numbers {
+            world,
+            members_min,
+            last_call,
+            assignment,
+            active_min,
+            restarts_max,
+            restarts_window,
+        } = self;
+        let window = restarts_window.map(|window| seconds(py, window)).transpose()?;
+        Ok(Policy {
+            world,
+            members_min,
+            last_call_ms: milliseconds(seconds(py, last_call)?),
+            assignment: steps(py, &assignment)?,
+            active_min,
+            restarts_max,
+            restarts_window_ms: window.map_or(0, |window| milliseconds(window).max(1)),
+        })
+    }
+}
+
+/// Whose round it is; none = all active processes.
+#[derive(FromPyObject)]
+enum Whose {
+    /// Members of a generation.
+    Generation(Generation),
+    /// These, in growing order.
+    Set(Vec<ProcessId>),
+}
+
+fn among(whose: Option<Whose>) -> Among {
+    match whose {
+        Some(Whose::Set(processes)) => Among::Set(processes),
+        Some(Whose::Generation(generation)) => Among::Generation(generation),
+        None => Among::Active,
+    }
 }
 
 #[pymethods]
@@ -95,9 +141,11 @@ impl NativeProcess {
     fn join(py: Python<'_>, wanted: &Bound<'_, PyDict>) -> PyResult<NativeProcess> {
         let wanted: Joining = wanted.extract()?;
         let handle = runtime::handle(py)?;
-        let name = |text: &str| text.parse::<Name>().map_err(|e| error::invalid(py, &e));
-        let job = wanted.job.as_deref().map(name).transpose()?;
-        let run = wanted.run.as_deref().map(name).transpose()?;
+        let name = |what: &'static str| {
+            move |text: &str| text.parse::<Name>().map_err(|error| refused(py, what, &error))
+        };
+        let job = wanted.job.as_deref().map(name("job")).transpose()?;
+        let run = wanted.run.as_deref().map(name("run")).transpose()?;
         if let Some(word) = run.as_ref().filter(|run| [RUN_AUTO, RUN_NEW].contains(&run.as_str())) {
             let text = format!(
                 "run {word}: that stands for a run with `holdfast-agent run`; start this program \
@@ -127,6 +175,7 @@ impl NativeProcess {
             process: wanted.process,
             role: if wanted.standby { Role::Standby } else { Role::Active },
             labels: wanted.labels,
+            policy: wanted.policy.policy(py)?,
             takeover: wanted.takeover,
             patience: None,
             ladder,
@@ -134,12 +183,12 @@ impl NativeProcess {
         };
         let joined = match wanted.control {
             Some(control) => {
-                let meant = Wanted { job, run };
+                let meant = Wanted { job, run, ..Wanted::default() };
                 runtime::wait(py, &handle, attached(control, meant, patience, join))?
             }
             None => {
                 let endpoints =
-                    parse_endpoints(&wanted.store).map_err(|e| error::invalid(py, &e))?;
+                    parse_endpoints(&wanted.store).map_err(|e| refused(py, "store", &e))?;
                 let options = Options { token_file: wanted.token_file, ..Options::new(endpoints) };
                 let scope = Scope { job: job.unwrap_or_else(default_name), run };
                 runtime::wait(py, &handle, granted(options, scope, host, join))?
@@ -180,11 +229,31 @@ impl NativeProcess {
         &self,
         py: Python<'_>,
         name: String,
+        whose: Option<Whose>,
         timeout: Option<f64>,
     ) -> PyResult<LiveValue> {
-        let deadline = deadline(py, timeout)?;
-        let asking = async move |process: Process| process.live_processes(&name, deadline).await;
+        let (among, deadline) = (among(whose), deadline(py, timeout)?);
+        let asking =
+            async move |process: Process| process.live_processes(&name, among, deadline).await;
         Ok(self.ask(py, asking)?.into())
+    }
+
+    /// See [`Process::gather`].
+    fn gather(
+        &self,
+        py: Python<'_>,
+        name: String,
+        value: &[u8],
+        whose: Option<Whose>,
+        timeout: Option<f64>,
+    ) -> PyResult<(LiveValue, Vec<Cow<'static, [u8]>>)> {
+        let (among, deadline) = (among(whose), deadline(py, timeout)?);
+        let value = Blob::from(value);
+        let asking =
+            async move |process: Process| process.gather(&name, value, among, deadline).await;
+        let Gathered { live, values } = self.ask(py, asking)?;
+        let bytes = |value: &Blob| Cow::Owned(value.as_bytes().to_vec());
+        Ok((live.into(), values.iter().map(bytes).collect()))
     }
 
     /// See [`Process::quorum`].
@@ -194,11 +263,14 @@ impl NativeProcess {
         name: String,
         sizes: (u32, u32),
         settle: f64,
+        whose: Option<Whose>,
         timeout: Option<f64>,
     ) -> PyResult<LiveValue> {
         let (settle, deadline) = (seconds(py, settle)?, deadline(py, timeout)?);
-        let asking =
-            async move |process: Process| process.quorum(&name, sizes, settle, deadline).await;
+        let among = among(whose);
+        let asking = async move |process: Process| {
+            process.quorum(&name, sizes, settle, among, deadline).await
+        };
         Ok(self.ask(py, asking)?.into())
     }
 
@@ -206,31 +278,12 @@ impl NativeProcess {
     fn advance(
         &self,
         py: Python<'_>,
-        terms: &Bound<'_, PyDict>,
+        evict_after: Option<f64>,
         timeout: Option<f64>,
     ) -> PyResult<IterationValue> {
-        let Terms {
-            world,
-            members_min,
-            last_call,
-            assignment,
-            active_min,
-            restarts_max,
-            evict_after,
-        } = terms.extract()?;
-        let assignment: Vec<AssignmentStep> = serde_json::from_str(&assignment)
-            .map_err(|error| error::invalid(py, &format!("assignment: {error}")))?;
-        let advance = Advance {
-            world,
-            members_min,
-            last_call: seconds(py, last_call)?,
-            assignment,
-            active_min,
-            restarts_max,
-            evict_after: evict_after.map(|after| seconds(py, after)).transpose()?,
-        };
+        let evict_after = evict_after.map(|after| seconds(py, after)).transpose()?;
         let deadline = deadline(py, timeout)?;
-        let asking = async move |process: Process| process.advance(advance, deadline).await;
+        let asking = async move |process: Process| process.advance(evict_after, deadline).await;
         Ok(self.ask(py, asking)?.into())
     }
 
@@ -241,7 +294,7 @@ impl NativeProcess {
         tag: String,
         rule: &str,
         value: Vec<u8>,
-        base: Option<u64>,
+        whose: Option<Whose>,
         timeout: Option<f64>,
     ) -> PyResult<VerdictValue> {
         let rule = match rule {
@@ -253,23 +306,46 @@ impl NativeProcess {
                 return Err(error::invalid(py, &text));
             }
         };
-        let (value, deadline) = (Blob::from(value), deadline(py, timeout)?);
+        let (value, among) = (Blob::from(value), among(whose));
+        let deadline = deadline(py, timeout)?;
         let asking =
-            async move |process: Process| process.vote(&tag, rule, value, base, deadline).await;
+            async move |process: Process| process.vote(&tag, rule, value, among, deadline).await;
         Ok(self.ask(py, asking)?.into())
     }
 
-    /// See [`Process::atomic`].
-    fn atomic(
+    /// See [`Process::enter`].
+    fn enter(&self, py: Python<'_>, name: String, timeout: Option<f64>) -> PyResult<LiveValue> {
+        let deadline = deadline(py, timeout)?;
+        let asking = async move |process: Process| process.enter(&name, deadline).await;
+        Ok(self.ask(py, asking)?.into())
+    }
+
+    /// See [`Process::exit`]: of one that succeeded here.
+    fn exit(
         &self,
         py: Python<'_>,
         name: String,
-        before: Option<(u64, bool)>,
+        generation: Generation,
         timeout: Option<f64>,
-    ) -> PyResult<AtomicValue> {
+    ) -> PyResult<BlockValue> {
         let deadline = deadline(py, timeout)?;
-        let asking = async move |process: Process| process.atomic(&name, before, deadline).await;
+        let asking =
+            async move |process: Process| process.exit(&name, generation, Ok(()), deadline).await;
         Ok(self.ask(py, asking)?.into())
+    }
+
+    /// See [`Process::fail`].
+    fn fail(
+        &self,
+        py: Python<'_>,
+        name: String,
+        generation: Generation,
+        words: String,
+    ) -> PyResult<()> {
+        self.ask(py, async move |process: Process| {
+            process.fail(&name, generation, words).await;
+            Ok(())
+        })
     }
 
     /// The job's latest iteration, and whether the caller is in it.
@@ -317,16 +393,19 @@ impl NativeProcess {
     }
 
     /// See [`Process::fence`].
-    fn fence(&self, py: Python<'_>, generation: u64) -> PyResult<Option<(u64, u64, String)>> {
+    fn fence(&self, py: Python<'_>, generation: u64) -> PyResult<(u64, u64, String)> {
         let fence = self.held(py)?.process.fence(generation);
-        Ok(fence.map(|fence| (fence.incarnation, fence.generation, fence.to_string())))
+        let fence = fence.map_err(|error| error::of_shim(py, &error))?;
+        Ok((fence.incarnation, fence.generation, fence.to_string()))
     }
 
     /// See [`Process::check`].
-    fn check(&self, py: Python<'_>, token: &str, timeout: Option<f64>) -> PyResult<()> {
-        let token: Fence = token.parse().map_err(|error| error::invalid(py, &error))?;
+    fn check(&self, py: Python<'_>, token: &str, timeout: Option<f64>) -> PyResult<bool> {
+        let token: Fence = token.parse().map_err(|error| refused(py, "fence", &error))?;
         let deadline = deadline(py, timeout)?;
-        self.ask(py, async move |process: Process| process.check(&token, deadline).await)
+        self.ask(py, async move |process: Process| {
+            process.check(&token, deadline).await.map(|()| true)
+        })
     }
 
     /// See [`Process::replace_file`].
@@ -368,11 +447,22 @@ impl NativeProcess {
         Ok(NativeSection(parking_lot::Mutex::new(Some(section))))
     }
 
-    /// Leaves for good, and gives the lease back. Twice is as good as once.
-    fn leave(&self, py: Python<'_>) -> PyResult<()> {
+    /// Leaves for good, and gives the lease back: by an exception, with the
+    /// program's exit code, or else because it is done. Twice is as good as once.
+    fn leave(
+        &self,
+        py: Python<'_>,
+        exception: Option<&str>,
+        exit_code: Option<i32>,
+    ) -> PyResult<()> {
         self.same_process(py)?;
         let Some(held) = self.held.lock().take() else { return Ok(()) };
-        runtime::wait(py, &self.handle, leave(held))
+        let cause = match (exception, exit_code) {
+            (Some(exception), _) => Cause::Raised { error: in_short(exception) },
+            (None, Some(code)) => Cause::Exited { code },
+            (None, None) => Cause::Left,
+        };
+        runtime::wait(py, &self.handle, leave(held, cause))
     }
 }
 
@@ -403,7 +493,7 @@ impl Drop for NativeProcess {
     fn drop(&mut self) {
         let Some(held) = self.held.get_mut().take() else { return };
         if self.owner == std::process::id() {
-            self.handle.spawn(leave(held));
+            self.handle.spawn(leave(held, Cause::Left));
         } else {
             // The parent's: its locks may be held by threads that are not here.
             std::mem::forget(held);
@@ -469,9 +559,9 @@ async fn give_back(host: Host, client: Option<Client>) {
     }
 }
 
-async fn leave(Held { process, client }: Held) {
+async fn leave(Held { process, client }: Held, cause: Cause) {
     // Without this word its end is told as that of its lease, which is as final.
-    let _ = tokio::time::timeout(LEAVE_TIME_MAX, process.end(Cause::Left)).await;
+    let _ = tokio::time::timeout(LEAVE_TIME_MAX, process.end(cause)).await;
     give_back(process.host().clone(), client).await;
 }
 
@@ -487,6 +577,21 @@ fn hook(call: Py<PyAny>) -> Hook {
             }
         });
     })
+}
+
+/// Whether these are steps of the rank assignment.
+#[pyfunction]
+pub fn check_assignment(py: Python<'_>, assignment: &str) -> PyResult<()> {
+    steps(py, assignment).map(drop)
+}
+
+fn steps(py: Python<'_>, assignment: &str) -> PyResult<Vec<AssignmentStep>> {
+    serde_json::from_str(assignment).map_err(|error| refused(py, "assignment", &error))
+}
+
+/// An argument that cannot be what was given.
+fn refused(py: Python<'_>, what: &str, why: &dyn std::fmt::Display) -> PyErr {
+    error::invalid(py, &format!("{what}: {why}"))
 }
 
 fn milliseconds(duration: Duration) -> u64 {

@@ -8,6 +8,8 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
 
+use crate::log;
+
 /// How soon a wait notices a signal, as Ctrl-C.
 pub const SIGNAL_POLL: Duration = Duration::from_millis(100);
 
@@ -43,7 +45,11 @@ pub fn handle(_gil: Python<'_>) -> PyResult<Handle> {
 }
 
 /// Waits for the end of `work`, without the GIL. A signal whose handler raises,
-/// as Ctrl-C does, drops it.
+/// as Ctrl-C does, drops it; so does what the program's `logging` raises: a
+/// signal may come there, too.
+///
+/// Words are handed over before and during the wait, and not behind it: once
+/// the work is done its result reaches the caller.
 pub fn wait<T: Send + 'static>(
     py: Python<'_>,
     handle: &Handle,
@@ -51,19 +57,17 @@ pub fn wait<T: Send + 'static>(
 ) -> PyResult<T> {
     let mut work = Box::pin(work);
     loop {
+        if let Err(raised) = log::hand_over(py).and_then(|()| py.check_signals()) {
+            // What it drops may want to say so, and needs the runtime for that.
+            let _runtime = handle.enter();
+            drop(work);
+            return Err(raised);
+        }
         let attempt = py.detach(|| {
             handle.block_on(async { tokio::time::timeout(SIGNAL_POLL, &mut work).await })
         });
-        match attempt {
-            Ok(done) => return Ok(done),
-            Err(_) => {
-                if let Err(raised) = py.check_signals() {
-                    // What it drops may want to say so, and needs the runtime for that.
-                    let _runtime = handle.enter();
-                    drop(work);
-                    return Err(raised);
-                }
-            }
+        if let Ok(done) = attempt {
+            return Ok(done);
         }
     }
 }

@@ -2,7 +2,8 @@
 //! which `holdfast/_types.py` makes the classes that users see.
 
 use holdfast_api::{Against, AgainstWhy, Dropped, DroppedWhy, Members, Stop};
-use holdfast_trainer_shim::{Atomic, Iteration, LiveProcesses, Verdict};
+use holdfast_trainer_shim::exception::block_failure;
+use holdfast_trainer_shim::{BlockVerdict, Iteration, LiveProcesses, Verdict};
 use pyo3::prelude::*;
 
 /// Processes with their incarnations.
@@ -43,12 +44,11 @@ pub struct VerdictValue {
     generation: u64,
 }
 
-/// See [`Atomic`].
+/// See [`BlockVerdict`].
 #[derive(Debug, IntoPyObject)]
-pub struct AtomicValue {
-    succeeded: Option<bool>,
+pub struct BlockValue {
+    succeeded: bool,
     against: Remarks,
-    live: LiveValue,
 }
 
 impl From<LiveProcesses> for LiveValue {
@@ -91,14 +91,14 @@ impl From<Verdict> for VerdictValue {
     fn from(verdict: Verdict) -> Self {
         let Verdict { carried, value, against, generation } = verdict;
         let value = value.map(|value| value.as_bytes().to_vec());
-        VerdictValue { carried, value, against: against_remarks(against), generation }
+        VerdictValue { carried, value, against: remarks(against, ballot), generation }
     }
 }
 
-impl From<Atomic> for AtomicValue {
-    fn from(atomic: Atomic) -> Self {
-        let Atomic { succeeded, against, live } = atomic;
-        AtomicValue { succeeded, against: against_remarks(against), live: live.into() }
+impl From<BlockVerdict> for BlockValue {
+    fn from(verdict: BlockVerdict) -> Self {
+        let BlockVerdict { succeeded, against, generation: _ } = verdict;
+        BlockValue { succeeded, against: remarks(against, block_failure) }
     }
 }
 
@@ -117,16 +117,23 @@ fn dropped_remark(dropped: Dropped) -> (u32, u64, String) {
     (process, incarnation, why)
 }
 
-fn against_remarks(against: Vec<Against>) -> Remarks {
-    let remark = |against: Against| {
-        let Against { process, incarnation, why } = against;
-        let why = match why {
-            AgainstWhy::Said(payload) => format!("said {payload}"),
-            AgainstWhy::NotThere => "ended, left or was superseded".to_owned(),
-        };
-        (process, incarnation, why)
+fn remarks(against: Vec<Against>, words: impl Fn(&AgainstWhy) -> String) -> Remarks {
+    let words = |one: &Against| match (one.incarnation, &one.why) {
+        (0, AgainstWhy::NotThere) => "never joined".to_owned(),
+        (_, why) => words(why),
     };
+    let remark = |one: Against| (one.process, one.incarnation, words(&one));
     against.into_iter().map(remark).collect()
+}
+
+/// How one voted that stood against the rest.
+fn ballot(why: &AgainstWhy) -> String {
+    match why {
+        AgainstWhy::Said(payload) => format!("voted {payload}"),
+        AgainstWhy::Ended(cause) => cause.to_string(),
+        AgainstWhy::NotThere => "alive, but did not vote".to_owned(),
+        other => block_failure(other),
+    }
 }
 
 fn stop_text(stop: Stop) -> String {
@@ -134,8 +141,8 @@ fn stop_text(stop: Stop) -> String {
         Stop::TooFew { active, active_min } => {
             format!("too few processes have a rank: {active}, of at least {active_min}")
         }
-        Stop::BudgetSpent { restarts_max } => {
-            format!("the run has advanced as often as it may: {restarts_max} times")
+        Stop::BudgetSpent { restarts_max, incidents } => {
+            format!("incidents of the job: {incidents}, and restarts_max is {restarts_max}")
         }
     }
 }

@@ -24,6 +24,7 @@ use super::wire::{
 };
 use crate::error::Error;
 use crate::validity::boot_time;
+use crate::waiting::span_of;
 
 /// Most signs of life that wait to be sent: later ones tell the same and more.
 const SIGNS_MAX: usize = 4;
@@ -84,6 +85,8 @@ pub(crate) enum Said {
     Feed(Feed),
     ValidUntil(Duration),
     Silent(Silence),
+    /// Why the store does not answer; none = it does.
+    Outage(Option<String>),
 }
 
 impl Connected {
@@ -123,25 +126,33 @@ async fn greet(socket: &Path, wanted: Wanted) -> io::Result<(Halves, Welcome)> {
     }
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::new(reader);
+    let wanted = Wanted { hears_outages: true, ..wanted };
     let mut line = serde_json::to_vec(&Request::Process(wanted))?;
     line.push(b'\n');
     let asked_at = boot_time();
-    let told = writer.write_all(&line).await;
-    let mut text = Vec::new();
+    let mut told = writer.write_all(&line).await;
     let limit = u64::try_from(LINE_BYTES_MAX).unwrap_or(u64::MAX);
-    // One that did not even read the question may have said why.
-    let heard = (&mut reader).take(limit).read_until(b'\n', &mut text).await;
-    if text.is_empty() {
-        told.and(heard)?;
-    }
-    if !text.ends_with(b"\n") {
-        return Err(other("it closed the connection without an answer".to_owned()));
-    }
-    let response = serde_json::from_slice(&text)
-        .map_err(|error| other(format!("its version and this program's do not fit: {error}")))?;
-    let welcome = match response {
-        Response::Welcome(welcome) => welcome,
-        Response::Refused { reason } => return Err(other(reason)),
+    let welcome = loop {
+        let mut text = Vec::new();
+        // One that did not even read the question may have said why.
+        let heard = (&mut reader).take(limit).read_until(b'\n', &mut text).await;
+        if text.is_empty() {
+            std::mem::replace(&mut told, Ok(())).and(heard)?;
+        }
+        if !text.ends_with(b"\n") {
+            return Err(other("it closed the connection without an answer".to_owned()));
+        }
+        let response = serde_json::from_slice(&text).map_err(|error| {
+            other(format!("its version and this program's do not fit: {error}"))
+        })?;
+        match response {
+            Response::Welcome(welcome) => break welcome,
+            Response::Waiting { cause } => {
+                let waited = span_of(boot_time().saturating_sub(asked_at));
+                tracing::warn!("joining the agent of this host has waited {waited}: {cause}");
+            }
+            Response::Refused { reason } => return Err(other(reason)),
+        }
     };
     // A millisecond for what both sides round off.
     let now = Duration::from_millis(welcome.now_ms.saturating_add(1));
@@ -254,6 +265,7 @@ impl Listening {
                     return Ok(Said::ValidUntil(Duration::from_millis(until_ms)));
                 }
                 Ok(FromAgent::Silent(silence)) => return Ok(Said::Silent(silence)),
+                Ok(FromAgent::Outage { cause }) => return Ok(Said::Outage(cause)),
                 Ok(FromAgent::Over(Over::LeaseLost)) => return Err(Ended::LeaseLost),
                 Ok(FromAgent::Over(Over::Stopped)) => {
                     return Err(Ended::Gone("it was stopped".to_owned()));

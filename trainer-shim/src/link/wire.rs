@@ -37,6 +37,9 @@ pub struct Wanted {
     /// The run; none = that of the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<Name>,
+    /// It understands [`Response::Waiting`] and [`FromAgent::Outage`].
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub hears_outages: bool,
 }
 
 /// The agent's line.
@@ -45,6 +48,11 @@ pub struct Wanted {
 pub enum Response {
     /// Frames follow.
     Welcome(Welcome),
+    /// Another line follows, once the store answers. To those who understand it.
+    Waiting {
+        /// Why it does not.
+        cause: String,
+    },
     /// It was not done; the connection closes.
     Refused {
         /// Why, and what to do.
@@ -161,6 +169,12 @@ pub enum FromAgent {
         /// See [`Welcome::valid_until_ms`].
         until_ms: u64,
     },
+    /// The store does not answer, or does again. To those who understand it.
+    Outage {
+        /// Why it does not; none = it does.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cause: Option<String>,
+    },
     /// Nothing follows.
     Over(Over),
 }
@@ -203,7 +217,10 @@ mod tests {
         let job = || Some("train".parse().unwrap());
         for (text, wanted) in [
             (r#"{"process":{}}"#, Wanted::default()),
-            (r#"{"process":{"job":"train","later":1}}"#, Wanted { job: job(), run: None }),
+            (
+                r#"{"process":{"job":"train","later":1}}"#,
+                Wanted { job: job(), ..Wanted::default() },
+            ),
         ] {
             let request: Request = serde_json::from_str(text).unwrap();
             assert_eq!(request, Request::Process(wanted));

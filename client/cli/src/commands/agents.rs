@@ -7,10 +7,10 @@ use std::time::Duration;
 use holdfast_api::{Agents, Code, Name, Problem, routes};
 use holdfast_client::{Error, fetch};
 
-use super::Context;
+use super::{Context, known};
 use crate::config::{Source, Sourced, Timeout};
 use crate::exit::Failure;
-use crate::output::{Document, cell, write_rows};
+use crate::output::{Document, cell, counted, write_rows};
 
 /// How long one node may take before the next is asked.
 const NODE_TIME_MAX: Duration = Duration::from_secs(5);
@@ -18,6 +18,9 @@ const NODE_TIME_MAX: Duration = Duration::from_secs(5);
 /// Lists the agents.
 pub(crate) async fn list(context: &Context) -> Result<(), Failure> {
     let agents = ask(context).await?;
+    if agents.agents.is_empty() {
+        known::check(context, false).await?;
+    }
     context.emit(&agents)?;
     talk(context, &agents);
     Ok(())
@@ -40,11 +43,12 @@ pub(crate) fn talk(context: &Context, agents: &Agents) {
         ));
     }
     if agents.left_out > 0 {
-        context.talk(format!("{} agents told more than a node keeps", agents.left_out));
+        let left_out = counted(agents.left_out, "agent");
+        context.talk(format!("not shown: {left_out}, more than a node keeps"));
     }
     if agents.others_left_out > 0 {
-        let count = agents.others_left_out;
-        context.talk(format!("{count} waits of programs without an agent are not shown"));
+        let waits = counted(agents.others_left_out, "wait");
+        context.talk(format!("not shown: {waits} of programs without an agent"));
     }
 }
 
@@ -62,7 +66,12 @@ pub(crate) async fn ask(context: &Context) -> Result<Agents, Failure> {
 /// The agents of all jobs, for a document that can do without; none if no node
 /// can tell.
 pub(crate) async fn ask_all(context: &Context) -> Option<Agents> {
-    from_any_node(context, routes::AGENTS).await.ok()
+    ask_everywhere(context).await.ok()
+}
+
+/// The agents of all jobs.
+pub(crate) async fn ask_everywhere(context: &Context) -> Result<Agents, Failure> {
+    from_any_node(context, routes::AGENTS).await
 }
 
 async fn from_any_node(context: &Context, path: &str) -> Result<Agents, Failure> {
@@ -128,10 +137,11 @@ impl Document for Agents {
             let numbers = report.processes.iter().map(|one| u64::from(one.process));
             let ranks = report.clients.iter().filter_map(|one| one.rank).chain(numbers);
             let ranks: Vec<u64> = ranks.collect::<BTreeSet<u64>>().into_iter().collect();
-            let connections: u64 = report.clients.iter().map(|client| client.connections).sum();
-            let waits = report.waits.len() as u64 + report.waits_left_out;
-            let clients = report.clients.len() as u64 + report.clients_left_out;
-            let processes = clients + attached.len() as u64;
+            let connections = report.clients.iter().map(|client| client.connections);
+            let connections = connections.fold(0, u64::saturating_add);
+            let waits = report.waits_left_out.saturating_add(report.waits.len() as u64);
+            let clients = report.clients_left_out.saturating_add(report.clients.len() as u64);
+            let processes = clients.saturating_add(attached.len() as u64);
             [
                 report.job.to_string(),
                 report.run.to_string(),
@@ -167,6 +177,8 @@ pub(crate) mod tests {
             rank: Some(rank),
             from: "127.0.0.1".to_owned(),
             connections: 2,
+            quiet: None,
+            activity: None,
         };
         let report = AgentReport {
             id: String::new(),
@@ -182,6 +194,8 @@ pub(crate) mod tests {
             waits: Vec::new(),
             waits_left_out: 0,
             processes: Vec::new(),
+            ended: Vec::new(),
+            tells_quiet: true,
         };
         AgentStatus { report, node: 2, told_ms_ago: 5 }
     }

@@ -6,12 +6,12 @@ use serde::Serialize;
 
 use crate::config::{Settings, Source, Sourced};
 use crate::exit::Failure;
-use crate::output::{self, Document, cell, write_rows};
+use crate::output::{self, Document, Form, cell, write_rows};
 
 /// Prints the merged settings.
-pub(crate) fn run(settings: &Settings) -> Result<(), Failure> {
+pub(crate) fn run(settings: &Settings, form: Form) -> Result<(), Failure> {
     let document = Merged::new(settings);
-    Ok(output::print(&output::render(&document, settings.output.value)?)?)
+    Ok(output::print(&output::render_as(&document, form)?)?)
 }
 
 /// `config`.
@@ -94,6 +94,7 @@ mod tests {
 
     use super::*;
     use crate::config::{Layer, merge};
+    use crate::output::{Output, render};
 
     fn settings() -> Settings {
         let flags = Layer { job: Some("llm".parse().unwrap()), ..Layer::default() };
@@ -119,8 +120,7 @@ mod tests {
 
     #[test]
     fn the_table_names_the_file() {
-        let mut out = Vec::new();
-        Merged::new(&settings()).write_table(&mut out).unwrap();
+        let out = render(&Merged::new(&settings()), Output::Table).unwrap();
         let wanted = "\
 KEY         VALUE    FROM
 store       a:1,b:2  environment

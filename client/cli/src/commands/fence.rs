@@ -14,7 +14,7 @@ use crate::output::{Document, printable};
 pub(crate) async fn run(context: &Context, command: FenceCommand) -> Result<(), Failure> {
     let FenceCommand::Check { token } = command;
     let (scope, after) = (token.scope(), token.process.checked_sub(1));
-    let (found, _, revision) = processes::page(context, &scope, after, 1).await?;
+    let (found, _, revision) = processes::page(context, &scope, after, 1, false).await?;
     match token.void(found.first()) {
         None => context.emit(&Holds { token, revision }),
         Some(why) => {

@@ -8,10 +8,10 @@ use holdfast_api::{
 };
 use serde::Serialize;
 
-use super::{Context, events, unexpected_answer};
+use super::{Context, events, known, unexpected_answer};
 use crate::exit::Failure;
 use crate::log_time::{LogNow, span};
-use crate::output::{Document, cell, write_rows};
+use crate::output::{Document, cell, counted, write_rows};
 
 /// Most stretches of members in a table.
 const STRETCHES_MAX: usize = 20;
@@ -20,6 +20,7 @@ const ADVANCES_MAX: usize = 20;
 
 /// Shows the latest iteration, and the advances that the event log has.
 pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
+    known::check(context, false).await?;
     let scope = context.scope();
     let read = Read::Iteration { scope: scope.clone(), process: None, incarnation: 0 };
     let (info, revision) = match context.read(read, false).await? {
@@ -160,7 +161,10 @@ pub(super) fn write_members(out: &mut Vec<u8>, members: &Members, ranks: &Ranks)
     write_rows(out, Some(["  PROCESS", "INCARNATION", "RANK"]), rows)?;
     match stretches.len().saturating_sub(STRETCHES_MAX) {
         0 => Ok(()),
-        more => writeln!(out, "  … and {more} more lines; -o json shows all"),
+        more => {
+            let more = counted(more as u64, "more line");
+            writeln!(out, "  … and {more}; -o json shows all")
+        }
     }
 }
 
@@ -172,10 +176,11 @@ impl Document for Iterations {
                 writeln!(out, "iteration {iteration}, begun in another run (see below)")?;
             }
             (iteration, Some(generation)) => {
-                let (ranks, members) = (self.world_size, self.members.len());
+                let ranks = counted(self.world_size.into(), "rank");
+                let members = counted(self.members.len() as u64, "member");
                 writeln!(
                     out,
-                    "iteration {iteration} (generation {generation}): ranks {ranks}, members {members}"
+                    "iteration {iteration} (generation {generation}): {ranks}, {members}"
                 )?;
                 write_members(out, &self.members, &self.ranks)?;
             }
@@ -196,7 +201,8 @@ impl Document for Iterations {
             let header = ["ITERATION", "RUN", "GENERATION", "MEMBERS", "REVISION", "AGO"];
             write_rows(out, Some(header), rows)?;
             if left_out > 0 {
-                writeln!(out, "{left_out} earlier ones: -o json shows all that are kept")?;
+                let left_out = counted(left_out as u64, "earlier one");
+                writeln!(out, "{left_out}: -o json shows all that are kept")?;
             }
         }
         Ok(())
@@ -235,7 +241,7 @@ mod tests {
             member: false,
         };
         let wanted = "\
-iteration 3 (generation 3): ranks 16380, members 16384
+iteration 3 (generation 3): 16380 ranks, 16384 members
   PROCESS  INCARNATION  RANK
   0-3      20000-20003  -
   4-7      20004-20007  0-3

@@ -2,7 +2,7 @@
 
 use holdfast_api::{Command, Name, Outcome, Read, ReadOutcome, RunCommand, RunOutcome};
 
-use super::{Context, plan, unexpected_answer, unexpected_outcome};
+use super::{Context, known, plan, unexpected_answer, unexpected_outcome};
 use crate::cli::JobCommand;
 use crate::config::Source;
 use crate::document::{JobDeleted, Jobs};
@@ -31,7 +31,15 @@ async fn delete(context: &Context, job: Name) -> Result<(), Failure> {
     let mut deleted = 0;
     loop {
         let command = Command::Run(RunCommand::DeleteJob { job: job.clone() });
-        let (outcome, revision) = context.propose(command).await?;
+        let (outcome, revision) = match context.propose(command).await {
+            Ok(done) => done,
+            Err(failure) if failure.is_not_found() => {
+                // It names the one that was probably meant.
+                let better = known::runs(context, &job, false).await.err();
+                return Err(better.filter(Failure::is_not_found).unwrap_or(failure));
+            }
+            Err(failure) => return Err(failure),
+        };
         match outcome {
             Outcome::Run(RunOutcome::JobDeleted { runs, left }) => {
                 deleted += runs;

@@ -4,11 +4,14 @@ use holdfast_api::{
     Blob, Code, Command, KeyEntry, KvOp, KvOutcome, Outcome, Problem, Read, ReadOutcome, Revision,
 };
 
-use super::{Context, list, place, unexpected_answer, unexpected_outcome, wait, watch};
-use crate::cli::KvCommand;
-use crate::document::{Added, Compared, Counted, Deleted, Got, Length, Popped, Written};
+use super::{
+    Context, delete, known, list, place, txn, unexpected_answer, unexpected_outcome, wait, watch,
+};
+use crate::cli::{Deletion, KvCommand};
+use crate::document::{Added, Compared, Counted, Got, Length, Popped, Written};
 use crate::exit::Failure;
 use crate::output;
+use crate::transaction::Transaction;
 
 /// Carries a command on keys out.
 pub(crate) async fn run(context: &Context, command: KvCommand) -> Result<(), Failure> {
@@ -27,15 +30,22 @@ pub(crate) async fn run(context: &Context, command: KvCommand) -> Result<(), Fai
         KvCommand::Get { key, stale, raw } => get(context, key, stale, raw).await,
         KvCommand::Add { key, delta } => add(context, key, delta).await,
         KvCommand::Cas { key, expected, desired } => cas(context, key, expected, desired).await,
-        KvCommand::Delete { key } => delete(context, key).await,
+        KvCommand::Delete { what } => match what.of()? {
+            Deletion::Key(key) => delete::one(context, key).await,
+            Deletion::Prefix(prefix) => delete::all(context, prefix).await,
+        },
+        KvCommand::Txn { compare, then, or_else } => {
+            txn::run(context, Transaction { compare, then, or_else }).await
+        }
         KvCommand::List { prefix, keys_only, stale } => {
             list::run(context, prefix.unwrap_or_else(everything), keys_only, stale).await
         }
         KvCommand::Count { prefix, stale } => {
             count(context, prefix.unwrap_or_else(everything), stale).await
         }
-        KvCommand::Watch { prefix, from } => {
-            watch::run(context, prefix.unwrap_or_else(everything), from).await
+        KvCommand::Watch { prefix, from, follow_runs } => {
+            let prefix = prefix.unwrap_or_else(everything);
+            watch::run(context, watch::Wanted { prefix, from, follow_runs }).await
         }
         KvCommand::Wait { keys, at_least } => wait::run(context, keys, at_least).await,
         KvCommand::Push { queue, value } => {
@@ -52,7 +62,7 @@ fn everything() -> Blob {
     Blob::from("")
 }
 
-async fn propose(context: &Context, op: KvOp) -> Result<(KvOutcome, Revision), Failure> {
+pub(super) async fn propose(context: &Context, op: KvOp) -> Result<(KvOutcome, Revision), Failure> {
     match context.propose(Command::Kv { scope: context.scope(), op }).await? {
         (Outcome::Kv(outcome), revision) => Ok((outcome, revision)),
         (other, _) => Err(unexpected_outcome("a command on keys", &other)),
@@ -99,14 +109,17 @@ async fn get(context: &Context, key: Blob, stale: bool, raw: bool) -> Result<(),
             Ok(output::print(value.as_bytes())?)
         }
         (ReadOutcome::Entry(Some(entry)), revision) => context.emit(&Got { entry, revision }),
-        (ReadOutcome::Entry(None), _) => Err(refused(
-            Code::KeyNotFound,
-            format!(
-                "key {key} not found in {}; `holdfast --job {} kv list` shows all keys",
-                place(&scope),
-                scope.job
-            ),
-        )),
+        (ReadOutcome::Entry(None), _) => {
+            known::check(context, stale).await?;
+            Err(refused(
+                Code::KeyNotFound,
+                format!(
+                    "key {key} not found in {}; `holdfast --job {} kv list` shows all keys",
+                    place(&scope),
+                    scope.job
+                ),
+            ))
+        }
         (other, _) => Err(unexpected_answer("get", &other)),
     }
 }
@@ -138,18 +151,14 @@ async fn cas(context: &Context, key: Blob, expected: Blob, desired: Blob) -> Res
     }
 }
 
-async fn delete(context: &Context, key: Blob) -> Result<(), Failure> {
-    match propose(context, KvOp::Delete { key }).await? {
-        (KvOutcome::Deleted { existed }, revision) => {
-            context.emit(&Deleted { deleted: existed, revision })
-        }
-        (other, _) => Err(unexpected_outcome("delete", &other)),
-    }
-}
-
 async fn count(context: &Context, prefix: Blob, stale: bool) -> Result<(), Failure> {
     match context.read(Read::Count { scope: context.scope(), prefix }, stale).await? {
-        (ReadOutcome::Count { count }, revision) => context.emit(&Counted { count, revision }),
+        (ReadOutcome::Count { count }, revision) => {
+            if count == 0 {
+                known::check(context, stale).await?;
+            }
+            context.emit(&Counted { count, revision })
+        }
         (other, _) => Err(unexpected_answer("count", &other)),
     }
 }
@@ -188,6 +197,9 @@ async fn pop(context: &Context, key: Blob, raw: bool) -> Result<(), Failure> {
 async fn length(context: &Context, key: Blob) -> Result<(), Failure> {
     match context.read(Read::QueueLength { scope: context.scope(), key }, false).await? {
         (ReadOutcome::Count { count: length }, revision) => {
+            if length == 0 {
+                known::check(context, false).await?;
+            }
             context.emit(&Length { length, revision })
         }
         (other, _) => Err(unexpected_answer("length", &other)),

@@ -1,32 +1,64 @@
 //! The leader.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
-use holdfast_api::{Admin, Code, NodeId, Problem, Status};
-use holdfast_client::Error;
+use holdfast_api::{Admin, NodeId, Status};
 use serde::Serialize;
+use tokio::time::{Instant, sleep};
 
 use super::{Context, status};
 use crate::cli::LeaderCommand;
 use crate::exit::Failure;
 use crate::output::{Document, write_rows};
 
+/// How long the nodes may take to learn who leads after a transfer.
+const SETTLE_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// Pause between two looks at who leads.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
 /// Carries a command on the leader out.
 pub(crate) async fn run(context: &Context, command: LeaderCommand) -> Result<(), Failure> {
     match command {
         LeaderCommand::Show => {
-            let status = context.client.status(context.deadline()).await?;
+            let status = status::ask(context).await?;
             match Leader::of(&status) {
                 Some(leader) => context.emit(&leader),
-                None => Err(Failure::Client(Error::Refused(Box::new(Problem::retryable(
-                    Code::Unavailable,
-                    status::leaderless(&status),
-                ))))),
+                None => Err(Failure::Unreachable(status::leaderless(&status))),
             }
         }
         LeaderCommand::Transfer { id } => {
+            let from = Leader::of(&status::ask(context).await?);
             context.client.admin(Admin::TransferLeader { to: id }, context.deadline()).await?;
-            context.emit(&Transferred { to: id })
+            let to = successor(context, from.as_ref().map(|leader| leader.leader), id).await?;
+            context.emit(&Transferred { from: from.map(|leader| leader.leader), to })
+        }
+    }
+}
+
+/// Who leads now that leadership was handed over: who answers may not know yet.
+async fn successor(
+    context: &Context,
+    from: Option<NodeId>,
+    wanted: Option<NodeId>,
+) -> Result<Leader, Failure> {
+    let began = Instant::now();
+    loop {
+        let status = status::ask(context).await?;
+        let known = Leader::of(&status);
+        let settled = |leader: &Leader| match wanted {
+            Some(wanted) => leader.leader == wanted,
+            None => Some(leader.leader) != from,
+        };
+        match known {
+            Some(leader) if settled(&leader) || began.elapsed() > SETTLE_TIME_MAX => {
+                return Ok(leader);
+            }
+            None if began.elapsed() > SETTLE_TIME_MAX => {
+                return Err(Failure::Unreachable(status::leaderless(&status)));
+            }
+            _ => sleep(LOOK_EVERY).await,
         }
     }
 }
@@ -61,12 +93,24 @@ impl Document for Leader {
 /// `leader transfer`.
 #[derive(Debug, PartialEq, Serialize)]
 struct Transferred {
-    to: Option<NodeId>,
+    from: Option<NodeId>,
+    #[serde(serialize_with = "id_of")]
+    to: Leader,
+}
+
+fn id_of<S: serde::Serializer>(leader: &Leader, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(leader.leader)
 }
 
 impl Document for Transferred {
     fn write_table(&self, out: &mut Vec<u8>) -> io::Result<()> {
-        writeln!(out, "ok")
+        let Leader { leader, address, .. } = &self.to;
+        let at = address.as_ref().map_or(String::new(), |address| format!(" ({address})"));
+        match self.from {
+            Some(from) if from == *leader => writeln!(out, "node {leader}{at} leads, as before"),
+            Some(from) => writeln!(out, "node {leader}{at} leads now, node {from} led before"),
+            None => writeln!(out, "node {leader}{at} leads now"),
+        }
     }
 }
 
@@ -95,9 +139,11 @@ mod tests {
     }
 
     #[test]
-    fn a_transfer_names_its_target_if_it_has_one() {
-        let json = |to| render(&Transferred { to }, Output::Json).unwrap();
-        assert_eq!(json(Some(3)), b"{\"to\":3}\n");
-        assert_eq!(json(None), b"{\"to\":null}\n");
+    fn a_transfer_names_who_led_and_who_leads() {
+        let to = |from| Transferred { from, to: Leader::of(&cluster(&[2, 3])).unwrap() };
+        assert_eq!(render(&to(Some(1)), Output::Json).unwrap(), b"{\"from\":1,\"to\":2}\n");
+        let table = |from| String::from_utf8(render(&to(from), Output::Table).unwrap()).unwrap();
+        assert_eq!(table(Some(1)), "node 2 (127.0.0.1:21002) leads now, node 1 led before\n");
+        assert_eq!(table(Some(2)), "node 2 (127.0.0.1:21002) leads, as before\n");
     }
 }

@@ -9,10 +9,11 @@ use std::io::{self, Write};
 
 use holdfast_api::{Blob, KeyEntry, Read, ReadOutcome, Revision};
 
-use super::{Context, unexpected_answer};
+use super::{Context, known, unexpected_answer};
+use crate::colour;
 use crate::document::write_page;
 use crate::exit::Failure;
-use crate::output::{self, Output};
+use crate::output::{self, Form, Output};
 
 /// Most keys asked for at once.
 const PAGE_KEYS_MAX: u64 = 1000;
@@ -24,7 +25,7 @@ pub(crate) async fn run(
     keys_only: bool,
     stale: bool,
 ) -> Result<(), Failure> {
-    let mut printer = Printer { output: context.output(), keys_only, state: State::Start };
+    let mut printer = Printer { form: context.form(), keys_only, state: State::Start };
     let mut after = None;
     loop {
         let read = Read::List {
@@ -36,6 +37,9 @@ pub(crate) async fn run(
         };
         match context.read(read, stale).await? {
             (ReadOutcome::Page { entries, next }, revision) => {
+                if entries.is_empty() && printer.state == State::Start {
+                    known::check(context, stale).await?;
+                }
                 output::print(&printer.page(&entries, revision, next.is_none())?)?;
                 if next.is_none() {
                     return Ok(());
@@ -49,7 +53,7 @@ pub(crate) async fn run(
 
 /// Turns pages into one document.
 struct Printer {
-    output: Output,
+    form: Form,
     keys_only: bool,
     state: State,
 }
@@ -73,9 +77,12 @@ impl Printer {
         last: bool,
     ) -> io::Result<Vec<u8>> {
         let mut out = Vec::new();
-        match self.output {
+        match self.form.output {
             Output::Table => {
                 write_page(&mut out, entries, self.state == State::Start, self.keys_only)?;
+                if !self.form.colours.output {
+                    out = colour::plain(out);
+                }
             }
             Output::Json => self.json(&mut out, entries, revision, last)?,
         }
@@ -116,6 +123,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::colour::{Colours, When};
 
     fn entries(keys: &[&str]) -> Vec<KeyEntry> {
         let entry = |key: &&str| KeyEntry {
@@ -129,7 +137,9 @@ mod tests {
     }
 
     fn printed(output: Output, pages: &[&[&str]]) -> String {
-        let mut printer = Printer { output, keys_only: false, state: State::Start };
+        let colours = Colours::of(When::Never, &|_| None, true, true);
+        let form = Form { output, colours };
+        let mut printer = Printer { form, keys_only: false, state: State::Start };
         let mut bytes = Vec::new();
         for (index, keys) in pages.iter().enumerate() {
             let revision = 7 + index as u64;

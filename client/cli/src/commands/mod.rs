@@ -1,12 +1,15 @@
 //! What the commands do: one file per family.
 
+mod activity;
 pub(crate) mod agents;
 pub(crate) mod config;
+mod delete;
 pub(crate) mod doctor;
 pub(crate) mod events;
 pub(crate) mod fence;
 pub(crate) mod iterations;
 pub(crate) mod job;
+mod known;
 pub(crate) mod kv;
 pub(crate) mod leader;
 pub(crate) mod list;
@@ -19,8 +22,10 @@ pub(crate) mod rounds;
 pub(crate) mod run;
 mod signs;
 pub(crate) mod status;
+mod txn;
 pub(crate) mod wait;
 pub(crate) mod waits;
+mod waits_for;
 pub(crate) mod watch;
 pub(crate) mod why;
 
@@ -33,36 +38,51 @@ use holdfast_api::{
 use holdfast_client::{Client, Consistency, Deadline, Options, check_token_file};
 
 use crate::cli::{AgentCommand, ClusterCommand};
-use crate::config::{Settings, Timeout};
+use crate::config::{Settings, Source, Timeout};
 use crate::exit::Failure;
 use crate::log_time::LogNow;
-use crate::output::{self, Document, Output};
+use crate::output::{self, Document, Form, Output};
 
 /// What a command has at hand: the settings, and a client made of them.
 pub(crate) struct Context {
     pub(crate) settings: Settings,
+    form: Form,
     pub(crate) client: Client,
 }
 
 impl Context {
     /// Must be called inside a tokio runtime. Connects when first used.
-    pub(crate) fn new(settings: Settings) -> Result<Context, Failure> {
+    pub(crate) fn new(settings: Settings, form: Form) -> Result<Context, Failure> {
         let mut options = Options::new(settings.store.value.0.clone());
         options.token_file = settings.token_file.value.clone();
         let checked = options.token_file.as_deref().map(check_token_file).transpose();
-        if let Some(warning) = checked.map_err(|error| Failure::Usage(error.to_string()))?.flatten()
-        {
-            output::talk(format!("warning: {warning}"));
+        // Whoever set it elsewhere looks for it there.
+        let place = match &settings.token_file.source {
+            Source::Environment => "HOLDFAST_TOKEN_FILE".to_owned(),
+            Source::File(path) => format!("token_file of {}:", path.display()),
+            Source::Flag | Source::Default => "--token-file".to_owned(),
+        };
+        let placed = |text: String| text.replacen("--token-file", &place, 1);
+        let checked = checked.map_err(|error| Failure::Usage(placed(error.to_string())))?;
+        if let Some(warning) = checked.flatten() {
+            output::talk(format!("{} {}", form.colours.warning(), placed(warning)));
         }
         options.call_timeout = match settings.timeout.value {
             Timeout::After(duration) => duration,
             Timeout::Never => Duration::MAX,
         };
-        Ok(Context { settings, client: Client::new(options) })
+        Ok(Context { settings, form, client: Client::new(options) })
     }
 
     /// Carries a command out.
     pub(crate) async fn run(&self, command: ClusterCommand) -> Result<(), Failure> {
+        match self.carry_out(command).await {
+            Err(failure) if failure.is_not_found() => Err(known::explain(self, failure).await),
+            result => result,
+        }
+    }
+
+    async fn carry_out(&self, command: ClusterCommand) -> Result<(), Failure> {
         match command {
             ClusterCommand::Status => status::run(self).await,
             ClusterCommand::Node(command) => node::run(self, command).await,
@@ -95,12 +115,17 @@ impl Context {
 
     /// The form of answers.
     pub(crate) fn output(&self) -> Output {
-        self.settings.output.value
+        self.form.output
+    }
+
+    /// The form of everything that is said.
+    pub(crate) fn form(&self) -> Form {
+        self.form
     }
 
     /// Prints an answer.
     pub(crate) fn emit(&self, document: &impl Document) -> Result<(), Failure> {
-        Ok(output::print(&output::render(document, self.output())?)?)
+        Ok(output::print(&output::render_as(document, self.form)?)?)
     }
 
     /// Says something to a person; a program has the document.

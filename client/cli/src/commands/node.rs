@@ -2,22 +2,20 @@
 
 use std::io::{self, Write};
 
-use holdfast_api::{Admin, NodeId, NodeStatus};
+use holdfast_api::{Admin, CAUGHT_UP_ENTRIES, NodeId, NodeRole, NodeStatus, Status};
 use holdfast_client::parse_endpoints;
 use serde::Serialize;
 
 use super::{Context, replace, status};
 use crate::cli::NodeCommand;
 use crate::exit::Failure;
-use crate::output::Document;
+use crate::log_time::span;
+use crate::output::{Document, cell, write_rows};
 
 /// Carries a command on nodes out.
 pub(crate) async fn run(context: &Context, command: NodeCommand) -> Result<(), Failure> {
     match command {
-        NodeCommand::List => {
-            let status = context.client.status(context.deadline()).await?;
-            context.emit(&Nodes { leader: status.leader, nodes: status.nodes })
-        }
+        NodeCommand::List => context.emit(&Nodes::of(&status::ask(context).await?)),
         NodeCommand::Add { id, address } => {
             let address = one_address(&address)?;
             change(context, Admin::AddNode { node: id, address }, id).await?;
@@ -27,15 +25,15 @@ pub(crate) async fn run(context: &Context, command: NodeCommand) -> Result<(), F
             Ok(())
         }
         NodeCommand::Promote { id } => change(context, Admin::PromoteNode { node: id }, id).await,
-        NodeCommand::Replace { old, new, address } => {
+        NodeCommand::Replace { old, new, address, force } => {
             let address = address.as_deref().map(one_address).transpose()?;
-            replace::run(context, old, new, address).await
+            replace::run(context, old, new, address, force).await
         }
         NodeCommand::Remove { id } => {
-            change(context, Admin::RemoveNode { node: id }, id).await?;
-            context.talk(format!(
-                "node {id} is out for ever; stop its process and delete its data folder"
-            ));
+            context.client.admin(Admin::RemoveNode { node: id }, context.deadline()).await?;
+            let removed = Removed::of(id, status::ask(context).await.ok().as_ref());
+            context.emit(&removed)?;
+            context.talk(removed.next());
             Ok(())
         }
     }
@@ -59,16 +57,118 @@ fn one_address(text: &str) -> Result<String, Failure> {
 #[derive(Debug, Serialize)]
 struct Nodes {
     leader: Option<NodeId>,
-    nodes: Vec<NodeStatus>,
+    nodes: Vec<Listed>,
+}
+
+/// A node of `node list`.
+#[derive(Debug, Serialize)]
+struct Listed {
+    #[serde(flatten)]
+    node: NodeStatus,
+    /// Entries that the leader's log is ahead of its own.
+    behind: Option<u64>,
+    #[serde(skip)]
+    silent_ms: Option<u64>,
+}
+
+impl Nodes {
+    fn of(status: &Status) -> Nodes {
+        let leader = status.nodes.iter().find(|node| Some(node.id) == status.leader);
+        let end = leader.and_then(|leader| leader.last_log);
+        let missing = status.majority.iter().flat_map(|majority| &majority.missing);
+        let silent = |id| missing.clone().find(|voter| voter.node == id).map(|it| it.silent_ms);
+        let listed = |node: &NodeStatus| Listed {
+            node: node.clone(),
+            behind: end.zip(node.last_log).map(|(end, own)| end.saturating_sub(own)),
+            silent_ms: silent(node.id),
+        };
+        Nodes { leader: status.leader, nodes: status.nodes.iter().map(listed).collect() }
+    }
+}
+
+impl Listed {
+    /// Whether it answers, or since when it does not.
+    fn state(&self) -> String {
+        match (self.node.role, self.silent_ms) {
+            (NodeRole::Unreachable, Some(ms)) => format!("silent for {}", span(ms)),
+            (NodeRole::Unreachable, None) => "does not answer".to_owned(),
+            _ => "answers".to_owned(),
+        }
+    }
+
+    fn caught_up(&self) -> String {
+        match self.behind {
+            Some(..=CAUGHT_UP_ENTRIES) => "yes".to_owned(),
+            Some(behind) => format!("{behind} entries behind"),
+            None => "-".to_owned(),
+        }
+    }
 }
 
 impl Document for Nodes {
     fn write_table(&self, out: &mut Vec<u8>) -> io::Result<()> {
-        status::write_nodes(out, &self.nodes)
+        write_rows(
+            out,
+            Some(["NODE", "ADDRESS", "ROLE", "VOTER", "STATE", "CAUGHT-UP", "VERSION"]),
+            self.nodes.iter().map(|listed| {
+                let node = &listed.node;
+                [
+                    node.id.to_string(),
+                    node.address.clone(),
+                    status::role(node.role).to_owned(),
+                    if node.voter { "yes" } else { "no" }.to_owned(),
+                    listed.state(),
+                    listed.caught_up(),
+                    cell(node.version.as_ref()),
+                ]
+            }),
+        )
     }
 }
 
-/// `node add`, `node promote`, `node remove`.
+/// `node remove`.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Removed {
+    node: NodeId,
+    voters: Option<u64>,
+    may_fail: Option<u64>,
+}
+
+impl Removed {
+    /// A node that was removed, and what remains as far as somebody tells; who
+    /// answered may not know yet that it is gone.
+    fn of(node: NodeId, status: Option<&Status>) -> Removed {
+        let remain = |status: &Status| {
+            status.nodes.iter().filter(|other| other.voter && other.id != node).count() as u64
+        };
+        let voters = status.map(remain);
+        Removed { node, voters, may_fail: voters.map(|count| count.saturating_sub(1) / 2) }
+    }
+
+    fn next(&self) -> String {
+        let gone = format!(
+            "node {} is out for ever; stop its process and delete its data folder",
+            self.node
+        );
+        let fail = match self.may_fail {
+            Some(0) => "none may fail".to_owned(),
+            Some(count) => format!("{count} may fail"),
+            None => return gone,
+        };
+        match self.voters.unwrap_or(0) {
+            1 => format!("{gone}\n1 voter remains: {fail}"),
+            count => format!("{gone}\n{count} voters remain: {fail}"),
+        }
+    }
+}
+
+impl Document for Removed {
+    fn write_table(&self, out: &mut Vec<u8>) -> io::Result<()> {
+        writeln!(out, "ok")
+    }
+}
+
+/// `node add`, `node promote`.
 #[derive(Debug, Serialize)]
 struct NodeChanged {
     node: NodeId,
@@ -97,13 +197,44 @@ mod tests {
 
     #[test]
     fn the_list_names_the_leader_and_all_nodes() {
-        let status = status::tests::cluster(&[1, 2]);
-        let nodes = Nodes { leader: status.leader, nodes: status.nodes.clone() };
+        let mut status = status::tests::cluster(&[1, 2]);
+        status.nodes[1].last_log = Some(4);
         let printed: Value =
-            serde_json::from_slice(&render(&nodes, Output::Json).unwrap()).unwrap();
-        assert_eq!(printed, json!({"leader": 1, "nodes": status.nodes}));
-        let table = String::from_utf8(render(&nodes, Output::Table).unwrap()).unwrap();
-        assert_eq!(table.lines().count(), 4);
+            serde_json::from_slice(&render(&Nodes::of(&status), Output::Json).unwrap()).unwrap();
+        let mut nodes = serde_json::to_value(&status.nodes).unwrap();
+        for (n, behind) in [json!(0), json!(6), Value::Null].into_iter().enumerate() {
+            nodes[n]["behind"] = behind;
+        }
+        assert_eq!(printed, json!({"leader": 1, "nodes": nodes}));
+    }
+
+    #[test]
+    fn the_table_says_who_answers_and_who_has_caught_up() {
+        let mut status = status::tests::cluster(&[1, 2]);
+        status.nodes[0].last_log = Some(1_244);
+        status.nodes.push(NodeStatus { id: 4, last_log: Some(244), ..status.nodes[1].clone() });
+        let table = render(&Nodes::of(&status), Output::Table).unwrap();
+        let wanted = "\
+NODE  ADDRESS          ROLE         VOTER  STATE           CAUGHT-UP            VERSION
+1     127.0.0.1:21001  leader       yes    answers         yes                  0.1.0
+2     127.0.0.1:21002  follower     yes    answers         1234 entries behind  0.1.0
+3     127.0.0.1:21003  unreachable  yes    silent for 35s  -                    -
+4     127.0.0.1:21002  follower     yes    answers         yes                  0.1.0
+";
+        assert_eq!(String::from_utf8(table).unwrap(), wanted);
+        let older = Status { majority: None, leader: None, ..status };
+        let table = String::from_utf8(render(&Nodes::of(&older), Output::Table).unwrap()).unwrap();
+        assert!(table.contains("does not answer") && !table.contains("behind"), "{table}");
+    }
+
+    #[test]
+    fn a_removal_says_what_remains() {
+        let of_three = Removed::of(3, Some(&status::tests::cluster(&[1, 2])));
+        assert_eq!(of_three, Removed { node: 3, voters: Some(2), may_fail: Some(0) });
+        assert!(of_three.next().ends_with("2 voters remain: none may fail"), "{}", of_three.next());
+        let of_four = Removed::of(4, Some(&status::tests::cluster(&[1, 2, 3])));
+        assert!(of_four.next().ends_with("3 voters remain: 1 may fail"), "{}", of_four.next());
+        assert!(Removed::of(4, None).next().contains("out for ever"));
     }
 
     #[test]

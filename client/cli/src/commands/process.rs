@@ -37,7 +37,7 @@ pub(crate) async fn run(context: &Context, command: ProcessCommand) -> Result<()
 /// one has taken its place meanwhile.
 async fn living(context: &Context, process: ProcessId) -> Result<Incarnation, Failure> {
     let scope = context.scope();
-    let (found, _, _) = processes::page(context, &scope, process.checked_sub(1), 1).await?;
+    let (found, _, _) = processes::page(context, &scope, process.checked_sub(1), 1, false).await?;
     let found = found.into_iter().find(|found| found.process == process);
     choose(process, found).map_err(|why| {
         let list = "`holdfast processes` lists all";

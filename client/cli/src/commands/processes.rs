@@ -8,7 +8,7 @@ use holdfast_api::{
 use serde::Serialize;
 
 use super::signs::Signs;
-use super::{Context, agents, talk_of_time, unexpected_answer};
+use super::{Context, agents, known, talk_of_time, unexpected_answer};
 use crate::exit::Failure;
 use crate::log_time::{LogNow, span};
 use crate::output::{Document, cell, shortened, write_rows};
@@ -21,7 +21,10 @@ const ROUNDS_SHOWN_MAX: usize = 3;
 /// Lists the processes.
 pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
     let scope = context.scope();
-    let (processes, revision) = all(context, &scope).await?;
+    let (processes, revision) = all(context, &scope, false).await?;
+    if processes.is_empty() {
+        known::check(context, false).await?;
+    }
     let now = match context.log_now().await? {
         Some(now) => now,
         None => LogNow::newest(moments(&processes)),
@@ -40,10 +43,11 @@ pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
 pub(super) async fn all(
     context: &Context,
     scope: &Scope,
+    stale: bool,
 ) -> Result<(Vec<ProcessInfo>, Revision), Failure> {
     let (mut all, mut after) = (Vec::new(), None);
     loop {
-        let (page, next, revision) = page(context, scope, after, PAGE_PROCESSES_MAX).await?;
+        let (page, next, revision) = page(context, scope, after, PAGE_PROCESSES_MAX, stale).await?;
         all.extend(page);
         match next {
             Some(next) => after = Some(next),
@@ -58,9 +62,10 @@ pub(super) async fn page(
     scope: &Scope,
     after: Option<ProcessId>,
     limit: u64,
+    stale: bool,
 ) -> Result<(Vec<ProcessInfo>, Option<ProcessId>, Revision), Failure> {
     let read = Read::Processes { scope: scope.clone(), after, limit };
-    match context.read(read, false).await? {
+    match context.read(read, stale).await? {
         (ReadOutcome::Processes { processes, next }, revision) => Ok((processes, next, revision)),
         (other, _) => Err(unexpected_answer("processes", &other)),
     }
@@ -157,6 +162,8 @@ pub(crate) mod tests {
             since: 3,
             since_ms: 1_000,
             end: None,
+            member_since: None,
+            policy: Default::default(),
             rank: None,
             waits_in: Vec::new(),
             labels: Default::default(),
@@ -183,6 +190,7 @@ pub(crate) mod tests {
             progress: Some(7),
             silent_ms: 0,
             health: Default::default(),
+            activity: None,
         };
         let watched = vec![Some(watched), None];
         let table = Processes { processes: vec![waiting, dead], watched, now, revision: 9 };

@@ -10,7 +10,7 @@ use holdfast_client::Error;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
-use super::Context;
+use super::{Context, status};
 use crate::exit::Failure;
 use crate::output::Document;
 
@@ -43,9 +43,13 @@ pub(crate) async fn run(
     old: NodeId,
     new: NodeId,
     address: Option<String>,
+    force: bool,
 ) -> Result<(), Failure> {
-    let status = context.client.status(context.deadline()).await?;
+    let status = status::ask(context).await?;
     let plan = plan(&status, old, new, address).map_err(Failure::refused)?;
+    if !force {
+        is_gone(&status, old, new).map_err(Failure::refused)?;
+    }
     let done = carry_out(context, &plan, old, new).await;
     if done.is_err() && plan.add.is_none() {
         context.talk("the same command goes on where this one stopped");
@@ -100,6 +104,12 @@ fn plan(
             return Err(Problem::refused(Code::NodeNotFound, why));
         }
         (_, Some(node)) => {
+            if let Some(leaving) = leaving
+                && node.voter
+                && node.address != *address.as_ref().unwrap_or(&leaving.address)
+            {
+                return Err(takes_no_place(leaving, node));
+            }
             if address.as_ref().is_some_and(|address| *address != node.address) {
                 let why = format!(
                     "node {new} is a member already, at {}; to go on: `holdfast node replace {old} {new}`",
@@ -114,6 +124,34 @@ fn plan(
     let promote = coming.is_none_or(|node| !node.voter);
     keeps_quorum(status, old, promote.then_some(new))?;
     Ok(Plan { add, promote, remove: leaving.is_some() })
+}
+
+/// Refuses a voter as the new node, unless it is where the command wants the
+/// new node: then the command was interrupted before it removed the old one.
+/// With another voter in the place of a new id, nothing would be replaced.
+fn takes_no_place(leaving: &NodeStatus, coming: &NodeStatus) -> Problem {
+    let (old, new, address) = (leaving.id, coming.id, &coming.address);
+    Problem::refused(
+        Code::Conflict,
+        format!(
+            "node {new} is a voter already, at {address}: it replaces nobody, and node {old} would be removed for ever; nothing was changed: use an id that was never used (`holdfast node replace {old} NEW`), or `holdfast node remove {old}` if node {old} is to go without a new one, or is what an interrupted replace has left"
+        ),
+    )
+}
+
+/// Refuses to evict a node that answers: whoever mistypes an id would lose a
+/// good voter for ever.
+fn is_gone(status: &Status, old: NodeId, new: NodeId) -> Result<(), Problem> {
+    let leaving = status.nodes.iter().find(|node| node.id == old);
+    match leaving.filter(|node| node.role != NodeRole::Unreachable) {
+        None => Ok(()),
+        Some(NodeStatus { address, .. }) => Err(Problem::refused(
+            Code::Conflict,
+            format!(
+                "node {old} answers at {address}, and would be out for ever; nothing was changed: add `--force` if it is to go (`holdfast node replace {old} {new} --force`), or `holdfast node add {new} ADDRESS` for one more node"
+            ),
+        )),
+    }
 }
 
 /// Refuses before anything is changed if too few voters would answer, once the
@@ -152,7 +190,7 @@ async fn promote(context: &Context, new: NodeId) -> Result<(), Failure> {
             Err(Error::Refused(problem)) if problem.code == Code::QuorumWouldBeLost => problem,
             Err(error) => return Err(error.into()),
         };
-        let status = context.client.status(context.deadline()).await?;
+        let status = status::ask(context).await?;
         let node = status.nodes.iter().find(|node| node.id == new);
         if patience.is_over(node.and_then(|node| node.last_log), Instant::now()) {
             return Err(Failure::Refused(problem));
@@ -205,11 +243,12 @@ mod tests {
     use crate::commands::status::tests::cluster;
     use crate::output::{Output, render};
 
-    /// Three voters of which these answer, and maybe a fourth node.
+    /// Three voters of which these answer, and maybe a fourth node, at the
+    /// address of the third.
     fn status(alive: &[NodeId], fourth: Option<bool>) -> Status {
         let mut status = cluster(alive);
         if let Some(voter) = fourth {
-            let address = "127.0.0.1:21004".to_owned();
+            let address = "127.0.0.1:21003".to_owned();
             let node = status.nodes.iter().find(|node| node.role != NodeRole::Unreachable);
             let node = NodeStatus { id: 4, address, voter, ..node.unwrap().clone() };
             status.nodes.push(node);
@@ -233,6 +272,21 @@ mod tests {
     }
 
     #[test]
+    fn a_voter_takes_no_place_unless_it_is_where_the_new_node_is_to_be() {
+        let refused = plan(&status(&[1, 2], None), 3, 2, None).unwrap_err();
+        for part in ["node 2 is a voter already", "nothing was changed", "`holdfast node remove 3`"]
+        {
+            assert!(refused.message.contains(part), "{part:?} in {refused}");
+        }
+        let other = Some("127.0.0.1:21009".to_owned());
+        let refused = plan(&status(&[1, 2], None), 3, 2, other).unwrap_err();
+        assert!(refused.message.contains("`holdfast node remove 3`"), "{refused}");
+        let rest = Plan { add: None, promote: false, remove: true };
+        let said = Some("127.0.0.1:21002".to_owned());
+        assert_eq!(plan(&status(&[1, 2], None), 3, 2, said), Ok(rest));
+    }
+
+    #[test]
     fn the_new_node_is_where_it_is_said_or_where_the_old_one_was() {
         let said = Some("n4:1".to_owned());
         let add = |address| plan(&status(&[1, 2], None), 3, 4, address).unwrap().add;
@@ -248,9 +302,22 @@ mod tests {
         assert_eq!(refused.code, Code::QuorumWouldBeLost);
         assert!(refused.message.contains("nothing was changed"), "{refused}");
         // Node 2 is away, and node 3 of which it would be replaced is there.
-        let refused = plan(&status(&[1], Some(true)), 2, 4, None).unwrap_err();
+        let there = Some("127.0.0.1:21003".to_owned());
+        let refused = plan(&status(&[1], Some(true)), 2, 4, there).unwrap_err();
         assert_eq!(refused.code, Code::QuorumWouldBeLost, "2 of 4 answer, 3 are needed");
         assert!(plan(&status(&[1, 2, 3], None), 1, 4, None).is_ok(), "a healthy one may go");
+    }
+
+    #[test]
+    fn a_node_that_answers_is_not_replaced_by_a_slip() {
+        let refused = is_gone(&status(&[1, 2, 3], None), 3, 4).unwrap_err();
+        for part in ["node 3 answers at 127.0.0.1:21003", "nothing was changed", "--force"] {
+            assert!(refused.message.contains(part), "{part:?} in {refused}");
+        }
+        assert_eq!(is_gone(&status(&[1, 2], None), 3, 4), Ok(()));
+        let mut done = status(&[1, 2], Some(true));
+        done.nodes.retain(|node| node.id != 3);
+        assert_eq!(is_gone(&done, 3, 4), Ok(()));
     }
 
     #[test]

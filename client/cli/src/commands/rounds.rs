@@ -5,15 +5,19 @@ use std::io::{self, Write};
 use holdfast_api::{AtDeadline, LogTime, Read, ReadOutcome, Revision, RoundInfo, Scope};
 use serde::Serialize;
 
-use super::{Context, talk_of_time, unexpected_answer};
+use super::waits_for::needs;
+use super::{Context, known, talk_of_time, unexpected_answer};
 use crate::exit::Failure;
 use crate::log_time::{LogNow, span};
-use crate::output::{Document, shortened, write_rows};
+use crate::output::{Document, cell, shortened, write_rows};
 
 /// Lists the open rounds.
 pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
     let scope = context.scope();
-    let (rounds, revision) = all(context, &scope).await?;
+    let (rounds, revision) = all(context, &scope, false).await?;
+    if rounds.is_empty() {
+        known::check(context, false).await?;
+    }
     let exact = context.log_now().await?;
     let now = exact.unwrap_or_else(|| LogNow::newest(moments(&rounds)));
     let none = rounds.is_empty();
@@ -28,8 +32,9 @@ pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
 pub(super) async fn all(
     context: &Context,
     scope: &Scope,
+    stale: bool,
 ) -> Result<(Vec<RoundInfo>, Revision), Failure> {
-    match context.read(Read::Rounds { scope: scope.clone() }, false).await? {
+    match context.read(Read::Rounds { scope: scope.clone() }, stale).await? {
         (ReadOutcome::Rounds(rounds), revision) => Ok((rounds, revision)),
         (other, _) => Err(unexpected_answer("rounds", &other)),
     }
@@ -54,7 +59,8 @@ struct Rounds {
 
 impl Document for Rounds {
     fn write_table(&self, out: &mut Vec<u8>) -> io::Result<()> {
-        let header = ["ROUND", "GENERATION", "ARRIVED", "MISSING", "OPEN-FOR", "DEADLINE", "THEN"];
+        let header =
+            ["ROUND", "GENERATION", "ARRIVED", "MISSING", "OPEN-FOR", "DEADLINE", "THEN", "NEEDS"];
         let rows = self.rounds.iter().map(|round| {
             let (deadline, then) = match (round.deadline_at_ms, round.terms.deadline) {
                 (Some(at), Some(deadline)) => (until(self.now, at), then(deadline.then)),
@@ -68,6 +74,7 @@ impl Document for Rounds {
                 span(self.now.since(round.opened_at_ms)),
                 deadline,
                 then.to_owned(),
+                cell(needs(&round.waits_for, self.now)),
             ]
         });
         write_rows(out, Some(header), rows)?;
@@ -95,7 +102,7 @@ fn until(now: LogNow, moment: LogTime) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use holdfast_api::{Deadline, Missing, ProcessState, Role, Terms};
+    use holdfast_api::{Deadline, Missing, ProcessState, Role, Terms, WaitsFor};
 
     use super::*;
     use crate::output::{Output, render};
@@ -114,6 +121,9 @@ pub(crate) mod tests {
             generation: 12,
             opened_at_ms: 2_000,
             terms: Terms::default(),
+            policy: None,
+            differing: Vec::new(),
+            waits_for: WaitsFor::Arrivals { missing: missing.len() as u32 },
             arrived: arrived.iter().map(|p| (*p, u64::from(*p) + 1)).collect(),
             missing_count: missing.len() as u32,
             missing: missing.iter().map(missing_of).collect(),
@@ -139,12 +149,15 @@ pub(crate) mod tests {
         let rounds = vec![
             round("a", &[0, 1], &[2]),
             until_ms(round("b\n", &[0], &[1, 2]), 62_000, AtDeadline::Evict),
-            until_ms(round("c", &[0], &[]), 43_000, AtDeadline::Fail),
+            RoundInfo {
+                waits_for: WaitsFor::Members { members: 1, members_min: 2 },
+                ..until_ms(round("c", &[0], &[]), 43_000, AtDeadline::Fail)
+            },
         ];
-        let wanted = r"ROUND  GENERATION  ARRIVED  MISSING  OPEN-FOR  DEADLINE  THEN
-a      12          2        1        41s       never     -
-b\x0a  12          1        2        41s       in 19s    evict
-c      12          1        0        41s       due       fail
+        let wanted = r"ROUND  GENERATION  ARRIVED  MISSING  OPEN-FOR  DEADLINE  THEN   NEEDS
+a      12          2        1        41s       never     -      -
+b\x0a  12          1        2        41s       in 19s    evict  -
+c      12          1        0        41s       due       fail   it would have 1 member, and members_min is 2: more have to register
 ";
         assert_eq!(table(rounds), wanted);
         assert!(table(Vec::new()).ends_with("no round is open\n"));

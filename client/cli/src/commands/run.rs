@@ -25,7 +25,7 @@ pub(crate) async fn run(context: &Context, command: RunCommand) -> Result<(), Fa
             (ReadOutcome::Runs(runs), revision) => context.emit(&Runs { runs, revision }),
             (other, _) => Err(unexpected_answer("run list", &other)),
         },
-        RunCommand::Open { name } => open(context, job, name).await,
+        RunCommand::Open { name, takeover } => open(context, job, name, takeover).await,
         RunCommand::End { name } => {
             match propose(context, holdfast_api::RunCommand::End { job, run: name }).await? {
                 (RunOutcome::Ended, revision) => context.emit(&Written { revision }),
@@ -41,13 +41,18 @@ pub(crate) async fn run(context: &Context, command: RunCommand) -> Result<(), Fa
     }
 }
 
-async fn open(context: &Context, job: Name, run: Option<Name>) -> Result<(), Failure> {
+async fn open(
+    context: &Context,
+    job: Name,
+    run: Option<Name>,
+    takeover: bool,
+) -> Result<(), Failure> {
     if let Some(word) = run.as_ref().filter(|run| [RUN_AUTO, RUN_NEW].contains(&run.as_str())) {
         let text =
             format!("`{word}` stands for a run with `holdfast-agent run`; name it otherwise");
         return Err(Failure::Usage(text));
     }
-    let command = holdfast_api::RunCommand::Open { job: job.clone(), run };
+    let command = holdfast_api::RunCommand::Open { job: job.clone(), run, takeover };
     match propose(context, command).await? {
         (RunOutcome::Opened { run, created, ended }, revision) => {
             if !created {

@@ -1,18 +1,54 @@
 //! The cluster as a whole.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
-use holdfast_api::{AgentStatus, NodeRole, NodeStatus, Status};
+use holdfast_api::{AgentStatus, Majority, NodeRole, NodeStatus, Status};
+use holdfast_client::Error;
 
 use serde::Serialize;
 
 use super::{Context, agents};
-use crate::exit::Failure;
+use crate::config::{Settings, Source, Sourced, StoreList, Timeout};
+use crate::exit::{Failure, other_nodes};
 use crate::output::{Document, Output, cell, write_rows};
+
+/// How long a node may take to tell the status, unless somebody says: any node
+/// does, whatever became of the others.
+const ANSWER_TIME_MAX: Duration = Duration::from_millis(1_500);
+
+/// The status from whichever node is at hand, or why none has it.
+pub(crate) async fn ask(context: &Context) -> Result<Status, Failure> {
+    let Settings { timeout, store, .. } = &context.settings;
+    let limit = match timeout.source {
+        Source::Default => Timeout::After(ANSWER_TIME_MAX),
+        _ => timeout.value,
+    };
+    match context.client.status(limit.deadline()).await {
+        Err(Error::Unreachable { tried }) => Err(Failure::Unreachable(nobody(&tried, store))),
+        answer => Ok(answer?),
+    }
+}
+
+/// Why no node has told, one by one, and how to name others.
+fn nobody(tried: &[(String, String)], store: &Sourced<StoreList>) -> String {
+    // Whoever waits for the others of a cluster needs no other cluster.
+    let forming = tried.iter().any(|(_, why)| why.contains("the cluster is not founded yet"));
+    let next = match forming {
+        true => "name others with --store HOST:PORT,… or HOLDFAST_STORE",
+        false => other_nodes(&store.source),
+    };
+    let tried = tried.iter().map(|(address, why)| format!("\n  {address}: {why}"));
+    format!(
+        "no node can tell the status of the cluster; nothing was changed{}\nthese nodes come from: {}; {next}",
+        tried.collect::<String>(),
+        store.source
+    )
+}
 
 /// Prints the status of the cluster, as any node sees it.
 pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
-    let status = context.client.status(context.deadline()).await?;
+    let status = ask(context).await?;
     // A table has its own for them: `agent list`.
     let agents = match context.output() {
         Output::Json => agents::ask_all(context).await.map(|all| all.agents),
@@ -20,9 +56,8 @@ pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
     };
     let document = StatusWithAgents { status, agents };
     context.emit(&document)?;
-    let status = document.status;
-    if status.leader.is_none() {
-        context.talk(leaderless(&status));
+    if let Some(next) = trouble(&document.status) {
+        context.talk(next);
     }
     Ok(())
 }
@@ -42,11 +77,22 @@ impl Document for StatusWithAgents {
     }
 }
 
+/// What is wrong with the voters or the leader; none if nothing is.
+fn trouble(status: &Status) -> Option<String> {
+    let majority = status.majority.as_ref();
+    let lost = majority.and_then(Majority::lost_in_words);
+    lost.or_else(|| status.leader.is_none().then(|| leaderless(status)))
+        .or_else(|| majority.and_then(Majority::weakened_in_words))
+}
+
 /// Why there is no leader, as far as it can be seen, and what to do.
 pub(crate) fn leaderless(status: &Status) -> String {
     if status.cluster_id.is_empty() {
         return "the cluster is not founded yet: start the other nodes of --initial-cluster"
             .to_owned();
+    }
+    if let Some(lost) = status.majority.as_ref().and_then(Majority::lost_in_words) {
+        return lost;
     }
     let voters = status.nodes.iter().filter(|node| node.voter);
     let (mut all, mut alive) = (0, 0);
@@ -82,7 +128,7 @@ impl Document for Status {
 }
 
 /// Writes the table of nodes.
-pub(crate) fn write_nodes(out: &mut Vec<u8>, nodes: &[NodeStatus]) -> io::Result<()> {
+fn write_nodes(out: &mut Vec<u8>, nodes: &[NodeStatus]) -> io::Result<()> {
     write_rows(
         out,
         Some(["NODE", "ADDRESS", "ROLE", "VOTER", "LAST-LOG", "APPLIED", "SNAPSHOT", "VERSION"]),
@@ -101,7 +147,7 @@ pub(crate) fn write_nodes(out: &mut Vec<u8>, nodes: &[NodeStatus]) -> io::Result
     )
 }
 
-fn role(role: NodeRole) -> &'static str {
+pub(crate) fn role(role: NodeRole) -> &'static str {
     match role {
         NodeRole::Leader => "leader",
         NodeRole::Follower => "follower",
@@ -113,7 +159,7 @@ fn role(role: NodeRole) -> &'static str {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use holdfast_api::Limits;
+    use holdfast_api::{Limits, MissingVoter};
     use serde_json::Value;
 
     use super::*;
@@ -141,6 +187,13 @@ pub(crate) mod tests {
                 feature_level: answers.then_some(1),
             }
         };
+        let silent = |id: &u64| !alive.contains(id);
+        let missing = [1, 2, 3].into_iter().filter(silent).map(|id| MissingVoter {
+            node: id,
+            address: format!("127.0.0.1:2100{id}"),
+            silent_ms: 35_000,
+        });
+        let answering = alive.len() as u32;
         Status {
             cluster_id: "c1".to_owned(),
             leader,
@@ -150,6 +203,13 @@ pub(crate) mod tests {
             answered_by: alive[0],
             nodes: vec![node(1), node(2), node(3)],
             limits: Limits::default(),
+            majority: Some(Majority {
+                of: 3,
+                needed: 2,
+                answering,
+                missing: missing.collect(),
+                lost_ms: (answering < 2).then_some(35_000),
+            }),
         }
     }
 
@@ -196,8 +256,35 @@ NODE  ADDRESS          ROLE         VOTER  LAST-LOG  APPLIED  SNAPSHOT  VERSION
     }
 
     #[test]
+    fn nodes_that_cannot_tell_are_quoted_and_this_command_is_not_advised() {
+        let (value, source) = (StoreList(Vec::new()), Source::Default);
+        let why = "node 1: the cluster is not founded yet, which takes all of its nodes: waiting for node 3 at n3:1";
+        let tried =
+            [("n1:1".to_owned(), why.to_owned()), ("n3:1".to_owned(), "refused".to_owned())];
+        let text = nobody(&tried, &Sourced { value, source });
+        assert!(text.contains(&format!("\n  n1:1: {why}\n  n3:1: refused\n")), "{text}");
+        assert!(text.contains("--store") && !text.contains("holdfast status"), "{text}");
+        assert!(!text.contains("holdfast-store dev"), "there is a cluster: {text}");
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_voters_is_said_beside_the_table() {
+        assert_eq!(trouble(&cluster(&[1, 2, 3])), None);
+        let weak = trouble(&cluster(&[1, 2])).unwrap();
+        assert!(weak.ends_with("none more may fail"), "{weak}");
+        // A leader that lost its followers may not know yet that it leads no more.
+        let lost = Status { leader: Some(1), ..cluster(&[1]) };
+        assert!(trouble(&lost).unwrap().starts_with("the majority is lost"));
+        let electing = Status { leader: None, ..cluster(&[1, 2]) };
+        assert!(trouble(&electing).unwrap().contains("enough for an election"));
+    }
+
+    #[test]
     fn a_cluster_without_a_leader_says_what_is_missing() {
         let text = leaderless(&cluster(&[1]));
+        assert!(text.contains("the majority is lost: voters 2 ("), "{text}");
+        let older = Status { majority: None, ..cluster(&[1]) };
+        let text = leaderless(&older);
         assert!(text.contains("1 of 3 voters answer and 2 are needed"), "{text}");
         let electing = Status { leader: None, ..cluster(&[1, 2]) };
         assert!(leaderless(&electing).contains("enough for an election"));

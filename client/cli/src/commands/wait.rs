@@ -5,9 +5,10 @@ use std::time::Duration;
 use holdfast_api::{Blob, Code, Condition, Problem, Read, ReadOutcome, Scope, Until};
 use holdfast_client::{Deadline, Error};
 
-use super::{Context, place};
+use super::{Context, known, place};
 use crate::document::Released;
 use crate::exit::Failure;
+use crate::output::counted;
 
 /// After the wait timed out: how long to find out what is missing.
 const EXPLAIN: Duration = Duration::from_secs(1);
@@ -22,6 +23,12 @@ pub(crate) async fn run(
 ) -> Result<(), Failure> {
     let until = at_least.map_or(Until::Exists, Until::AtLeast);
     let conditions = keys.iter().map(|key| Condition { key: key.clone(), until }).collect();
+    // Whoever asks is told within a second what it waits for; a store that does
+    // not answer is the wait's own affair.
+    let looking = tokio::time::timeout(EXPLAIN, known::say_if_absent(context));
+    if let Ok(Err(failure @ Failure::Refused(_))) = looking.await {
+        return Err(failure);
+    }
     match context.client.wait(context.scope(), conditions, context.deadline()).await {
         Ok(revision) => context.emit(&Released { revision }),
         Err(error) if timed_out(&error) => Err(explain(context, &keys, until).await?),
@@ -83,10 +90,15 @@ fn timed_out_message(
         Until::AtLeast(least) => format!("below {least}"),
     };
     let found = if missing.is_empty() {
-        format!("{} keys (they are there now, or too many to tell)", keys.len())
+        format!("{} (there now, or too many to tell)", counted(keys.len() as u64, "key"))
     } else {
         let names: Vec<_> = missing.iter().map(|key| key.escaped()).collect();
-        format!("{} of {} keys, {lacking}: {}", missing.len(), keys.len(), names.join(", "))
+        format!(
+            "{} of {}, {lacking}: {}",
+            missing.len(),
+            counted(keys.len() as u64, "key"),
+            names.join(", ")
+        )
     };
     format!("timed out after {timeout} waiting in {place} for {found}; wait longer with --timeout")
 }

@@ -7,8 +7,9 @@ use std::time::Duration;
 use holdfast_api::{Agents, Blob, Name, NodeId};
 use serde::Serialize;
 
-use super::{Context, agents};
+use super::{Context, agents, known};
 use crate::exit::Failure;
+use crate::majority;
 use crate::output::{Document, cell, printable, write_rows};
 use crate::pytorch::{self, Missing};
 
@@ -21,8 +22,14 @@ const KEYS_MAX: usize = 4;
 
 /// Shows every blocked wait.
 pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
+    let majority_lost = majority::ask(&context.client).await;
     let agents = agents::ask(context).await?;
-    context.emit(&Waits::of(&agents))?;
+    let stale = majority_lost.is_some();
+    let waits = Waits { majority_lost, ..Waits::of(&agents) };
+    if waits.waits.is_empty() {
+        known::check(context, stale).await?;
+    }
+    context.emit(&waits)?;
     agents::talk(context, &agents);
     Ok(())
 }
@@ -30,6 +37,8 @@ pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
 /// `waits`.
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct Waits {
+    /// Why all this may be old, in words; null while there is a majority.
+    majority_lost: Option<String>,
     /// The longest wait first.
     pub(super) waits: Vec<Group>,
     /// Agents that were asked.
@@ -99,7 +108,7 @@ impl Waits {
         waits.extend(left_out(agents));
         waits.sort_by_key(|group| std::cmp::Reverse(group.blocked_ms));
         let count = agents.agents.len() as u64;
-        Waits { waits, agents: count, unreachable: agents.unreachable.clone() }
+        Waits { majority_lost: None, waits, agents: count, unreachable: agents.unreachable.clone() }
     }
 }
 
@@ -138,8 +147,8 @@ fn left_out(agents: &Agents) -> impl Iterator<Item = Group> {
     for agent in &agents.agents {
         let report = &agent.report;
         if report.waits_left_out > 0 {
-            *counts.entry((report.job.clone(), report.run.clone())).or_default() +=
-                report.waits_left_out;
+            let count = counts.entry((report.job.clone(), report.run.clone())).or_default();
+            *count = count.saturating_add(report.waits_left_out);
         }
     }
     counts.into_iter().map(|((job, run), waiters_left_out)| Group {
@@ -176,7 +185,12 @@ impl Group {
         self.waiters.len() as u64 + self.waiters_left_out
     }
 
-    fn keys(&self) -> String {
+    /// The keys that are missing.
+    pub(super) fn keys(&self) -> &[Blob] {
+        &self.keys
+    }
+
+    fn keys_in_words(&self) -> String {
         let keys: Vec<String> = self.keys.iter().take(KEYS_MAX).map(Blob::escaped).collect();
         let more = self.keys.len().saturating_sub(KEYS_MAX);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
@@ -185,11 +199,11 @@ impl Group {
 
     /// What is missing.
     pub(super) fn words(&self) -> String {
-        self.missing.clone().unwrap_or_else(|| format!("not there: {}", self.keys()))
+        self.missing.clone().unwrap_or_else(|| format!("not there: {}", self.keys_in_words()))
     }
 
     fn write(&self, out: &mut Vec<u8>) -> io::Result<()> {
-        let (keys, words) = (self.keys(), self.words());
+        let (keys, words) = (self.keys_in_words(), self.words());
         let (job, run, count) = (&self.job, &self.run, self.count());
         writeln!(out, "job {job}, run {run}: {}", printable(&words))?;
         let wait = if count == 1 { "waits" } else { "wait" };
@@ -219,6 +233,9 @@ impl Group {
 
 impl Document for Waits {
     fn write_table(&self, out: &mut Vec<u8>) -> io::Result<()> {
+        if let Some(lost) = &self.majority_lost {
+            writeln!(out, "{lost}")?;
+        }
         for (place, group) in self.waits.iter().take(GROUPS_MAX).enumerate() {
             if place > 0 {
                 writeln!(out)?;
@@ -226,6 +243,11 @@ impl Document for Waits {
             group.write(out)?;
         }
         match self.waits.len() {
+            0 if self.majority_lost.is_some() => writeln!(
+                out,
+                "who waits is not known beyond what agents tell the nodes that answer: agents connected to those: {}, and none tells of a wait",
+                self.agents
+            ),
             0 => writeln!(out, "nobody waits; agents connected: {}", self.agents),
             many if many > GROUPS_MAX => {
                 writeln!(out, "\n… and {} more; -o json shows all", many - GROUPS_MAX)
@@ -350,6 +372,18 @@ job train, run r1: not there: ready
         assert!(table.contains("… and 484 more"), "{table}");
         assert!(table.ends_with("… and 32 more; -o json shows all\n"), "{table}");
         assert!(table.lines().count() < 120);
+    }
+
+    #[test]
+    fn without_a_majority_nobody_is_said_to_wait_for_nothing() {
+        let lost = Some("the majority is lost: voter 2".to_owned());
+        let waits = Waits { majority_lost: lost, ..Waits::of(&Agents::default()) };
+        let told = String::from_utf8(render(&waits, Output::Table).unwrap()).unwrap();
+        assert!(
+            told.starts_with("the majority is lost: voter 2\nwho waits is not known"),
+            "{told}"
+        );
+        assert!(!told.contains("nobody waits"), "{told}");
     }
 
     #[test]

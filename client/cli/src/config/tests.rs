@@ -126,6 +126,8 @@ fn an_unknown_key_is_refused_with_the_known_ones() {
         message.contains("known keys: store, token_file, job, run, output, timeout"),
         "{message}"
     );
+    assert_eq!(message.matches("timeout").count(), 1, "the keys are told once: {message}");
+    assert!(message.contains("did you mean `job`?") && message.contains("line 1"), "{message}");
     assert!(load_file("[kv]\njob = \"llm\"").unwrap_err().contains("`kv`"));
 }
 
@@ -149,6 +151,31 @@ fn a_value_of_the_wrong_type_says_what_is_wanted() {
 }
 
 #[test]
+fn every_key_with_a_wrong_letter_is_refused_with_the_nearest() {
+    for key in KEYS {
+        for place in 0..key.len() {
+            let mut slip: Vec<char> = key.chars().collect();
+            slip[place] = 'q';
+            let slip: String = slip.into_iter().collect();
+            let message = load_file(&format!("{slip} = \"1s\"")).unwrap_err();
+            let parts = [format!("unknown key `{slip}`"), format!("did you mean `{key}`?")];
+            assert!(parts.iter().all(|part| message.contains(part)), "{slip}: {message}");
+        }
+    }
+}
+
+#[test]
+fn every_key_refuses_values_of_another_type() {
+    for key in KEYS {
+        for value in ["7", "1.5", "true", "1979-05-27", "{ a = 1 }", "[7]", "[[]]"] {
+            let message = load_file(&format!("{key} = {value}")).unwrap_err();
+            assert!(message.contains(&format!("{key} = ")), "the line is shown: {message}");
+            assert!(message.contains("expected"), "{key} = {value}: {message}");
+        }
+    }
+}
+
+#[test]
 fn a_file_that_is_named_must_exist() {
     let message = |flag: Option<&Path>, variables: &[(&str, &str)]| {
         load_with(Layer::default(), flag, variables).unwrap_err().to_string()
@@ -159,7 +186,7 @@ fn a_file_that_is_named_must_exist() {
     let by_variable = message(None, &[("HOLDFAST_CONFIG", absent)]);
     assert!(by_variable.contains(absent) && by_variable.contains("HOLDFAST_CONFIG"));
     let folder = tempfile::tempdir().unwrap();
-    assert!(message(Some(folder.path()), &[]).contains("directory"));
+    assert!(message(Some(folder.path()), &[]).contains("folder"));
 }
 
 #[test]
@@ -184,6 +211,24 @@ fn the_default_file_is_read_if_it_is_there() {
     fs::write(&named, "job = \"named\"").unwrap();
     let settings = load_with(Layer::default(), Some(&named), &at_home).unwrap();
     assert_eq!(settings.job.value.as_str(), "named");
+}
+
+#[test]
+fn a_file_that_is_wrong_may_still_say_how_to_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("h.toml");
+    for (text, wanted) in [
+        ("output = \"json\"\njbo = 1", Some(Output::Json)),
+        ("output = \"xml\"", None),
+        ("output = 7", None),
+        ("output = \"json", None),
+        ("", None),
+    ] {
+        fs::write(&path, text).unwrap();
+        assert_eq!(output_of_file(Some(&path), &|_| None), wanted, "{text}");
+    }
+    assert_eq!(output_of_file(Some(Path::new("/nonexistent")), &|_| None), None);
+    assert_eq!(output_of_file(None, &|_| None), None);
 }
 
 #[test]

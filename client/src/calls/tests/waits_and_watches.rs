@@ -99,9 +99,11 @@ fn piece(upto: Revision, same_as: Generation) -> Feed {
         same_as,
         count: 1,
         members: None,
+        change: None,
         absent: Vec::new(),
         evicted: Members::default(),
         promoted: Members::default(),
+        differing: Vec::new(),
         conclusion: Concluded::Roll,
         payloads: None,
     };

@@ -14,10 +14,10 @@ use crate::applied::RunKey;
 use crate::cluster::Cluster;
 use crate::codec::{DecodeError, unpack};
 use crate::history::History;
-use crate::job::{Job, Jobs, Run, RunEnd, Stored, Usage};
+use crate::job::{Job, Jobs, Left, Run, RunEnd, Stored, Usage};
+use crate::lease::{Lease, Leases};
 use crate::life::JobLife;
 use crate::life::act::Timers;
-use crate::life::lease::{Lease, Leases};
 use crate::machine::Machine;
 use crate::session::{Session, Sessions, weight};
 
@@ -120,7 +120,12 @@ fn run(
         let by = text(input)?;
         let by = if by.is_empty() { None } else { Some(parse_name(by)?) };
         let time = if version > FIRST_VERSION { end_time(input)? } else { None };
-        run.end = Some(RunEnd { at, time, by });
+        let left = if version >= LIFE_VERSION && input.bool()? {
+            Some(Left { host: text(input)?.into(), at: input.u64()? })
+        } else {
+            None
+        };
+        run.end = Some(RunEnd { at, time, by, left });
     }
     for _ in 0..input.u64()? {
         let key = Blob::from(input.bytes()?);

@@ -11,7 +11,7 @@ use crate::cluster::Cluster;
 use crate::codec::pack;
 use crate::deadlines::Use;
 use crate::history::History;
-use crate::job::{Job, Jobs, Run, RunEnd, Stored};
+use crate::job::{Job, Jobs, Left, Run, RunEnd, Stored};
 use crate::machine::Machine;
 use crate::session::{Session, Sessions};
 
@@ -74,12 +74,19 @@ fn run(run: &Run, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
     out.u64(*opened)?;
     out.u64(*opened_at)?;
     out.bool(end.is_some())?;
-    if let Some(RunEnd { at, time, by }) = end {
+    if let Some(RunEnd { at, time, by, left }) = end {
         out.u64(*at)?;
         out.bytes(by.as_ref().map_or("", Name::as_str).as_bytes())?;
         if version > FIRST_VERSION {
             out.bool(time.is_some())?;
             out.u64(time.unwrap_or_default())?;
+        }
+        if version >= LIFE_VERSION {
+            out.bool(left.is_some())?;
+            if let Some(Left { host, at }) = left {
+                out.bytes(host.as_bytes())?;
+                out.u64(*at)?;
+            }
         }
     }
     out.length(keys.len())?;

@@ -6,32 +6,51 @@ use std::io;
 use std::sync::Arc;
 
 use holdfast_api::{
-    Blob, Closed, EndInfo, Event, Labels, LogTime, Members, Nonce, Ranks, Revision, Role,
-    RoundFailure, Terms,
+    Blob, Closed, Concluded, EndInfo, Event, Generation, Labels, LogTime, Members, MembersChange,
+    Nonce, Policy, Ranks, Revision, Role, RoundFailure, Terms,
 };
-use imbl::OrdMap;
+use imbl::{OrdMap, Vector};
 
 use super::decode::{ascending, invalid, name, text};
 use super::frame::{Reader, Writer};
 use crate::applied::RunKey;
 use crate::codec::{DecodeError, pack, unpack};
 use crate::deadlines::Use;
+use crate::lease::{Attached, Lease, Leases};
 use crate::life::act::Timers;
-use crate::life::lease::{Attached, Lease, Leases};
 use crate::life::{
-    Advanced, Arrived, Call, CallState, JobLife, Life, Live, Outcome, Process, Round,
+    Advanced, Bases, Call, CallState, JobLife, Life, Live, Outcome, Past, Process, Ranked, Roster,
 };
+use crate::round::{Arrived, Base, Block, Numbers, Round, RoundKey, Tally, Unfinished};
 
 const CALL_WAITING: u64 = 0;
 const CALL_CLOSED: u64 = 1;
 const CALL_FAILED: u64 = 2;
 const CALL_WITHDRAWN: u64 = 3;
 
+const FINISHED: u64 = 0;
+const EXIT_WITHDRAWN: u64 = 1;
+const EXIT_DEADLINE: u64 = 2;
+const EXIT_ENTERED_AGAIN: u64 = 3;
+
 pub(super) fn write_job(life: &JobLife, out: &mut Writer<'_>) -> io::Result<()> {
-    let JobLife { incarnation, generation, iteration, events, events_compacted } = life;
+    let JobLife {
+        incarnation,
+        generation,
+        iteration,
+        incidents,
+        incident_times,
+        events,
+        events_compacted,
+    } = life;
     out.u64(*incarnation)?;
     out.u64(*generation)?;
     out.u64(*iteration)?;
+    out.u64(*incidents)?;
+    out.length(incident_times.len())?;
+    for at in incident_times {
+        out.u64(*at)?;
+    }
     out.u64(*events_compacted)?;
     out.length(events.len())?;
     for event in events {
@@ -45,9 +64,13 @@ pub(super) fn read_job(input: &mut Reader<'_>, revision: Revision) -> Result<Job
         incarnation: input.u64()?,
         generation: input.u64()?,
         iteration: input.u64()?,
-        events_compacted: input.u64()?,
+        incidents: input.u64()?,
         ..JobLife::default()
     };
+    for _ in 0..input.u64()? {
+        life.incident_times.push_back(input.u64()?);
+    }
+    life.events_compacted = input.u64()?;
     for _ in 0..input.u64()? {
         let event: Event = unpack(&input.bytes()?)?;
         let before = life.events.last().map_or(life.events_compacted, |last| last.revision);
@@ -60,39 +83,39 @@ pub(super) fn read_job(input: &mut Reader<'_>, revision: Revision) -> Result<Job
 }
 
 pub(super) fn write(life: &Life, out: &mut Writer<'_>) -> io::Result<()> {
-    // The counts, what names a process and the payloads' bytes follow from the rest.
+    // The counts, the indexes and the payloads' bytes follow from the rest.
     let Life {
         processes,
         live: _,
+        standing: _,
         rounds,
         naming: _,
         named: _,
+        of_generations: _,
+        advances: _,
         outcomes,
         payload_bytes: _,
-        formed,
-        met,
-        bereft,
-        last_departure,
-        last_count,
+        past,
         advanced,
-        advances,
+        ranked,
+        bases,
         rosters,
+        quorums,
         blocks,
     } = life;
-    out.bool(*formed)?;
-    out.bool(*met)?;
-    out.bool(*bereft)?;
-    out.u64(*last_departure)?;
-    out.u64((*last_count).into())?;
-    out.u64((*advances).into())?;
+    let Past { expected, last_fault, last_end, over_before } = past;
+    out.u64((*expected).into())?;
+    out.u64(*last_fault)?;
+    out.u64(*last_end)?;
+    out.u64(*over_before)?;
     out.length(processes.len())?;
     for (id, process) in processes {
         out.u64((*id).into())?;
         self::process(process, out)?;
     }
     out.length(rounds.len())?;
-    for (name, round) in rounds {
-        out.bytes(name.as_bytes())?;
+    for (key, round) in rounds {
+        self::key(key, out)?;
         self::round(round, out)?;
     }
     out.length(outcomes.len())?;
@@ -106,30 +129,102 @@ pub(super) fn write(life: &Life, out: &mut Writer<'_>) -> io::Result<()> {
         }
     }
     out.bool(advanced.is_some())?;
-    if let Some(Advanced { iteration, generation, terms, members, ranks }) = advanced {
+    if let Some(Advanced { iteration, generation, members, ranks, is_spent }) = advanced {
         out.u64(*iteration)?;
         out.u64(*generation)?;
-        out.bytes(&pack(terms.as_ref()))?;
+        out.bytes(&pack(members.as_ref()))?;
+        out.bytes(&pack(ranks.as_ref()))?;
+        out.bool(*is_spent)?;
+    }
+    out.bool(ranked.is_some())?;
+    if let Some(Ranked { members, ranks }) = ranked {
         out.bytes(&pack(members.as_ref()))?;
         out.bytes(&pack(ranks.as_ref()))?;
     }
+    let Bases { advances, others } = bases;
+    for known in [advances, others] {
+        out.length(known.len())?;
+        for (generation, base) in known {
+            out.u64(*generation)?;
+            self::base(base, out)?;
+        }
+    }
     out.length(rosters.len())?;
-    for (generation, members) in rosters {
+    for Roster { generation, members, change } in rosters {
+        out.u64(*generation)?;
+        out.bytes(&pack(members.as_ref()))?;
+        out.bytes(&pack(&change.as_deref()))?;
+    }
+    out.length(quorums.len())?;
+    for (key, (generation, members)) in quorums {
+        self::key(key, out)?;
         out.u64(*generation)?;
         out.bytes(&pack(members.as_ref()))?;
     }
     out.length(blocks.len())?;
-    for (name, (generation, members)) in blocks {
-        out.bytes(name.as_bytes())?;
+    for (generation, Block { name, base, verdict }) in blocks {
         out.u64(*generation)?;
-        out.bytes(&pack(members.as_ref()))?;
+        out.bytes(name.as_bytes())?;
+        self::base(base, out)?;
+        out.bytes(&pack(&verdict.as_deref()))?;
     }
     Ok(())
 }
 
+/// A key as terms that have it.
+fn key(key: &RoundKey, out: &mut Writer<'_>) -> io::Result<()> {
+    let RoundKey { name, among, conclusion, is_quorum } = key;
+    let (among, conclusion) = (among.as_ref().clone(), *conclusion);
+    out.bytes(name.as_bytes())?;
+    out.bytes(&pack(&Terms { among, conclusion, ..Terms::default() }))?;
+    out.bool(*is_quorum)
+}
+
+fn read_key(input: &mut Reader<'_>) -> Result<RoundKey, DecodeError> {
+    let name = Blob::from(input.bytes()?);
+    let Terms { among, conclusion, .. } = unpack(&input.bytes()?)?;
+    Ok(RoundKey { name, among: Arc::new(among), conclusion, is_quorum: input.bool()? })
+}
+
+fn base(Base { witness, members }: &Base, out: &mut Writer<'_>) -> io::Result<()> {
+    out.u64(*witness)?;
+    out.bytes(&pack(members.as_ref()))
+}
+
+fn read_base(input: &mut Reader<'_>) -> Result<Base, DecodeError> {
+    let witness = input.u64()?;
+    Ok(Base { witness, members: Arc::new(unpack::<Members>(&input.bytes()?)?) })
+}
+
+fn read_bases(input: &mut Reader<'_>) -> Result<Vector<(Generation, Base)>, DecodeError> {
+    let mut bases = Vector::new();
+    for _ in 0..input.u64()? {
+        let generation = input.u64()?;
+        if bases.last().is_some_and(|(last, _)| *last >= generation) {
+            return invalid("the remembered generations are out of order");
+        }
+        bases.push_back((generation, read_base(input)?));
+    }
+    Ok(bases)
+}
+
 fn process(process: &Process, out: &mut Writer<'_>) -> io::Result<()> {
-    let Process { incarnation, nonce, lease, host, role, labels, since, since_ms, end, ack, calls } =
-        process;
+    let Process {
+        incarnation,
+        nonce,
+        lease,
+        host,
+        role,
+        labels,
+        policy,
+        since,
+        since_ms,
+        member_since,
+        part_over,
+        end,
+        ack,
+        calls,
+    } = process;
     out.u64(*incarnation)?;
     out.u64(nonce.0)?;
     out.u64(nonce.1)?;
@@ -137,14 +232,17 @@ fn process(process: &Process, out: &mut Writer<'_>) -> io::Result<()> {
     out.bytes(host.as_bytes())?;
     out.bool(*role == Role::Active)?;
     out.bytes(&pack(labels.as_ref()))?;
+    out.bytes(&pack(policy.as_ref()))?;
     out.u64(*since)?;
     out.u64(*since_ms)?;
+    out.u64(*member_since)?;
+    out.u64(*part_over)?;
     out.bytes(&pack(end))?;
     out.u64(*ack)?;
     out.length(calls.len())?;
     for (number, Call { round, at, state }) in calls {
         out.u64(*number)?;
-        out.bytes(round.as_bytes())?;
+        key(round, out)?;
         out.u64(*at)?;
         match state {
             CallState::Waiting => out.u64(CALL_WAITING)?,
@@ -163,32 +261,34 @@ fn process(process: &Process, out: &mut Writer<'_>) -> io::Result<()> {
 }
 
 fn round(round: &Round, out: &mut Writer<'_>) -> io::Result<()> {
-    // What counts and who of a set is alive follow from the processes.
-    let Round {
-        generation,
-        terms,
-        base,
-        opened_at,
-        arrivals,
-        counted: _,
-        live: _,
-        enough_since,
-        reached,
-        timer,
-    } = round;
+    // What counts, and who in scope is alive, follow from the processes.
+    let Round { generation, base, opened_at, counted_since, arrivals, tally: _, reached, timer } =
+        round;
     out.u64(*generation)?;
-    out.bytes(&pack(terms.as_ref()))?;
-    out.bytes(&pack(&base.as_deref()))?;
+    out.bool(base.is_some())?;
+    if let Some(base) = base {
+        self::base(base, out)?;
+    }
     out.u64(*opened_at)?;
-    out.bytes(&pack(enough_since))?;
+    out.bytes(&pack(counted_since))?;
     out.u64(*reached)?;
     out.bytes(&pack(timer))?;
     out.length(arrivals.len())?;
-    for (process, Arrived { incarnation, call, payload }) in arrivals {
+    for (process, Arrived { incarnation, call, at, payload, numbers, unfinished }) in arrivals {
+        let Numbers { rule, require_all, deadline } = *numbers;
+        let numbers = Terms { rule, require_all, deadline, ..Terms::default() };
         out.u64((*process).into())?;
         out.u64(*incarnation)?;
         out.u64(*call)?;
+        out.u64(*at)?;
         out.bytes(payload.as_bytes())?;
+        out.bytes(&pack(&numbers))?;
+        out.u64(match unfinished {
+            None => FINISHED,
+            Some(Unfinished::Withdrawn) => EXIT_WITHDRAWN,
+            Some(Unfinished::Deadline) => EXIT_DEADLINE,
+            Some(Unfinished::EnteredAgain) => EXIT_ENTERED_AGAIN,
+        })?;
     }
     Ok(())
 }
@@ -198,15 +298,13 @@ pub(super) fn read(
     revision: Revision,
     job: &JobLife,
 ) -> Result<Life, DecodeError> {
-    let mut life = Life {
-        formed: input.bool()?,
-        met: input.bool()?,
-        bereft: input.bool()?,
-        last_departure: input.u64()?,
-        last_count: input.u32()?,
-        advances: input.u32()?,
-        ..Life::default()
+    let past = Past {
+        expected: input.u32()?,
+        last_fault: input.u64()?,
+        last_end: input.u64()?,
+        over_before: input.u64()?,
     };
+    let mut life = Life { past, ..Life::default() };
     for _ in 0..input.u64()? {
         let id = input.u32()?;
         let process = read_process(input, revision)?;
@@ -218,13 +316,14 @@ pub(super) fn read(
         }
         ascending(&mut life.processes, id, process, "processes")?;
     }
+    life.standing = life.standing_of();
     for _ in 0..input.u64()? {
-        let name = Blob::from(input.bytes()?);
-        let round = read_round(input, &name, &mut life)?;
+        let key = read_key(input)?;
+        let round = read_round(input, &key, &mut life)?;
         if round.generation == 0 || round.generation > job.generation {
             return invalid("a round has a generation that was never given");
         }
-        ascending(&mut life.rounds, name, round, "rounds")?;
+        ascending(&mut life.rounds, key, round, "rounds")?;
     }
     for _ in 0..input.u64()? {
         let outcome = read_outcome(input)?;
@@ -236,19 +335,38 @@ pub(super) fn read(
         life.advanced = Some(Advanced {
             iteration: input.u64()?,
             generation: input.u64()?,
-            terms: Arc::new(unpack::<Terms>(&input.bytes()?)?),
+            members: Arc::new(unpack::<Members>(&input.bytes()?)?),
+            ranks: Arc::new(unpack::<Ranks>(&input.bytes()?)?),
+            is_spent: input.bool()?,
+        });
+    }
+    if input.bool()? {
+        life.ranked = Some(Ranked {
             members: Arc::new(unpack::<Members>(&input.bytes()?)?),
             ranks: Arc::new(unpack::<Ranks>(&input.bytes()?)?),
         });
     }
+    life.bases = Bases { advances: read_bases(input)?, others: read_bases(input)? };
     for _ in 0..input.u64()? {
-        let generation = input.u64()?;
-        life.rosters.push_back((generation, Arc::new(unpack::<Members>(&input.bytes()?)?)));
+        life.rosters.push_back(Roster {
+            generation: input.u64()?,
+            members: Arc::new(unpack::<Members>(&input.bytes()?)?),
+            change: unpack::<Option<MembersChange>>(&input.bytes()?)?.map(Arc::new),
+        });
     }
     for _ in 0..input.u64()? {
-        let name = Blob::from(input.bytes()?);
-        let block = (input.u64()?, Arc::new(unpack::<Members>(&input.bytes()?)?));
-        ascending(&mut life.blocks, name, block, "blocks")?;
+        let key = read_key(input)?;
+        let quorum = (input.u64()?, Arc::new(unpack::<Members>(&input.bytes()?)?));
+        ascending(&mut life.quorums, key, quorum, "quorums")?;
+    }
+    for _ in 0..input.u64()? {
+        let generation = input.u64()?;
+        let block = Block {
+            name: Blob::from(input.bytes()?),
+            base: read_base(input)?,
+            verdict: unpack::<Option<Concluded>>(&input.bytes()?)?.map(Arc::new),
+        };
+        ascending(&mut life.blocks, generation, block, "blocks")?;
     }
     tie(&mut life)?;
     Ok(life)
@@ -262,15 +380,18 @@ fn read_process(input: &mut Reader<'_>, revision: Revision) -> Result<Process, D
         host: text(input)?.into(),
         role: if input.bool()? { Role::Active } else { Role::Standby },
         labels: Arc::new(unpack::<Labels>(&input.bytes()?)?),
+        policy: Arc::new(unpack::<Policy>(&input.bytes()?)?),
         since: input.u64()?,
         since_ms: input.u64()?,
+        member_since: input.u64()?,
+        part_over: input.u64()?,
         end: unpack::<Option<EndInfo>>(&input.bytes()?)?,
         ack: input.u64()?,
         calls: OrdMap::new(),
     };
     for _ in 0..input.u64()? {
         let number = input.u64()?;
-        let round = Blob::from(input.bytes()?);
+        let round = read_key(input)?;
         let at = input.u64()?;
         let state = match input.u64()? {
             CALL_WAITING => CallState::Waiting,
@@ -290,50 +411,63 @@ fn read_process(input: &mut Reader<'_>, revision: Revision) -> Result<Process, D
     Ok(process)
 }
 
-fn read_round(input: &mut Reader<'_>, name: &Blob, life: &mut Life) -> Result<Round, DecodeError> {
+fn read_round(
+    input: &mut Reader<'_>,
+    key: &RoundKey,
+    life: &mut Life,
+) -> Result<Round, DecodeError> {
+    let generation = input.u64()?;
+    let base = if input.bool()? { Some(read_base(input)?) } else { None };
     let mut round = Round {
-        generation: input.u64()?,
-        terms: Arc::new(unpack::<Terms>(&input.bytes()?)?),
-        base: unpack::<Option<Members>>(&input.bytes()?)?.map(Arc::new),
+        generation,
+        base,
         opened_at: input.u64()?,
+        counted_since: unpack::<Option<LogTime>>(&input.bytes()?)?,
         arrivals: OrdMap::new(),
-        counted: 0,
-        live: 0,
-        enough_since: unpack::<Option<LogTime>>(&input.bytes()?)?,
+        tally: Tally::default(),
         reached: input.u64()?,
         timer: unpack::<Option<LogTime>>(&input.bytes()?)?,
     };
+    if round.base.is_some() != key.generation().is_some() {
+        return invalid("a round is among a generation whose members are not there");
+    }
     for _ in 0..input.u64()? {
         let process = input.u32()?;
-        let arrived = Arrived {
-            incarnation: input.u64()?,
-            call: input.u64()?,
-            payload: Blob::from(input.bytes()?),
+        let (incarnation, call, at) = (input.u64()?, input.u64()?, input.u64()?);
+        let payload = Blob::from(input.bytes()?);
+        let Terms { rule, require_all, deadline, .. } = unpack(&input.bytes()?)?;
+        let unfinished = match input.u64()? {
+            FINISHED => None,
+            EXIT_WITHDRAWN => Some(Unfinished::Withdrawn),
+            EXIT_DEADLINE => Some(Unfinished::Deadline),
+            EXIT_ENTERED_AGAIN => Some(Unfinished::EnteredAgain),
+            other => return invalid(&format!("an exit cannot fail by {other}")),
         };
+        let numbers = Numbers { rule, require_all, deadline };
+        let arrived = Arrived { incarnation, call, at, payload, numbers, unfinished };
         let record = life.processes.get(&process);
         let record = record.filter(|r| r.is_alive() && r.incarnation == arrived.incarnation);
-        let waits = record.filter(|record| {
-            let call = record.calls.get(&arrived.call);
-            call.is_some_and(|call| call.round == *name && matches!(call.state, CallState::Waiting))
+        let waits = record.filter(|record| match call {
+            0 => unfinished.is_some(),
+            call => record
+                .calls
+                .get(&call)
+                .is_some_and(|call| call.round == *key && matches!(call.state, CallState::Waiting)),
         });
-        let Some(record) = waits else {
+        if waits.is_none() {
             return invalid("somebody has arrived who does not wait");
-        };
-        if !round.admits(process, arrived.incarnation) {
+        }
+        if !round.admits(key, process, arrived.incarnation) {
             return invalid("somebody has arrived at a round that is not among it");
         }
-        round.counted += u32::from(round.counts(record.role));
         life.payload_bytes += arrived.payload.len() as u64;
         ascending(&mut round.arrivals, process, arrived, "arrivals")?;
     }
     if round.arrivals.is_empty() {
         return invalid("nobody has arrived at a round that gathers");
     }
-    round.live = life.live_in(&round);
-    life.named += round.named_count() as u64;
-    for process in round.named() {
-        life.naming.entry(process).or_default().insert(name.clone());
-    }
+    round.tally = life.tally_of(key, &round);
+    life.index(key);
     Ok(round)
 }
 
@@ -368,8 +502,8 @@ fn tie(life: &mut Life) -> Result<(), DecodeError> {
             CallState::Failed(_) | CallState::Withdrawn => {}
         }
     }
-    let arrived: usize = life.rounds.values().map(|round| round.arrivals.len()).sum();
-    if arrived != waiting {
+    let arrivals = life.rounds.values().flat_map(|round| round.arrivals.values());
+    if arrivals.filter(|arrived| arrived.call > 0).count() != waiting {
         return invalid("somebody waits who has not arrived");
     }
     if life.outcomes.values().any(|outcome| outcome.holders == 0) {
@@ -449,7 +583,7 @@ pub(super) fn read_leases(
             return invalid("two leases have one nonce");
         }
         let of_run = leases.of_run(&lease.run).next();
-        let after_last = leases.not_ending(&lease.run).is_err();
+        let after_last = leases.left(&lease.run).is_some();
         if after_last || lease.is_last && (of_run.is_some() || !lease.processes.is_empty()) {
             return invalid("a run has other leases beside its last one");
         }
@@ -460,9 +594,9 @@ pub(super) fn read_leases(
 
 /// The times at which the rounds of a run look again.
 pub(super) fn note_timers(timers: &mut Timers, run: &RunKey, life: &Life) {
-    for (name, round) in &life.rounds {
+    for (key, round) in &life.rounds {
         if let Some(at) = round.timer {
-            timers.insert((at, run.clone(), name.clone()));
+            timers.insert((at, run.clone(), key.clone()));
         }
     }
 }

@@ -6,7 +6,7 @@
 use proptest::prelude::*;
 
 use crate::applied::RunKey;
-use crate::life::{Life, Outcome, Round};
+use crate::life::{Life, Outcome};
 use crate::machine::Machine;
 
 #[allow(dead_code, reason = "shared with the laws, which use more of it")]
@@ -31,8 +31,13 @@ fn compare_life(life: &Life, copy: &Life) -> Result<(), TestCaseError> {
     prop_assert_eq!(&life.naming, &copy.naming);
     prop_assert_eq!(life.named, copy.named);
     prop_assert_eq!(life.payload_bytes, copy.payload_bytes);
-    let counts = |round: &Round| (round.counted, round.live);
-    prop_assert!(life.rounds.values().map(counts).eq(copy.rounds.values().map(counts)));
+    prop_assert_eq!(&life.standing, &copy.standing);
+    prop_assert_eq!(&life.of_generations, &copy.of_generations);
+    prop_assert_eq!(&life.advances, &copy.advances);
+    let counts = |life: &Life| -> Vec<_> {
+        life.rounds.iter().map(|(key, round)| (key.clone(), round.tally.clone())).collect()
+    };
+    prop_assert_eq!(counts(life), counts(copy));
     let held = |outcome: &Outcome| (outcome.holders, outcome.payload_bytes);
     prop_assert!(life.outcomes.values().map(held).eq(copy.outcomes.values().map(held)));
     Ok(())

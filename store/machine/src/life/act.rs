@@ -5,17 +5,18 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use holdfast_api::{
-    Blob, Cause, EndInfo, Event, EventKind, LeaseId, Limits, LogTime, ProcessId, Refusal, Revision,
+    Cause, EndInfo, Event, EventKind, LeaseId, Limits, LogTime, ProcessId, Refusal, Revision, Role,
 };
 use imbl::OrdSet;
 
-use super::lease::Leases;
 use super::{CallState, JobLife, Life};
 use crate::applied::{Applied, Effect, RunKey};
+use crate::lease::Leases;
 use crate::machine::Machine;
+use crate::round::{Round, RoundKey};
 
 /// The times at which rounds look again, in order. Follows from the rounds.
-pub(crate) type Timers = OrdSet<(LogTime, RunKey, Blob)>;
+pub(crate) type Timers = OrdSet<(LogTime, RunKey, RoundKey)>;
 
 /// What a command on leases, processes and rounds works on. Everything that it
 /// changes happens at one revision.
@@ -32,9 +33,11 @@ pub(crate) struct Act<'m> {
     /// Whether there is anything to publish.
     pub changed: bool,
     /// Rounds to look at before the command is over.
-    pub dirty: BTreeSet<Blob>,
+    pub dirty: BTreeSet<RoundKey>,
     /// All rounds among active processes are to be looked at.
     pub membership_changed: bool,
+    /// Of the members that the command has ended: whether one was lost.
+    pub lost: bool,
     /// Leases whose holders have something to read.
     pub told: BTreeSet<LeaseId>,
     pub garbage: Vec<Box<dyn Send>>,
@@ -63,6 +66,7 @@ impl Machine {
             changed: false,
             dirty: BTreeSet::new(),
             membership_changed: false,
+            lost: false,
             told: BTreeSet::new(),
             garbage: Vec::new(),
         };
@@ -86,32 +90,43 @@ impl Act<'_> {
     /// rounds that it waits in, the outcomes kept for it. False if it has ended
     /// before.
     pub fn end_incarnation(&mut self, process: ProcessId, cause: Cause) -> bool {
-        let Some(record) = self.life.processes.get_mut(&process) else {
+        let Some(record) = self.life.processes.get(&process) else {
             return false;
         };
         if !record.is_alive() {
             return false;
         }
-        record.end = Some(EndInfo { at: self.revision, at_ms: self.time, cause: cause.clone() });
-        let calls = std::mem::take(&mut record.calls);
+        self.life.uncount(process);
+        let Some(record) = self.life.processes.get(&process) else {
+            return false;
+        };
         let (incarnation, lease, role) = (record.incarnation, record.lease, record.role);
         let host = record.host.as_ref().to_owned();
-        *self.life.live.of(role) -= 1;
-        if role == holdfast_api::Role::Active {
-            self.life.last_departure = self.time;
-            self.life.bereft = self.life.met && !cause.is_clean();
+        let was_member = record.member_since > 0;
+        if role == Role::Active {
+            self.life.standing.remove(process, record);
         }
+        self.part_from_generations(process);
+        let calls = match self.life.processes.get_mut(&process) {
+            Some(record) => {
+                let (at, at_ms) = (self.revision, self.time);
+                record.end = Some(EndInfo { at, at_ms, cause: cause.clone() });
+                std::mem::take(&mut record.calls)
+            }
+            None => return false,
+        };
+        *self.life.live.of(role) -= 1;
         self.changed = true;
         self.membership_changed = true;
 
         self.leases.note_end(lease, process, incarnation, self.revision, &cause);
         self.tell(lease);
 
-        for name in self.life.naming.get(&process).into_iter().flatten() {
-            if let Some(round) = self.life.rounds.get_mut(name) {
-                round.live -= u32::from(round.admits(process, incarnation));
+        for key in self.life.naming.get(&process).into_iter().flatten() {
+            if let Some(round) = self.life.rounds.get_mut(key) {
+                round.tally.live -= 1;
             }
-            self.dirty.insert(name.clone());
+            self.dirty.insert(key.clone());
         }
         for call in calls.values() {
             match &call.state {
@@ -120,20 +135,62 @@ impl Act<'_> {
                 CallState::Failed(_) | CallState::Withdrawn => {}
             }
         }
+        if was_member {
+            self.note_lost_member(&cause);
+        }
         self.record(EventKind::Ended { process, incarnation, cause, host });
         true
     }
 
-    /// Takes an arrival out of a round that gathers.
-    pub fn remove_arrival(&mut self, name: &Blob, process: ProcessId) {
-        let Some(round) = self.life.rounds.get_mut(name) else {
+    /// A member has ended.
+    fn note_lost_member(&mut self, cause: &Cause) {
+        let past = &mut self.life.past;
+        if cause.is_clean() {
+            past.expected = past.expected.saturating_sub(1);
+        } else {
+            past.last_fault = self.time;
+            self.lost = true;
+        }
+        if !self.life.standing.is_formed() {
+            past.last_end = self.time;
+            // Who of several that end together is the last nobody can say.
+            past.over_before = if self.lost { 0 } else { self.revision };
+            self.life.recount(self.time);
+        }
+    }
+
+    /// Rounds among a generation with this incarnation wait for one less.
+    fn part_from_generations(&mut self, process: ProcessId) {
+        let Some(record) = self.life.processes.get(&process) else {
+            return;
+        };
+        for key in &self.life.of_generations {
+            let Some(round) = self.life.rounds.get_mut(key) else {
+                continue;
+            };
+            let takes_part = round.base.as_ref().is_some_and(|base| {
+                record.has_part(base.witness) && base.members.contains(process, record.incarnation)
+            });
+            if takes_part {
+                round.tally.live -= 1;
+                if round.arrivals.get(&process).is_some_and(|arrived| arrived.call == 0) {
+                    round.arrivals.remove(&process);
+                    round.tally.remove_unfinished();
+                }
+                self.dirty.insert(key.clone());
+            }
+        }
+    }
+
+    /// Takes the arrival of somebody who has ended out of a round that gathers;
+    /// it is not counted any more.
+    fn remove_arrival(&mut self, key: &RoundKey, process: ProcessId) {
+        let Some(round) = self.life.rounds.get_mut(key) else {
             return;
         };
         if let Some(arrived) = round.arrivals.remove(&process) {
-            let role = self.life.processes.get(&process).map(|record| record.role);
-            round.counted -= u32::from(role.is_some_and(|role| round.counts(role)));
             self.life.payload_bytes -= arrived.payload.len() as u64;
-            self.dirty.insert(name.clone());
+            self.dirty.insert(key.clone());
         }
     }
 
@@ -162,27 +219,28 @@ impl Act<'_> {
     fn settle(&mut self) {
         loop {
             if std::mem::take(&mut self.membership_changed) {
-                let among_active = self.life.rounds.iter();
-                let among_active = among_active.filter(|(_, round)| round.is_among_active());
-                self.dirty.extend(among_active.map(|(name, _)| name.clone()));
+                let among_active = self.life.rounds.keys().filter(|key| key.is_among_active());
+                self.dirty.extend(among_active.cloned());
             }
-            let Some(name) = self.dirty.pop_first() else {
+            let Some(key) = self.dirty.pop_first() else {
                 return;
             };
-            self.evaluate(&name);
+            self.evaluate(&key);
         }
     }
 
     /// Takes a round away from where rounds are found.
-    pub fn take_round(&mut self, name: &Blob) -> Option<super::Round> {
-        self.set_timer(name, None);
-        let round = self.life.rounds.remove(name)?;
-        self.life.named -= round.named_count() as u64;
-        for process in round.named() {
-            if let Some(names) = self.life.naming.get_mut(&process) {
-                names.remove(name);
-                if names.is_empty() {
-                    self.life.naming.remove(&process);
+    pub fn take_round(&mut self, key: &RoundKey) -> Option<Round> {
+        self.set_timer(key, None);
+        let round = self.life.rounds.remove(key)?;
+        self.life.of_generations.remove(key);
+        self.life.advances.remove(key);
+        self.life.named -= key.set().len() as u64;
+        for process in key.set() {
+            if let Some(keys) = self.life.naming.get_mut(process) {
+                keys.remove(key);
+                if keys.is_empty() {
+                    self.life.naming.remove(process);
                 }
             }
         }
@@ -190,18 +248,18 @@ impl Act<'_> {
     }
 
     /// When a round looks again by itself.
-    pub fn set_timer(&mut self, name: &Blob, at: Option<LogTime>) {
-        let Some(round) = self.life.rounds.get_mut(name) else {
+    pub fn set_timer(&mut self, key: &RoundKey, at: Option<LogTime>) {
+        let Some(round) = self.life.rounds.get_mut(key) else {
             return;
         };
         if round.timer == at {
             return;
         }
         if let Some(former) = std::mem::replace(&mut round.timer, at) {
-            self.timers.remove(&(former, self.run.clone(), name.clone()));
+            self.timers.remove(&(former, self.run.clone(), key.clone()));
         }
         if let Some(at) = at {
-            self.timers.insert((at, self.run.clone(), name.clone()));
+            self.timers.insert((at, self.run.clone(), key.clone()));
         }
     }
 }

@@ -5,14 +5,18 @@ use std::sync::Arc;
 
 use holdfast_api::round::MISSING_LISTED_MAX;
 use holdfast_api::{
-    Among, Cause, Closed, Concluded, Decided, Decision, EndInfo, Ended, Event, Feed, Generation,
-    Incarnation, IterationInfo, LeaseId, Members, Name, ProcessId, ProcessInfo, ReadOutcome,
-    Refusal, Revision, Role, RoundInfo, Rule, Scope, Terms,
+    Cause, Closed, Concluded, Decided, Decision, EndInfo, Ended, Event, Feed, Generation,
+    Incarnation, IterationInfo, LeaseId, LogTime, Members, Name, Plan, ProcessId, ProcessInfo,
+    ReadOutcome, Refusal, Revision, Role, RoundInfo, Rule, Scope,
 };
 
-use super::{CallState, Life, Outcome, Process};
+use super::{CallState, JobLife, Life, Outcome, Process};
+use imbl::OrdMap;
+
 use crate::applied::RunKey;
 use crate::machine::Machine;
+use crate::round::decide::{Decision as Rounds, Facts, Group, Phase, decide};
+use crate::size;
 
 /// Processes that are looked at, at most, to list who open rounds wait for: the
 /// state is held meanwhile.
@@ -67,7 +71,7 @@ impl Machine {
                     CallState::Failed(failure) => Decided::Failed(failure.as_ref().clone()),
                     CallState::Withdrawn => Decided::Withdrawn,
                 };
-                let (round, at) = (known.round.clone(), known.at);
+                let (round, at) = (known.round.name.clone(), known.at);
                 feed.decisions.push(Decision { process, incarnation, call, round, at, decided });
             }
         }
@@ -78,7 +82,11 @@ impl Machine {
         let closed = generations.iter().filter_map(|generation| {
             let outcome = run.life.outcomes.get(generation)?;
             let same_as = outcome.closed.same_as;
-            Some(outcome.tell(!have.contains(&same_as), false))
+            if have.contains(&same_as) {
+                return Some(outcome.tell(false, false));
+            }
+            let change = run.life.change(same_as, have);
+            Some(Closed { change: change.clone(), ..outcome.tell(change.is_none(), false) })
         });
         feed.closed = closed.collect();
         Ok(ReadOutcome::Feed(feed))
@@ -107,20 +115,26 @@ impl Machine {
     pub(crate) fn rounds(&self, scope: &Scope) -> Result<ReadOutcome, Refusal> {
         let (_, life) = self.life_of(scope)?;
         let steps = MISSING_LISTED_MAX.max(ROUNDS_STEPS_MAX / life.rounds.len().max(1));
-        let rounds = life.rounds.iter().map(|(name, round)| {
-            let (missing_count, missing) = life.missing_in(round, steps);
-            let arrived = round.arrivals.iter();
-            let terms = round.terms.as_ref();
+        let rounds = life.rounds.iter().filter(|(_, round)| !round.arrivals.is_empty());
+        let rounds = rounds.map(|(key, round)| {
+            let (missing_count, missing) = life.missing_in(key, round, steps);
+            let arrived = round.arrivals.iter().filter(|(_, arrived)| arrived.call > 0);
+            let policy = key
+                .is_among_active()
+                .then(|| life.governing(round.arrivals.keys().copied()).as_ref().clone());
             RoundInfo {
-                round: name.clone(),
+                round: key.name.clone(),
                 generation: round.generation,
-                opened_at_ms: round.opened_at,
-                terms: terms.clone(),
+                opened_at_ms: round.counted_since.unwrap_or(round.opened_at),
+                terms: life.terms(key, round),
+                policy,
+                differing: life.differing(key, round, round.arrivals.keys().copied()),
+                waits_for: life.waits_for(key, round),
                 arrived: arrived.map(|(process, a)| (*process, a.incarnation)).collect(),
                 missing_count,
                 missing,
                 looks_again_at_ms: round.timer,
-                deadline_at_ms: round.deadline_at(),
+                deadline_at_ms: round.deadline().map(|(at, _)| at),
             }
         });
         Ok(ReadOutcome::Rounds(rounds.collect()))
@@ -135,6 +149,10 @@ impl Machine {
         let (_, life) = self.life_of(scope)?;
         let outcome = life.outcomes.get(&generation);
         let outcome = outcome.ok_or(Refusal::GenerationUnknown { generation })?;
+        if payloads {
+            let most = self.limits().command_bytes_max;
+            size::within("command_bytes_max", outcome.payload_bytes, most)?;
+        }
         Ok(ReadOutcome::Closed(Box::new(outcome.tell(true, payloads))))
     }
 
@@ -203,49 +221,21 @@ impl Machine {
         lost: &[ProcessId],
     ) -> Result<ReadOutcome, Refusal> {
         let (key, life) = self.life_of(scope)?;
-        let terms: Arc<Terms> = match &life.advanced {
-            Some(advanced) => advanced.terms.clone(),
-            None => return Err(Refusal::NoIteration { job: key.job, run: key.run }),
+        let left = life.without(hosts, lost, (self.revision, self.time()));
+        let (now, later) = (self.time(), LogTime::MAX);
+        let waits_for = match left.planned(now) {
+            Rounds::Wait { what, .. } => Some(what),
+            _ => None,
         };
-        let mut left = life.clone();
-        for (process, record) in &life.processes {
-            let is_lost = lost.contains(process) || hosts.iter().any(|h| **h == *record.host);
-            if let Some(record) = left.processes.get_mut(process)
-                && is_lost
-                && record.is_alive()
-            {
-                left.bereft |= record.role == Role::Active;
-                let (at, at_ms) = (self.revision, self.time());
-                record.end = Some(EndInfo { at, at_ms, cause: Cause::Gone });
+        let closed = match left.planned(later) {
+            Rounds::Close { promoted } => {
+                let job = self.jobs.by_name.get(&key.job).map(|job| &job.life);
+                let none = JobLife::default();
+                Some(left.would_close(promoted, job.unwrap_or(&none), key, self.revision, now))
             }
-        }
-        let (members, promoted) = left.would_be(&terms);
-        let advance = left.advance(&terms, &members);
-        let world_size = advance.ranks.world_size();
-        let iteration = self.jobs.by_name.get(&key.job).map_or(0, |job| job.life.iteration) + 1;
-        let concluded = Concluded::Advance {
-            iteration,
-            ranks: advance.ranks,
-            world_size,
-            dropped: advance.dropped,
-            stop: advance.stop,
+            _ => None,
         };
-        let planned = Closed {
-            run: key.run,
-            round: "".into(),
-            generation: 0,
-            witness: self.revision,
-            closed_at_ms: self.time(),
-            same_as: 0,
-            count: members.len() as u32,
-            members: Some(members),
-            absent: Vec::new(),
-            evicted: Members::default(),
-            promoted,
-            conclusion: concluded,
-            payloads: None,
-        };
-        Ok(ReadOutcome::Closed(Box::new(planned)))
+        Ok(ReadOutcome::Plan(Box::new(Plan { waits_for, closed })))
     }
 
     /// Who lives in the run that is meant. Unlike a key, which may come yet,
@@ -277,39 +267,121 @@ impl Life {
             since: record.since,
             since_ms: record.since_ms,
             end: record.end.clone(),
+            member_since: (record.member_since > 0).then_some(record.member_since),
+            policy: record.policy.as_ref().clone(),
             rank: self.rank(process, record.incarnation),
-            waits_in: waits.map(|call| call.round.clone()).collect(),
+            waits_in: waits.map(|call| call.round.name.clone()).collect(),
             labels: record.labels.as_ref().clone(),
         }
     }
 
-    /// Who would be in the next generation if all who live arrived, and who of
-    /// them would be promoted: the active processes, and standbys up to the
-    /// declared world.
-    fn would_be(&self, terms: &Terms) -> (Members, Members) {
-        let alive = self.processes.iter().filter(|(_, record)| record.is_alive());
-        let alive = alive.map(|(process, record)| (*process, record.incarnation, record.role));
-        if let Among::Set(set) = &terms.among {
-            let of_set = alive.filter(|(process, ..)| set.binary_search(process).is_ok());
-            let members = of_set.map(|(process, incarnation, _)| (process, incarnation));
-            return (members.collect(), Members::default());
+    /// As it would be if these were lost now.
+    fn without(
+        &self,
+        hosts: &[String],
+        lost: &[ProcessId],
+        (at, at_ms): (Revision, LogTime),
+    ) -> Life {
+        let mut left = self.clone();
+        for (process, record) in &self.processes {
+            let is_lost = lost.contains(process) || hosts.iter().any(|h| **h == *record.host);
+            if !is_lost || !record.is_alive() {
+                continue;
+            }
+            if record.role == Role::Active {
+                left.standing.remove(*process, record);
+            }
+            *left.live.of(record.role) -= 1;
+            if record.member_since > 0 {
+                left.past.last_fault = at_ms;
+                if !left.standing.is_formed() {
+                    left.past.last_end = at_ms;
+                }
+            }
+            if let Some(record) = left.processes.get_mut(process) {
+                record.end = Some(EndInfo { at, at_ms, cause: Cause::Gone });
+            }
         }
-        let (most, full) = match terms.rule {
-            Rule::All => (usize::MAX, terms.world.max(terms.members_min).max(1) as usize),
-            Rule::Quorum { max, .. } => (max as usize, 0),
+        left
+    }
+
+    /// What would become of an advance at which all who live had arrived, once
+    /// times up to `reached` have come.
+    fn planned(&self, reached: LogTime) -> Rounds {
+        let everybody = self.gathered();
+        let phase = match self.standing.is_formed() {
+            true => {
+                Phase::Formed { expected: self.past.expected, last_fault: self.past.last_fault }
+            }
+            false => Phase::Forming { since: self.forming_since(everybody.keys().copied()) },
         };
-        let (active, standbys): (Vec<_>, Vec<_>) =
-            alive.partition(|(_, _, role)| *role == Role::Active);
-        let bare = |(process, incarnation, _)| (process, incarnation);
-        let needed = match active.is_empty() && !self.bereft {
-            true => 0,
-            false => full.saturating_sub(active.len()),
+        let policy = self.governing(everybody.keys().copied());
+        decide(&Facts {
+            rule: Rule::All,
+            deadline: None,
+            reached,
+            is_advance: true,
+            arrived: self.live.active,
+            missing: 0,
+            standbys: self.live.standby,
+            group: Some(Group::of(&policy, phase)),
+            enough_since: None,
+            former: None,
+            without_absent: None,
+        })
+    }
+
+    /// All who live.
+    fn gathered(&self) -> OrdMap<ProcessId, &Process> {
+        let alive = self.processes.iter().filter(|(_, record)| record.is_alive());
+        alive.map(|(process, record)| (*process, record)).collect()
+    }
+
+    /// The outcome of such an advance, with so many standbys promoted.
+    fn would_close(
+        &self,
+        promoted: u32,
+        job: &JobLife,
+        run: RunKey,
+        witness: Revision,
+        now: LogTime,
+    ) -> Closed {
+        let everybody = self.gathered();
+        let policy = self.governing(everybody.keys().copied());
+        let of = |wanted: Role| {
+            let of_role = everybody.iter().filter(move |(_, record)| record.role == wanted);
+            of_role.map(|(process, record)| (*process, record.incarnation))
         };
-        let promoted: Vec<_> = standbys.into_iter().take(needed).map(bare).collect();
-        let mut members: Vec<_> = active.into_iter().take(most).map(bare).collect();
-        members.extend(&promoted);
+        let promoted: Members = of(Role::Standby).take(promoted as usize).collect();
+        let mut members: Vec<_> = of(Role::Active).chain(promoted.iter()).collect();
         members.sort_unstable();
-        (members.into_iter().collect(), promoted.into_iter().collect())
+        let members: Members = members.into_iter().collect();
+        let incidents = self.incidents_at(job, &policy, &members, now);
+        let advance = self.advance(&policy, &members, incidents);
+        let world_size = advance.ranks.world_size();
+        Closed {
+            run: run.run,
+            round: "".into(),
+            generation: 0,
+            witness,
+            closed_at_ms: now,
+            same_as: 0,
+            count: members.len() as u32,
+            members: Some(members),
+            change: None,
+            absent: Vec::new(),
+            evicted: Members::default(),
+            promoted,
+            differing: Vec::new(),
+            conclusion: Concluded::Advance {
+                iteration: job.iteration + 1,
+                ranks: advance.ranks,
+                world_size,
+                dropped: advance.dropped,
+                stop: advance.stop,
+            },
+            payloads: None,
+        }
     }
 }
 

@@ -1,20 +1,24 @@
-//! The cases that are searched: who takes part, in what kind of round, and
+//! The cases that are searched: who takes part, in what kinds of round, and
 //! what may go wrong. Each is small enough for all of its states.
 
+use std::ops::{BitAnd, BitOr, Sub};
+
+pub use crate::cases::*;
+
 /// Processes of a case.
-pub const PROCESSES: usize = 3;
+pub const PROCESSES: usize = 4;
 
 /// Lives of all processes: a process has two at most.
 pub const LIVES: usize = 2 * PROCESSES;
 
 /// Calls of one life.
-pub const CALLS: usize = 3;
+pub const CALLS: usize = 4;
 
 /// Names of rounds.
-pub const NAMES: usize = 2;
+pub const NAMES: usize = 3;
 
 /// Hosts. Process n is on host n unless the case says otherwise.
-pub const HOSTS: usize = 3;
+pub const HOSTS: usize = PROCESSES;
 
 /// Life 2 p is the first of process p, life 2 p + 1 its second.
 pub type Life = usize;
@@ -23,34 +27,159 @@ pub fn process_of(life: Life) -> usize {
     life / 2
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Rule {
-    All,
-    /// Settles for `min` when its time has come.
-    Quorum {
-        min: u8,
-        max: u8,
-    },
+/// Log time, in last calls: whatever began in one of them is over in the next.
+pub type Tick = u8;
+
+/// A set of lives.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub struct Lives(u8);
+
+impl Lives {
+    pub fn of(is_in: impl Fn(Life) -> bool) -> Lives {
+        Lives((0..LIVES).filter(|life| is_in(*life)).fold(0, |all, life| all | 1 << life))
+    }
+
+    pub fn has(self, life: Life) -> bool {
+        self.0 & 1 << life != 0
+    }
+
+    pub fn insert(&mut self, life: Life) {
+        self.0 |= 1 << life;
+    }
+
+    pub fn remove(&mut self, life: Life) {
+        self.0 &= !(1 << life);
+    }
+
+    pub fn len(self) -> u8 {
+        self.0.count_ones() as u8
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub fn iter(self) -> impl Iterator<Item = Life> + Clone {
+        (0..LIVES).filter(move |life| self.has(*life))
+    }
+
+    /// The first so many.
+    pub fn first(self, count: u8) -> Lives {
+        let mut first = Lives::default();
+        self.iter().take(count.into()).for_each(|life| first.insert(life));
+        first
+    }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+impl BitAnd for Lives {
+    type Output = Lives;
+    fn bitand(self, other: Lives) -> Lives {
+        Lives(self.0 & other.0)
+    }
+}
+
+impl BitOr for Lives {
+    type Output = Lives;
+    fn bitor(self, other: Lives) -> Lives {
+        Lives(self.0 | other.0)
+    }
+}
+
+impl Sub for Lives {
+    type Output = Lives;
+    fn sub(self, other: Lives) -> Lives {
+        Lives(self.0 & !other.0)
+    }
+}
+
+/// What is made of a round, in the order in which rounds of one name and scope
+/// are looked at.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Kind {
+    Roll,
+    Advance,
+    Vote,
+    /// The entry to an atomic block.
+    Entry,
+    /// Its exit.
+    Exit,
+}
+
+/// Whose round it is, as the caller says it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Among {
+    /// All active processes, or the set of the case.
+    All,
+    /// The generation of the latest advance that the caller was in.
+    Iteration,
+    /// The generation of the latest entry that the caller was in.
+    Block,
+}
+
+/// A call of a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Step {
+    pub name: u8,
+    pub kind: Kind,
+    pub among: Among,
+    pub quorum: bool,
+    /// Votes yes, or says that its part of the block is done.
+    pub well: bool,
+}
+
+/// What a process says when it registers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Policy {
+    pub world: u8,
+    pub members_min: u8,
+    /// Whether there is a last call; it is one tick long.
+    pub last_call: bool,
+}
+
+impl Policy {
+    /// Members with which a run begins.
+    pub fn full(self) -> u8 {
+        self.world.max(self.enough())
+    }
+
+    /// Fewest members of any closing.
+    pub fn enough(self) -> u8 {
+        self.members_min.max(1)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Then {
     Fail,
     Evict,
 }
 
-/// What goes wrong, beside messages that are lost, late and doubled, which
-/// they are in every case.
+/// What a process says when it arrives, and in which others may differ.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Numbers {
+    pub require_all: bool,
+    pub deadline: Option<Then>,
+    /// Of a quorum. It settles for `min` a tick after they were there.
+    pub min: u8,
+    pub max: u8,
+}
+
+/// What goes wrong. In a case with a network, messages are also lost, late and
+/// doubled.
 #[derive(Clone, Copy, Default)]
 pub struct Faults {
-    /// Any life is declared dead at any time, rightly or not.
-    pub deaths: bool,
+    /// Lives of these processes are declared dead at any time, rightly or not.
+    pub deaths: &'static [usize],
+    /// Whether only those die that come back.
+    pub come_back: bool,
     /// The leases of hosts expire: all of a host die in one command.
     pub host_deaths: bool,
-    /// Processes leave.
-    pub leaves: bool,
-    /// Callers give up.
-    pub withdrawals: bool,
+    /// These leave at any time at which they do not wait.
+    pub leaves: &'static [usize],
+    /// These give up.
+    pub withdrawals: &'static [usize],
+    /// The first step that is given up.
+    pub withdrawals_from: u8,
     /// Callers acknowledge before their next calls.
     pub acknowledgements: bool,
 }
@@ -62,151 +191,28 @@ pub struct Case {
     pub lives: [u8; PROCESSES],
     pub standby: [bool; PROCESSES],
     pub host: [usize; PROCESSES],
-    /// The rounds to which the calls of each process go, in order.
-    pub calls: [&'static [usize]; PROCESSES],
+    /// The processes that have registered before it begins.
+    pub joined: &'static [usize],
+    /// The calls of each process, in order. Whoever is told to regroup goes on
+    /// at its next advance.
+    pub calls: [&'static [Step]; PROCESSES],
+    /// Whether a process leaves when it has made its calls.
+    pub leaves_at_the_end: bool,
     /// The processes of the round's set; none = it is among all active ones.
     pub set: Option<&'static [usize]>,
-    pub require_all: bool,
-    pub rule: Rule,
-    pub deadline: Option<Then>,
-    pub world: u8,
-    pub members_min: u8,
-    /// Atomic blocks; otherwise each closed round is an iteration.
-    pub blocks: bool,
+    pub policy: [Policy; PROCESSES],
+    pub numbers: [Numbers; PROCESSES],
+    /// How long deadlines are.
+    pub deadline_ticks: Tick,
+    /// How far time goes.
+    pub ticks: Tick,
+    /// Whether messages are late, lost and doubled. Without it a call arrives
+    /// as it is made, and its caller hears of its outcome at once.
+    pub network: bool,
+    /// Whether nobody may ever wait for what cannot come.
+    pub lively: bool,
     pub faults: Faults,
 }
-
-const NONE: Faults = Faults {
-    deaths: false,
-    host_deaths: false,
-    leaves: false,
-    withdrawals: false,
-    acknowledgements: false,
-};
-
-const ALL: Case = Case {
-    name: "",
-    lives: [0; PROCESSES],
-    standby: [false; PROCESSES],
-    host: [0, 1, 2],
-    calls: [&[0, 0]; PROCESSES],
-    set: None,
-    require_all: false,
-    rule: Rule::All,
-    deadline: None,
-    world: 0,
-    members_min: 0,
-    blocks: false,
-    faults: NONE,
-};
-
-/// Three rounds of two processes with two lives each.
-pub const RETURN: Case = Case {
-    name: "two processes die and come back, in three rounds",
-    lives: [2, 2, 0],
-    calls: [&[0, 0, 0], &[0, 0, 0], &[]],
-    faults: Faults { deaths: true, ..NONE },
-    ..ALL
-};
-
-pub const THREE: Case = Case {
-    name: "three processes die, and one comes back",
-    lives: [2, 1, 1],
-    calls: [&[0], &[0, 0], &[0, 0]],
-    faults: Faults { deaths: true, ..NONE },
-    ..ALL
-};
-
-pub const GIVE_UP: Case = Case {
-    name: "two processes give up, or hear and say so",
-    lives: [2, 1, 0],
-    calls: [&[0, 0], &[0, 0], &[]],
-    faults: Faults { deaths: true, withdrawals: true, acknowledgements: true, ..NONE },
-    ..ALL
-};
-
-/// Two of three processes on one host.
-pub const HOST: Case = Case {
-    name: "three processes on two hosts, which die as a whole",
-    lives: [2, 1, 1],
-    host: [0, 0, 1],
-    calls: [&[0], &[0], &[0, 0]],
-    faults: Faults { host_deaths: true, ..NONE },
-    ..ALL
-};
-
-pub const FAIL: Case = Case {
-    name: "rounds that fail at their deadlines",
-    lives: [2, 1, 0],
-    calls: [&[0, 0], &[0, 0], &[]],
-    deadline: Some(Then::Fail),
-    faults: Faults { deaths: true, ..NONE },
-    ..ALL
-};
-
-pub const CROSSED: Case = Case {
-    name: "two rounds, in which two processes wait for each other until the deadlines",
-    lives: [1, 1, 0],
-    calls: [&[0, 1], &[1, 0], &[]],
-    deadline: Some(Then::Fail),
-    faults: Faults { withdrawals: true, ..NONE },
-    ..ALL
-};
-
-pub const EVICT: Case = Case {
-    name: "rounds that evict at their deadlines",
-    lives: [1, 1, 2],
-    calls: [&[0, 0], &[0], &[0]],
-    deadline: Some(Then::Evict),
-    ..ALL
-};
-
-pub const SPARE: Case = Case {
-    name: "a spare for a world of two",
-    lives: [2, 1, 1],
-    standby: [false, false, true],
-    calls: [&[0, 0], &[0, 0], &[0, 0]],
-    world: 2,
-    members_min: 1,
-    faults: Faults { deaths: true, leaves: true, ..NONE },
-    ..ALL
-};
-
-pub const QUORUM: Case = Case {
-    name: "two of three are enough, when time has passed",
-    lives: [1, 1, 1],
-    calls: [&[0, 0], &[0], &[0]],
-    rule: Rule::Quorum { min: 2, max: 3 },
-    faults: Faults { deaths: true, withdrawals: true, ..NONE },
-    ..ALL
-};
-
-pub const SET: Case = Case {
-    name: "a set with somebody who never joins, and one process that is not in it",
-    lives: [2, 1, 1],
-    set: Some(&[0, 1]),
-    calls: [&[0, 0], &[0, 0], &[0]],
-    faults: Faults { deaths: true, ..NONE },
-    ..ALL
-};
-
-pub const REQUIRED: Case = Case {
-    name: "a set that is blocked by its dead until they return",
-    lives: [2, 1, 0],
-    set: Some(&[0, 1]),
-    require_all: true,
-    faults: Faults { deaths: true, ..NONE },
-    ..ALL
-};
-
-pub const BLOCKS: Case = Case {
-    name: "atomic blocks",
-    lives: [2, 1, 0],
-    calls: [&[0, 0, 0], &[0, 0, 0], &[]],
-    blocks: true,
-    faults: Faults { deaths: true, leaves: true, ..NONE },
-    ..ALL
-};
 
 impl Case {
     /// Whether a life may ever be.
@@ -218,12 +224,63 @@ impl Case {
         (0..LIVES).filter(|life| self.has(*life))
     }
 
-    /// The round to which a call goes; calls count from 1.
-    pub fn name(&self, life: Life, call: u8) -> usize {
-        self.calls[process_of(life)][usize::from(call) - 1]
+    pub fn step(&self, life: Life, step: u8) -> Step {
+        self.calls[process_of(life)][usize::from(step)]
+    }
+
+    pub fn policy(&self, life: Life) -> Policy {
+        self.policy[process_of(life)]
+    }
+
+    pub fn numbers(&self, life: Life) -> Numbers {
+        self.numbers[process_of(life)]
     }
 
     pub fn is_among(&self, process: usize) -> bool {
         self.set.is_none_or(|set| set.contains(&process))
     }
+
+    fn any_step(&self, is_it: impl Fn(&Step) -> bool) -> bool {
+        self.calls.iter().any(|calls| calls.iter().any(&is_it))
+    }
+
+    /// Whether generations are scopes.
+    pub fn has_scopes(&self) -> bool {
+        self.any_step(|step| step.among != Among::All)
+    }
+
+    pub fn has_quorums(&self) -> bool {
+        self.any_step(|step| step.quorum)
+    }
+
+    pub fn has_last_calls(&self) -> bool {
+        self.policy.iter().any(|policy| policy.last_call)
+    }
+
+    pub fn has_deadlines(&self) -> bool {
+        self.numbers.iter().any(|numbers| numbers.deadline.is_some())
+    }
+
+    pub fn has_spares(&self) -> bool {
+        self.standby.contains(&true)
+    }
+
+    /// Where a program goes on that is told to regroup: at its next advance,
+    /// or else at the one before.
+    pub fn regroups_at(&self, life: Life, at: u8) -> u8 {
+        let calls = self.calls[process_of(life)];
+        let is_advance = |at: &usize| calls[*at].kind == Kind::Advance;
+        let at = usize::from(at);
+        let next = (at..calls.len()).find(is_advance);
+        next.or_else(|| (0..at).rev().find(is_advance)).unwrap_or(at) as u8
+    }
+}
+
+/// Of variants, the most frequent; of those that are equally frequent, the one
+/// that comes first.
+pub fn most_frequent<T: Copy + PartialEq>(variants: impl Iterator<Item = T>) -> Option<T> {
+    let variants: Vec<T> = variants.collect();
+    let count = |variant: &T| variants.iter().filter(|other| *other == variant).count();
+    // Of equals `max_by_key` takes the last.
+    variants.iter().rev().max_by_key(|variant| count(variant)).copied()
 }

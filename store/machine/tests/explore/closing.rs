@@ -1,71 +1,90 @@
 //! What a round comes to when it closes or fails.
 
-use crate::case::{LIVES, Life, PROCESSES};
+use crate::case::{Kind, LIVES, Lives, PROCESSES};
 use crate::clause::Clause;
-use crate::server::{Act, Event, Known, NO_CALL, Outcome, Round};
+use crate::server::{Act, Block, Event, Key, Known, NO_CALL, Outcome, Round, Why};
 
 impl Act<'_> {
-    pub fn close(&mut self, name: usize, promotable: u8, evicted: [bool; LIVES]) {
-        let Some(round) = self.server.rounds[name].take() else {
+    pub fn close(&mut self, key: Key, promotable: u8, evicted: Lives) {
+        let Some(round) = self.server.take(key) else {
             return;
         };
+        let case = self.rules.case;
+        let is_over_all = key.scope == 0 && case.set.is_none();
+        let apart = match is_over_all {
+            true => round.lives() - self.facts().counted(key, &round),
+            false => Lives::default(),
+        };
+        let only_arrived = self.rules.has(Clause::OnlyArrivedSpares);
+        let spares = match only_arrived {
+            true => self.facts().spares(&round),
+            false => self.server.live() - self.server.live_active(),
+        };
+        let promoted = spares.first(promotable);
+        let most = self.facts().most(key, &round);
+        let surplus = round.lives() - apart - (round.lives() - apart).first(most);
+        let left = apart - promoted | surplus;
         let mut members = round.arrived;
-        let mut promoted = [false; LIVES];
-        let mut left = Round::default();
+        left.iter().for_each(|life| members[life] = 0);
+        for life in promoted.iter() {
+            self.server.records[life].active = true;
+            members[life] = if members[life] > 0 { members[life] } else { NO_CALL };
+        }
         self.server.generations += 1;
         let generation = self.server.generations;
-        for life in (0..LIVES).filter(|life| !self.counts(*life)) {
-            let is_there = round.arrived[life] > 0;
-            let may = is_there
-                || !self.rules.has(Clause::OnlyArrivedSpares) && self.server.is_alive(life);
-            let promotes = promoted.iter().filter(|p| **p).count() < usize::from(promotable);
-            if may && promotes {
-                promoted[life] = true;
-                members[life] = if is_there { members[life] } else { NO_CALL };
-            } else if is_there {
-                members[life] = 0;
-                left.arrived[life] = round.arrived[life];
-                left.said[life] = round.said[life];
-            }
-        }
-        for (life, promoted) in promoted.iter().enumerate() {
-            self.server.records[life].active |= promoted;
-        }
+        let there = Lives::of(|life| members[life] > 0);
+        let scope = if key.scope > 0 { self.facts().scope(key) } else { there };
         let outcome = Outcome {
             generation,
-            since: round.since,
-            name,
+            opened: round.opened,
+            enough: round.enough,
+            key,
             members,
             evicted,
             promoted,
-            absent: self.absent(),
-            iteration: self.iteration(&members),
-            succeeded: self.succeeded(generation, &members, &round.said),
+            absent: self.absent(key, scope - self.facts().failed_there(key), there),
+            iteration: self.iteration(key, &members),
+            succeeded: self.succeeded(key, scope, there & round.well),
         };
-        self.server.formed |= self.rules.case.world > 0;
-        self.server.met |= self.rules.case.standby.contains(&true);
-        for life in (0..LIVES).filter(|life| (1..NO_CALL).contains(&members[*life])) {
+        self.note(key, generation, there);
+        for life in there.iter().filter(|life| members[*life] < NO_CALL) {
             let place = usize::from(members[life]) - 1;
             self.server.records[life].calls[place] = Known::Closed(generation);
         }
         self.server.outcomes.push(outcome);
         self.release(generation);
         self.events.push(Event::Closed(outcome));
-        if left.arrived != [0; LIVES] {
-            self.server.rounds[name] = Some(left);
-        }
+        self.keep_waiting(key, &round, left);
     }
 
-    fn absent(&self) -> [bool; PROCESSES] {
-        let mut absent = [false; PROCESSES];
-        for process in self.rules.case.set.into_iter().flatten() {
-            absent[*process] = !self.server.is_live_process(*process);
+    /// Who was not needed waits on.
+    fn keep_waiting(&mut self, key: Key, before: &Round, left: Lives) {
+        if left.is_empty() {
+            return;
         }
-        absent
+        let mut round = Round { gathering: self.gather(), ..Round::default() };
+        for life in left.iter() {
+            round.arrived[life] = before.arrived[life];
+            round.came[life] = before.came[life];
+        }
+        round.well = before.well & left;
+        self.server.put(key, round);
     }
 
-    fn iteration(&mut self, members: &[u8; LIVES]) -> u8 {
-        if self.rules.case.blocks {
+    fn absent(&self, key: Key, scope: Lives, there: Lives) -> [bool; PROCESSES] {
+        let set = self.rules.case.set.filter(|_| key.scope == 0);
+        std::array::from_fn(|process| {
+            let lives = [2 * process, 2 * process + 1];
+            let is_of_it = match set {
+                Some(set) => set.contains(&process),
+                None => lives.iter().any(|life| scope.has(*life)),
+            };
+            is_of_it && !lives.iter().any(|life| there.has(*life))
+        })
+    }
+
+    fn iteration(&mut self, key: Key, members: &[u8; LIVES]) -> u8 {
+        if key.kind != Kind::Advance {
             return 0;
         }
         if self.rules.has(Clause::OneCounterOfIterations) {
@@ -76,45 +95,85 @@ impl Act<'_> {
         members.iter().copied().max().unwrap_or(0)
     }
 
-    /// The verdict on the block before; this generation opens the next.
-    fn succeeded(
-        &mut self,
-        generation: u8,
-        members: &[u8; LIVES],
-        said: &[u8; LIVES],
-    ) -> Option<bool> {
-        if !self.rules.case.blocks {
-            return None;
+    /// Whether a vote is carried, or a block done: all of its scope say so.
+    fn succeeded(&self, key: Key, scope: Lives, well: Lives) -> Option<bool> {
+        let has = |clause| self.rules.has(clause);
+        let live = self.server.live();
+        match key.kind {
+            Kind::Roll | Kind::Advance | Kind::Entry => None,
+            Kind::Vote => {
+                let needed = if has(Clause::VoteNeedsItsScope) { scope } else { scope & live };
+                Some((needed - well).is_empty())
+            }
+            Kind::Exit => {
+                let block = self.server.blocks.iter().find(|block| block.entry == key.scope);
+                let failed = block.map(|block| block.failed).unwrap_or_default();
+                let all = has(Clause::BlockNeedsAllOfItsLives);
+                let needed = if all { scope } else { scope & live };
+                Some((needed - (well - failed)).is_empty())
+            }
         }
-        let there: [bool; LIVES] = std::array::from_fn(|life| members[life] > 0);
-        let before = self.server.block.replace((generation, there));
-        let asked = (0..LIVES).filter(|life| there[*life] && said[*life] > 0);
-        let asked: Vec<u8> = asked.map(|life| said[life]).collect();
-        let latest = asked.iter().max()?;
-        Some(before.is_some_and(|(opened, lives)| {
-            let agrees = |life: &Life| there[*life] && said[*life] == opened;
-            let needed = |life: &Life| {
-                lives[*life] && (there[*life] || self.rules.has(Clause::BlockNeedsAllOfItsLives))
-            };
-            opened == *latest && (0..LIVES).filter(needed).all(|life| agrees(&life))
-        }))
     }
 
-    /// All calls that wait in it are void.
-    pub fn fail(&mut self, name: usize) {
-        let Some(round) = self.server.rounds[name].take() else {
+    /// What later rounds go by.
+    fn note(&mut self, key: Key, generation: u8, there: Lives) {
+        let case = self.rules.case;
+        let server = &mut *self.server;
+        if key.quorum {
+            server.quorums.retain(|(of, _)| *of != key);
+            server.quorums.push((key, there));
+            server.quorums.sort_unstable();
+        } else if key.scope == 0 && case.set.is_none() {
+            for life in there.iter() {
+                let since = &mut server.records[life].since;
+                *since = if *since > 0 { *since } else { generation };
+            }
+            server.expected = there;
+            server.formed = !self.rules.has(Clause::FormationBeginsAnew);
+            server.records.iter_mut().for_each(|record| record.over = false);
+        }
+        if case.has_scopes() && matches!(key.kind, Kind::Advance | Kind::Entry) {
+            server.scopes.push((generation, there));
+        }
+        match key.kind {
+            Kind::Entry => server.blocks.push(Block {
+                name: key.name,
+                entry: generation,
+                lives: there,
+                failed: Lives::default(),
+                verdict: None,
+            }),
+            Kind::Exit => {
+                let block = server.blocks.iter_mut().find(|block| block.entry == key.scope);
+                block.into_iter().for_each(|block| block.verdict = Some(generation));
+            }
+            _ => {}
+        }
+    }
+
+    /// Calls that wait in it are void.
+    pub fn fail(&mut self, key: Key, why: Why, lives: Lives) {
+        let Some(mut round) = self.server.take(key) else {
             return;
         };
-        self.server.generations += 1;
-        let generation = self.server.generations;
-        for life in (0..LIVES).filter(|life| round.arrived[*life] > 0) {
-            let place = usize::from(round.arrived[life]) - 1;
-            self.server.records[life].calls[place] = Known::Failed(generation);
+        // Where some go on waiting, it is no generation that fails.
+        let generation = if why == Why::Over { 0 } else { self.server.generations + 1 };
+        let mut calls = [0; LIVES];
+        for life in lives.iter() {
+            calls[life] = std::mem::take(&mut round.arrived[life]);
+            round.came[life] = 0;
+            let place = usize::from(calls[life]) - 1;
+            self.server.records[life].calls[place] = Known::Failed(generation, why);
+            if key.kind == Kind::Exit && self.rules.has(Clause::VoidExitFails) {
+                self.fail_exit(key, life);
+            }
         }
-        let Round { since, arrived: calls, .. } = round;
-        if !self.rules.has(Clause::GenerationIsNeverReused) {
-            self.server.generations -= 1;
+        let is_used = why != Why::Over && self.rules.has(Clause::GenerationIsNeverReused);
+        self.server.generations += u8::from(is_used);
+        let opened = round.opened;
+        self.events.push(Event::Failed { key, generation, why, opened, calls });
+        if !round.lives().is_empty() {
+            self.server.put(key, round);
         }
-        self.events.push(Event::Failed { name, generation, since, calls });
     }
 }

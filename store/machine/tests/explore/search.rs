@@ -7,11 +7,11 @@ use std::rc::Rc;
 use crate::case::Case;
 use crate::clause::Clause;
 use crate::judge::Violation;
-use crate::server::{Event, Rules};
-use crate::world::{Action, World};
+use crate::server::{Event, Rules, Why};
+use crate::world::{Action, Arrivals, Step, World};
 
 /// More states than any case has: a search that meets them has run away.
-const STATES_MAX: usize = 2_000_000;
+const STATES_MAX: usize = 150_000;
 
 /// What happened on the ways of a search, at least once each.
 #[derive(Default, Debug)]
@@ -20,9 +20,12 @@ pub struct Seen {
     pub transitions: usize,
     pub closed: usize,
     pub failed: usize,
+    pub regrouped: usize,
+    pub over: usize,
     pub evicted: usize,
     pub promoted: usize,
     pub withdrawn: usize,
+    pub succeeded: usize,
 }
 
 /// How something came to be wrong.
@@ -39,23 +42,37 @@ pub struct Graph {
     pub seen: Seen,
 }
 
-pub fn search(case: &Case, without: Option<Clause>) -> Result<Graph, Counterexample> {
+/// Searches a case for whatever is wrong, or for one violation.
+pub fn search(
+    case: &Case,
+    without: Option<Clause>,
+    wanted: Option<Violation>,
+) -> Result<Graph, Counterexample> {
+    let is_wanted = |found: &Violation| wanted.is_none_or(|wanted| wanted == *found);
     let rules = Rules { case, without };
-    let start = Rc::new(World::default());
+    let start = Rc::new(World::start(rules));
     let mut known = BTreeMap::from([(start.clone(), ())]);
+    let mut outcomes = BTreeMap::new();
     let mut graph = Graph { worlds: vec![start], before: vec![None], seen: Seen::default() };
     let mut next = 0;
     while next < graph.worlds.len() {
         let world = graph.worlds[next].clone();
-        for action in world.actions(case) {
+        let mut goes_on = false;
+        for action in world.actions(rules) {
             let step = world.step(rules, action);
             graph.seen.note(&step.events);
-            if let Some(violation) = step.violation {
+            let differs = differs(&mut outcomes, &step);
+            let mut found = step.violation.into_iter().chain(differs);
+            if let Some(violation) = found.find(is_wanted) {
                 let mut way = graph.way(next);
                 way.push(action);
                 return Err(Counterexample { violation, way });
             }
-            if step.world == *world || known.contains_key(&step.world) {
+            if step.world == *world {
+                continue;
+            }
+            goes_on |= !world.is_fault(case, action);
+            if known.contains_key(&step.world) {
                 continue;
             }
             let found = Rc::new(step.world);
@@ -64,10 +81,47 @@ pub fn search(case: &Case, without: Option<Clause>) -> Result<Graph, Counterexam
             graph.before.push(Some((next, action)));
             assert!(graph.worlds.len() < STATES_MAX, "{}: the search has no end", case.name);
         }
+        if let Some(violation) = world.is_stuck(rules, goes_on).filter(is_wanted) {
+            return Err(Counterexample { violation, way: graph.way(next) });
+        }
         next += 1;
     }
     graph.seen.states = graph.worlds.len();
     Ok(graph)
+}
+
+/// Whether the same arrivals came to something else when they came in another
+/// order.
+fn differs(outcomes: &mut BTreeMap<Arrivals, Vec<Event>>, step: &Step) -> Option<Violation> {
+    let arrivals = step.arrivals.clone()?;
+    let events = step.events.iter();
+    let events: Vec<Event> = events
+        .filter(|event| matches!(event, Event::Closed(_) | Event::Failed { .. }))
+        .cloned()
+        .collect();
+    let first = outcomes.entry(arrivals).or_insert_with(|| events.clone());
+    (*first != events).then_some(Violation::OutcomeDependsOnOrder)
+}
+
+impl World {
+    /// Whether somebody waits, and nothing but a fault can ever happen.
+    fn is_stuck(&self, rules: Rules<'_>, goes_on: bool) -> Option<Violation> {
+        let waiting = self.waiting(rules.case);
+        let waits = !goes_on && !waiting.is_empty() && !self.waits_for_time(rules);
+        // Whoever has made its calls and stays keeps others waiting.
+        let stays = rules
+            .case
+            .lives()
+            .any(|life| self.ghost.is_alive(life) && self.is_done(rules.case, life));
+        if !waits || stays || !rules.case.lively {
+            return None;
+        }
+        let is_spare = |life: &usize| self.ghost.is_spare(rules.case, *life);
+        Some(match waiting.iter().all(is_spare) {
+            true => Violation::SparesWaitForEver,
+            false => Violation::Deadlock,
+        })
+    }
 }
 
 impl Graph {
@@ -99,13 +153,18 @@ impl Seen {
         self.transitions += 1;
         for event in events {
             match event {
-                Event::Registered { .. } => {}
+                Event::Registered { .. } | Event::Late { .. } => {}
                 Event::Withdrawn { .. } => self.withdrawn += 1,
-                Event::Failed { .. } => self.failed += 1,
+                Event::Failed { why, .. } => match why {
+                    Why::Deadline => self.failed += 1,
+                    Why::Regroup => self.regrouped += 1,
+                    Why::Over => self.over += 1,
+                },
                 Event::Closed(outcome) => {
                     self.closed += 1;
-                    self.evicted += usize::from(outcome.evicted.contains(&true));
-                    self.promoted += usize::from(outcome.promoted.contains(&true));
+                    self.evicted += usize::from(!outcome.evicted.is_empty());
+                    self.promoted += usize::from(!outcome.promoted.is_empty());
+                    self.succeeded += usize::from(outcome.succeeded == Some(true));
                 }
             }
         }

@@ -2,30 +2,91 @@
 //! what it comes to. Written from the text, for few processes, with no thought
 //! of speed; each rule is under the name of its clause.
 
-use crate::case::{CALLS, Case, HOSTS, LIVES, Life, NAMES, PROCESSES, Rule, Then, process_of};
+use crate::case::{
+    Among, CALLS, Case, HOSTS, Kind, LIVES, Life, Lives, PROCESSES, Step, Tick, process_of,
+};
 use crate::clause::Clause;
+use crate::decide::{Facts, Verdict};
 
 /// In the place of a call where a member made none.
 pub const NO_CALL: u8 = u8::MAX;
 
+/// Which round: its name, its scope, and what it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Key {
+    pub name: u8,
+    /// The generation that it is among; 0 = all active processes, or the set.
+    pub scope: u8,
+    pub kind: Kind,
+    pub quorum: bool,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Command {
-    Register { life: Life },
-    Arrive { life: Life, call: u8, said: u8 },
-    Withdraw { life: Life, call: u8 },
-    Acknowledge { life: Life, below: u8 },
-    End { life: Life, left: bool },
-    HostDies { host: usize },
-    Deadline { name: usize, since: u8 },
+    Register {
+        life: Life,
+    },
+    /// A call, which is the step of its program that is given.
+    Arrive {
+        life: Life,
+        call: u8,
+        step: u8,
+        scope: u8,
+    },
+    Withdraw {
+        life: Life,
+        call: u8,
+    },
+    Acknowledge {
+        life: Life,
+        below: u8,
+    },
+    End {
+        life: Life,
+        left: bool,
+    },
+    HostDies {
+        host: usize,
+    },
+    /// The leader has seen that time come for a gathering.
+    Deadline {
+        key: Key,
+        gathering: u8,
+        at: Tick,
+    },
+    TimePasses,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Why {
+    Deadline,
+    Regroup,
+    Over,
 }
 
 /// What a command came to, beside its answer.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Event {
-    Registered { life: Life },
-    Withdrawn { life: Life, call: u8 },
+    Registered {
+        life: Life,
+    },
+    Withdrawn {
+        life: Life,
+        call: u8,
+    },
     Closed(Outcome),
-    Failed { name: usize, generation: u8, since: u8, calls: [u8; LIVES] },
+    Failed {
+        key: Key,
+        generation: u8,
+        why: Why,
+        opened: Tick,
+        calls: [u8; LIVES],
+    },
+    /// An exit that came when its block had its verdict.
+    Late {
+        life: Life,
+        generation: u8,
+    },
 }
 
 /// What a caller is told.
@@ -36,9 +97,11 @@ pub enum Answer {
     Waits,
     Outcome(Outcome),
     Failed {
-        generation: u8,
+        why: Why,
     },
     Withdrawn,
+    /// Its part in the round is over.
+    Refused,
     Fenced,
 }
 
@@ -46,27 +109,30 @@ pub enum Answer {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Outcome {
     pub generation: u8,
-    pub since: u8,
-    pub name: usize,
+    pub opened: Tick,
+    /// Since when a quorum had its minimum.
+    pub enough: Tick,
+    pub key: Key,
     /// The call of each life that is a member; 0 = it is none.
     pub members: [u8; LIVES],
-    pub evicted: [bool; LIVES],
-    pub promoted: [bool; LIVES],
-    /// Processes of a set that were dead or never there.
+    pub evicted: Lives,
+    pub promoted: Lives,
+    /// Processes of a set or a generation that are not members.
     pub absent: [bool; PROCESSES],
-    /// The iteration that began; 0 = blocks are meant.
+    /// The iteration that began; 0 = none did.
     pub iteration: u8,
+    /// Whether the vote is carried, or the block done.
     pub succeeded: Option<bool>,
 }
 
 /// What is known of a call.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub enum Known {
     #[default]
     Nothing,
     Waits,
     Closed(u8),
-    Failed(u8),
+    Failed(u8, Why),
     Withdrawn,
 }
 
@@ -81,38 +147,72 @@ pub struct Record {
     /// Calls below it are over.
     pub ack: u8,
     pub calls: [Known; CALLS],
+    pub born: Tick,
+    /// The closing from which it is in; 0 = it is not.
+    pub since: u8,
+    /// Its part in rounds among generations up to this one is over.
+    pub gone: u8,
+    /// A standby that all have left.
+    pub over: bool,
 }
 
 /// A round that gathers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Round {
-    /// Which beginning of a time it goes by; 0 = none.
-    pub since: u8,
-    /// Whether a quorum's minimum is there.
-    pub enough: bool,
+    /// Which gathering it is, where messages can be late.
+    pub gathering: u8,
+    /// The tick of the first arrival that counts, and 1 more; 0 = none yet.
+    pub opened: Tick,
+    /// The tick since when a quorum has its minimum, and 1 more.
+    pub enough: Tick,
+    /// The latest time that is known to have come for it.
+    pub reached: Tick,
+    /// Who came first; only where that decides.
+    pub first: Option<Life>,
     /// The call of each life that has arrived; 0 = it has not.
     pub arrived: [u8; LIVES],
-    pub said: [u8; LIVES],
+    pub well: Lives,
+    /// When each came to a quorum.
+    pub came: [Tick; LIVES],
+}
+
+/// An atomic block: its entry, and what became of it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Block {
+    pub name: u8,
+    pub entry: u8,
+    pub lives: Lives,
+    /// Who has failed to leave it.
+    pub failed: Lives,
+    /// The generation of the verdict.
+    pub verdict: Option<u8>,
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Server {
+    pub now: Tick,
     pub records: [Record; LIVES],
     pub leases: [u8; HOSTS],
     /// Those that were decided; a number is given with the decision.
     pub generations: u8,
-    /// How often a time began that a round goes by.
-    pub beginnings: u8,
+    pub gatherings: u8,
     pub iteration: u8,
-    pub rounds: [Option<Round>; NAMES],
+    /// In the order in which they are looked at.
+    pub rounds: Vec<(Key, Round)>,
     pub outcomes: Vec<Outcome>,
-    /// The generation that opened the present block, with its lives.
-    pub block: Option<(u8, [bool; LIVES])>,
-    /// Whether the declared world was there once.
+    /// The members of the latest closing over all, but for who left in order.
+    pub expected: Lives,
+    /// When one that was in was lost.
+    pub fault: Tick,
+    /// When one that was in ended.
+    pub emptied: Tick,
+    /// Whether there was a closing over all; only where that decides.
     pub formed: bool,
-    /// Whether the last active process was lost out of a group that had met.
-    bereft: bool,
-    pub met: bool,
+    /// The members of the latest closing of each quorum.
+    pub quorums: Vec<(Key, Lives)>,
+    /// The members of generations that rounds may be among.
+    pub scopes: Vec<(u8, Lives)>,
+    pub blocks: Vec<Block>,
 }
 
 /// What the server goes by.
@@ -127,35 +227,28 @@ pub struct Act<'s> {
     pub rules: Rules<'s>,
     pub server: &'s mut Server,
     pub events: Vec<Event>,
-    /// The round whose time has come.
-    reached: Option<usize>,
-}
-
-enum Verdict {
-    Close { promotable: u8 },
-    Evict { promotable: u8 },
-    Fail,
-    Wait,
 }
 
 impl Server {
     pub fn apply(&mut self, rules: Rules<'_>, command: Command) -> Vec<Event> {
-        let mut act = Act { rules, server: self, events: Vec::new(), reached: None };
+        let mut act = Act { rules, server: self, events: Vec::new() };
         act.carry_out(command);
         act.evaluate();
+        act.server.forget(rules.case);
         act.events
     }
 
     /// What a caller hears who asks for its call.
-    pub fn answer(&self, rules: Rules<'_>, life: Life, call: u8) -> Answer {
+    pub fn answer(&self, rules: Rules<'_>, life: Life, call: u8, scope: u8) -> Answer {
         let record = &self.records[life];
         if record.ended && rules.has(Clause::FencedBeforeKept) {
             return Answer::Fenced;
         }
         match record.calls[usize::from(call) - 1] {
+            Known::Nothing if scope > 0 && scope <= record.gone => Answer::Refused,
             Known::Nothing => Answer::Unknown,
             Known::Waits => Answer::Waits,
-            Known::Failed(generation) => Answer::Failed { generation },
+            Known::Failed(_, why) => Answer::Failed { why },
             Known::Withdrawn => Answer::Withdrawn,
             Known::Closed(generation) => {
                 let kept = self.outcomes.iter().find(|kept| kept.generation == generation);
@@ -175,30 +268,78 @@ impl Server {
         [2 * process + 1, 2 * process].into_iter().find(|l| self.records[*l].registered)
     }
 
-    /// How many a round waits for.
-    pub fn missing(&self, case: &Case, round: &Round) -> u32 {
-        let is_in = |life: &Life| round.arrived[*life] > 0;
-        let missing = match case.set {
-            Some(set) => {
-                let waits_for = |p: &&usize| case.require_all || self.is_live_process(**p);
-                let lives = |p: &usize| [2 * p, 2 * p + 1];
-                let there = |p: &&usize| lives(p).iter().any(is_in);
-                set.iter().filter(waits_for).filter(|p| !there(p)).count()
-            }
-            None => {
-                let active = |life: &Life| self.is_alive(*life) && self.records[*life].active;
-                (0..LIVES).filter(active).filter(|life| !is_in(life)).count()
-            }
-        };
-        missing as u32
-    }
-
     pub fn is_alive(&self, life: Life) -> bool {
         self.records[life].registered && !self.records[life].ended
     }
 
-    pub fn is_live_process(&self, process: usize) -> bool {
-        self.is_alive(2 * process) || self.is_alive(2 * process + 1)
+    pub fn live(&self) -> Lives {
+        Lives::of(|life| self.is_alive(life))
+    }
+
+    pub fn live_active(&self) -> Lives {
+        Lives::of(|life| self.is_alive(life) && self.records[life].active)
+    }
+
+    /// Who is in: since a closing over all active processes that had it as a
+    /// member.
+    pub fn members(&self) -> Lives {
+        Lives::of(|life| self.is_alive(life) && self.records[life].since > 0)
+    }
+
+    pub fn round(&self, key: Key) -> Option<&Round> {
+        self.rounds.iter().find(|(at, _)| *at == key).map(|(_, round)| round)
+    }
+
+    pub fn put(&mut self, key: Key, round: Round) {
+        self.take(key);
+        let place = self.rounds.partition_point(|(at, _)| *at < key);
+        self.rounds.insert(place, (key, round));
+    }
+
+    pub fn take(&mut self, key: Key) -> Option<Round> {
+        let place = self.rounds.iter().position(|(at, _)| *at == key)?;
+        Some(self.rounds.remove(place).1)
+    }
+
+    /// Whether it waits in an advance, other than in the one given.
+    pub fn is_in_advance(&self, life: Life, but: Option<Key>) -> bool {
+        let mut others = self.rounds.iter().filter(|(key, _)| Some(*key) != but);
+        others.any(|(key, round)| key.kind == Kind::Advance && round.arrived[life] > 0)
+    }
+
+    /// What an end means for those who go on.
+    pub fn end(&mut self, life: Life, clean: bool) {
+        let was_in = self.records[life].since > 0;
+        self.records[life].ended = true;
+        if was_in {
+            self.emptied = self.now;
+            self.fault = if clean { self.fault } else { self.now };
+        }
+        if clean {
+            self.expected.remove(life);
+        }
+    }
+
+    /// Drops what nobody can ask for any more, and whatever decides nothing in
+    /// the case, so that states that mean the same are the same.
+    fn forget(&mut self, case: &Case) {
+        let live = self.live();
+        self.scopes.retain(|(_, lives)| !(*lives & live).is_empty());
+        self.blocks.retain(|block| !(block.lives & live).is_empty());
+        if case.has_scopes() {
+            let asked = |generation| {
+                let call = Known::Closed(generation);
+                self.records.iter().any(|record| record.calls.contains(&call))
+                    || self.blocks.iter().any(|block| block.verdict == Some(generation))
+            };
+            let kept: Vec<Outcome> =
+                self.outcomes.iter().filter(|kept| asked(kept.generation)).copied().collect();
+            self.outcomes = kept;
+        }
+        if !case.has_last_calls() {
+            self.expected = Lives::default();
+            self.fault = 0;
+        }
     }
 }
 
@@ -208,25 +349,50 @@ impl<'c> Rules<'c> {
     }
 }
 
+impl Round {
+    pub fn lives(&self) -> Lives {
+        Lives::of(|life| self.arrived[life] > 0)
+    }
+
+    fn leave(&mut self, life: Life) {
+        self.arrived[life] = 0;
+        self.came[life] = 0;
+        self.well.remove(life);
+    }
+}
+
 impl Act<'_> {
+    pub fn facts(&self) -> Facts<'_> {
+        Facts { rules: self.rules, server: self.server }
+    }
+
     fn carry_out(&mut self, command: Command) {
         match command {
             Command::Register { life } => self.register(life),
-            Command::Arrive { life, call, said } if self.hears(life) => {
-                self.arrive(life, call, said);
+            Command::Arrive { life, call, step, scope } if self.hears(life) => {
+                self.arrive(life, call, step, scope);
             }
             Command::Withdraw { life, call } if self.hears(life) => self.withdraw(life, call),
             Command::Acknowledge { life, below } if self.hears(life) => {
                 self.acknowledge(life, below);
             }
-            Command::End { life, left } if self.hears(life) => self.end(life, left),
+            Command::End { life, left } if self.hears(life) => self.end_all(&[life], left),
             Command::HostDies { host } => self.host_dies(host),
-            Command::Deadline { name, since } => {
-                let of = self.rules.has(Clause::DeadlineOfItsGeneration);
-                let round = self.server.rounds[name].filter(|r| !of || r.since == since);
-                self.reached = round.map(|_| name);
-            }
+            Command::Deadline { key, gathering, at } => self.reach(key, gathering, at),
+            Command::TimePasses => self.server.now += 1,
             _ => {}
+        }
+    }
+
+    fn reach(&mut self, key: Key, gathering: u8, at: Tick) {
+        let is_of_it = self.rules.has(Clause::DeadlineOfItsGeneration);
+        if let Some(mut round) = self.server.round(key).copied() {
+            if round.gathering == gathering {
+                round.reached = round.reached.max(at);
+            } else if !is_of_it {
+                round.reached = Tick::MAX;
+            }
+            self.server.put(key, round);
         }
     }
 
@@ -254,22 +420,23 @@ impl Act<'_> {
         if let Some(before) = before
             && self.rules.has(Clause::ReplacementEndsTheOlder)
         {
-            self.end(before, false);
+            self.end_all(&[before], false);
         }
         self.server.records[life] = Record {
             registered: true,
             active: !self.rules.case.standby[process_of(life)],
             lease: self.server.leases[host],
             ack: 1,
+            born: self.server.now,
             ..Record::default()
         };
         self.events.push(Event::Registered { life });
     }
 
-    fn arrive(&mut self, life: Life, call: u8, said: u8) {
+    fn arrive(&mut self, life: Life, call: u8, step: u8, scope: u8) {
         let rules = self.rules;
         self.acknowledge(life, call);
-        let record = &self.server.records[life];
+        let record = self.server.records[life];
         if call < record.ack && rules.has(Clause::LowerCallIsRefused) {
             return;
         }
@@ -284,27 +451,70 @@ impl Act<'_> {
                 false
             }
             Known::Closed(_) => !rules.has(Clause::RepeatedCallIsKnown),
-            Known::Failed(_) => !rules.has(Clause::FailedCallIsVoid),
+            Known::Failed(..) => !rules.has(Clause::FailedCallIsVoid),
             Known::Withdrawn => !rules.has(Clause::WithdrawnCallIsVoid),
         };
-        if !is_new || !rules.case.is_among(process_of(life)) {
+        let is_over = scope > 0 && scope <= record.gone;
+        if !is_new || is_over || !rules.case.is_among(process_of(life)) {
             return;
         }
-        let name = rules.case.name(life, call);
-        let mut round = self.server.rounds[name].unwrap_or_default();
-        let opens = self.counted(&round) == 0 && self.counts(life);
-        if opens && rules.case.deadline.is_some() {
-            round.since = self.begin();
-        }
-        round.arrived[life] = call;
-        round.said[life] = said;
-        self.server.rounds[name] = Some(round);
-        self.server.records[life].calls[usize::from(call) - 1] = Known::Waits;
+        self.join(life, call, step, scope);
     }
 
-    fn begin(&mut self) -> u8 {
-        self.server.beginnings += 1;
-        self.server.beginnings
+    /// A new arrival.
+    fn join(&mut self, life: Life, call: u8, step: u8, scope: u8) {
+        let step = self.rules.case.step(life, step);
+        let key = Key { name: step.name, scope, kind: step.kind, quorum: step.quorum };
+        let place = usize::from(call) - 1;
+        match step.kind {
+            Kind::Advance if self.rules.case.has_scopes() => {
+                if self.rules.has(Clause::AdvanceEndsParts) {
+                    self.server.records[life].gone = self.server.generations;
+                }
+            }
+            Kind::Entry if self.rules.has(Clause::EnteringAgainFails) => {
+                let blocks = self.server.blocks.iter_mut();
+                let unfinished = blocks.filter(|b| b.verdict.is_none() && b.name == step.name);
+                unfinished.filter(|b| b.lives.has(life)).for_each(|b| b.failed.insert(life));
+            }
+            Kind::Exit if self.rules.has(Clause::LateExitHearsTheVerdict) => {
+                let block = self.server.blocks.iter().find(|block| block.entry == scope);
+                if let Some(generation) = block.and_then(|block| block.verdict) {
+                    self.server.records[life].calls[place] = Known::Closed(generation);
+                    self.events.push(Event::Late { life, generation });
+                    return;
+                }
+            }
+            _ => {}
+        }
+        let known = self.server.round(key).copied();
+        let mut round =
+            known.unwrap_or_else(|| Round { gathering: self.gather(), ..Round::default() });
+        if !self.rules.has(Clause::MostFrequentGoverns)
+            || !self.rules.has(Clause::MostFrequentAmongArrivals)
+        {
+            round.first = round.first.or(Some(life));
+        }
+        round.arrived[life] = call;
+        round.came[life] = if key.quorum { self.server.now } else { 0 };
+        if step.well {
+            round.well.insert(life);
+        }
+        let is_timed = self.rules.case.has_deadlines();
+        if is_timed && round.opened == 0 && !self.facts().counted(key, &round).is_empty() {
+            round.opened = self.server.now + 1;
+        }
+        self.server.put(key, round);
+        self.server.records[life].calls[place] = Known::Waits;
+    }
+
+    /// The number of a gathering; it matters only where messages are late.
+    pub fn gather(&mut self) -> u8 {
+        let case = self.rules.case;
+        if case.network && (case.has_deadlines() || case.has_quorums()) {
+            self.server.gatherings += 1;
+        }
+        self.server.gatherings
     }
 
     fn withdraw(&mut self, life: Life, call: u8) {
@@ -315,11 +525,34 @@ impl Act<'_> {
         let known = &mut record.calls[usize::from(call) - 1];
         match *known {
             Known::Closed(_) if self.rules.has(Clause::ClosingBeatsWithdrawal) => return,
-            Known::Failed(_) | Known::Withdrawn => return,
+            Known::Failed(..) | Known::Withdrawn => return,
             Known::Closed(_) | Known::Nothing | Known::Waits => *known = Known::Withdrawn,
+        }
+        self.withdraw_exit(life, call);
+        if !self.rules.has(Clause::PartsStayOver) && self.server.is_in_advance(life, None) {
+            self.server.records[life].gone = 0;
         }
         self.leave_rounds(life, Some(call));
         self.events.push(Event::Withdrawn { life, call });
+    }
+
+    fn withdraw_exit(&mut self, life: Life, call: u8) {
+        let waits =
+            |(key, round): &&(Key, Round)| key.kind == Kind::Exit && round.arrived[life] == call;
+        let exit = self.server.rounds.iter().find(waits).map(|(key, _)| *key);
+        if let Some(exit) = exit
+            && self.rules.has(Clause::WithdrawnExitFails)
+        {
+            self.fail_exit(exit, life);
+        }
+    }
+
+    /// A failed arrival at the exit of a block.
+    pub fn fail_exit(&mut self, exit: Key, life: Life) {
+        let block = self.server.blocks.iter_mut().find(|block| block.entry == exit.scope);
+        if let Some(block) = block {
+            block.failed.insert(life);
+        }
     }
 
     fn acknowledge(&mut self, life: Life, below: u8) {
@@ -330,19 +563,36 @@ impl Act<'_> {
             match std::mem::take(known) {
                 Known::Waits => self.leave_rounds(life, Some(call)),
                 Known::Closed(generation) => self.release(generation),
-                Known::Nothing | Known::Failed(_) | Known::Withdrawn => {}
+                Known::Nothing | Known::Failed(..) | Known::Withdrawn => {}
             }
         }
     }
 
-    fn end(&mut self, life: Life, left: bool) {
+    /// Lives end in one command.
+    fn end_all(&mut self, lives: &[Life], left: bool) {
+        let were_in = self.server.members();
+        for life in lives {
+            self.end(*life, left);
+            if lives.len() > 1 && !self.rules.has(Clause::EvaluatedAfterTheCommand) {
+                self.evaluate();
+            }
+        }
+        let are_over = !were_in.is_empty() && self.server.members().is_empty() && left;
+        if are_over && self.rules.has(Clause::Over) {
+            for life in self.server.live().iter() {
+                self.server.records[life].over = !self.server.records[life].active;
+            }
+        }
+    }
+
+    pub fn end(&mut self, life: Life, left: bool) {
         if !self.server.is_alive(life) {
             return;
         }
-        let record = &mut self.server.records[life];
-        record.ended = true;
-        if record.active {
-            self.server.bereft = self.server.met && !left;
+        let was_expected = self.server.expected.has(life);
+        self.server.end(life, left);
+        if was_expected && !self.rules.has(Clause::CleanLeavesAreNotWaitedFor) {
+            self.server.expected.insert(life);
         }
         if self.rules.has(Clause::ArrivalEndsWithItsLife) {
             self.leave_rounds(life, None);
@@ -356,28 +606,26 @@ impl Act<'_> {
                 }
             }
         }
+        let record = &mut self.server.records[life];
+        (record.since, record.gone, record.born, record.over) = (0, 0, 0, false);
     }
 
     fn host_dies(&mut self, host: usize) {
         let lease = self.server.leases[host];
-        for life in self.rules.case.lives() {
-            let record = &self.server.records[life];
-            if self.rules.case.host[process_of(life)] == host && record.lease == lease {
-                self.end(life, false);
-                if !self.rules.has(Clause::EvaluatedAfterTheCommand) {
-                    self.evaluate();
-                }
-            }
-        }
+        let is_there = |life: &Life| {
+            let record = &self.server.records[*life];
+            self.rules.case.host[process_of(*life)] == host && record.lease == lease
+        };
+        let there: Vec<Life> = self.rules.case.lives().filter(is_there).collect();
+        self.end_all(&there, false);
         self.server.leases[host] += 1;
     }
 
     /// Takes arrivals of a life out, all of them or that of one call.
     fn leave_rounds(&mut self, life: Life, call: Option<u8>) {
-        for round in self.server.rounds.iter_mut().flatten() {
+        for (_, round) in &mut self.server.rounds {
             if call.is_none_or(|call| round.arrived[life] == call) {
-                round.arrived[life] = 0;
-                round.said[life] = 0;
+                round.leave(life);
             }
         }
     }
@@ -385,118 +633,56 @@ impl Act<'_> {
     /// Forgets an outcome that nobody asks for any more.
     pub fn release(&mut self, generation: u8) {
         let asks = |record: &Record| record.calls.contains(&Known::Closed(generation));
-        if !self.server.records.iter().any(asks) {
+        let is_verdict = |block: &Block| block.verdict == Some(generation);
+        let is_kept =
+            self.server.records.iter().any(asks) || self.server.blocks.iter().any(is_verdict);
+        if !is_kept {
             self.server.outcomes.retain(|kept| kept.generation != generation);
         }
     }
 
-    pub fn counts(&self, life: Life) -> bool {
-        self.rules.case.set.is_some()
-            || self.server.records[life].active
-            || !self.rules.has(Clause::SparesWaitUncounted)
-    }
-
-    fn counted(&self, round: &Round) -> u8 {
-        (0..LIVES).filter(|life| round.arrived[*life] > 0 && self.counts(*life)).count() as u8
-    }
-
-    fn is_live_active(&self, life: Life) -> bool {
-        self.server.is_alive(life) && self.server.records[life].active
-    }
-
-    /// How many the round waits for, beside those who have arrived.
-    fn live(&self) -> u8 {
-        match self.rules.case.set {
-            Some(set)
-                if self.rules.case.require_all && self.rules.has(Clause::RequiredBlockWhenDead) =>
-            {
-                set.len() as u8
+    /// Looks at the rounds in order until nothing changes.
+    fn evaluate(&mut self) {
+        loop {
+            let keys: Vec<Key> = self.server.rounds.iter().map(|(key, _)| *key).collect();
+            if !keys.into_iter().any(|key| self.evaluate_one(key)) {
+                return;
             }
-            Some(set) => set.iter().filter(|p| self.server.is_live_process(**p)).count() as u8,
-            None => (0..LIVES).filter(|life| self.is_live_active(*life)).count() as u8,
         }
     }
 
-    /// Looks at the rounds in the order of their names until nothing changes.
-    fn evaluate(&mut self) {
-        while (0..NAMES).any(|name| self.evaluate_one(name)) {}
-    }
-
-    fn evaluate_one(&mut self, name: usize) -> bool {
-        let Some(mut round) = self.server.rounds[name] else {
+    fn evaluate_one(&mut self, key: Key) -> bool {
+        let Some(mut round) = self.server.round(key).copied() else {
             return false;
         };
-        let empty = round.arrived == [0; LIVES];
-        if empty && self.rules.has(Clause::AtLeastOneArrival) {
-            self.server.rounds[name] = None;
+        if round.lives().is_empty() && self.rules.has(Clause::AtLeastOneArrival) {
+            self.server.take(key);
             return true;
         }
-        if let Rule::Quorum { min, .. } = self.rules.case.rule {
-            let enough = self.counted(&round) >= min;
-            if enough && !round.enough {
-                round.since = self.begin();
-            }
-            round.enough = enough;
-            self.server.rounds[name] = Some(round);
+        if key.quorum {
+            round.enough = self.facts().enough_since(key, &round).map_or(0, |tick| tick + 1);
+            self.server.put(key, round);
         }
-        let reached = self.reached.take_if(|reached| *reached == name).is_some();
-        match self.verdict(&round, reached) {
-            Verdict::Close { promotable } => self.close(name, promotable, [false; LIVES]),
-            Verdict::Evict { promotable } => {
-                let evicted = self.evict(&round);
-                self.close(name, promotable, evicted);
+        match self.facts().decide(key, &round) {
+            Verdict::Close { promotable } => self.close(key, promotable, Lives::default()),
+            Verdict::Evict { promotable, evicted } => {
+                let dies = self.rules.has(Clause::EvictedIsDead);
+                let evicted = if dies { evicted } else { Lives::default() };
+                evicted.iter().for_each(|life| self.end(life, false));
+                self.close(key, promotable, evicted);
             }
-            Verdict::Fail => self.fail(name),
-            Verdict::Wait => return false,
+            Verdict::Fail { why, lives } => self.fail(key, why, lives),
+            Verdict::Wait(_) => return false,
         }
         true
     }
+}
 
-    /// Ends all live active processes that have not arrived.
-    fn evict(&mut self, round: &Round) -> [bool; LIVES] {
-        let dies = self.rules.has(Clause::EvictedIsDead);
-        let evicted = std::array::from_fn(|life| {
-            dies && round.arrived[life] == 0 && self.is_live_active(life)
-        });
-        (0..LIVES).filter(|life| evicted[*life]).for_each(|life| self.end(life, false));
-        evicted
-    }
-
-    fn verdict(&self, round: &Round, reached: bool) -> Verdict {
-        let Rules { case, .. } = self.rules;
-        let has = |clause| self.rules.has(clause);
-        let (counted, live) = (self.counted(round), self.live());
-        if let Rule::Quorum { min, max } = case.rule {
-            let settles = counted >= min || !has(Clause::QuorumHasItsMinimum);
-            return match counted >= max || settles && reached {
-                true => Verdict::Close { promotable: 0 },
-                false => Verdict::Wait,
-            };
-        }
-        let least = case.members_min.max(u8::from(has(Clause::AtLeastOneArrival)));
-        let full = least.max(case.world);
-        let waits = |life: &Life| {
-            let arrived = round.arrived[*life] > 0 || !has(Clause::OnlyArrivedSpares);
-            arrived && self.server.is_alive(*life) && !self.counts(*life)
-        };
-        let spares = (0..LIVES).filter(waits).count() as u8;
-        let promotable = spares.min(full.saturating_sub(counted));
-        let whole = self.server.formed || !has(Clause::FirstClosingHasTheWorld);
-        let needed = if whole { least } else { full };
-        let heirs = self.server.bereft
-            || !has(Clause::SparesTakeOverFromTheLost)
-            || !has(Clause::AtLeastOneArrival);
-        let enough = counted + promotable >= needed && (counted > 0 || heirs);
-        if counted == live && enough {
-            return Verdict::Close { promotable };
-        }
-        if reached {
-            let most = counted * 2 > live || !has(Clause::EvictionNeedsMajority);
-            return match case.deadline {
-                Some(Then::Evict) if most && enough => Verdict::Evict { promotable },
-                _ => Verdict::Fail,
-            };
-        }
-        Verdict::Wait
+/// The scope of a step, as its caller knows it.
+pub fn scope_of(step: Step, iteration: u8, block: u8) -> u8 {
+    match step.among {
+        Among::All => 0,
+        Among::Iteration => iteration,
+        Among::Block => block,
     }
 }

@@ -9,27 +9,40 @@ use std::collections::BTreeMap;
 use holdfast_api::*;
 use holdfast_machine::Machine;
 
-use crate::case::{Case, HOSTS, LIVES, Life, NAMES, PROCESSES, Rule as CaseRule, Then, process_of};
+use crate::case::{
+    Case, HOSTS, Kind, LIVES, Life, NAMES, Numbers, PROCESSES, Then, Tick, process_of,
+};
+use crate::decide::{Facts, Verdict, Wait};
 use crate::search::Graph;
-use crate::server::{Command as Told, Known, Outcome as Model, Rules, Server};
+use crate::server::{Command as Told, Key, Known, Outcome as Model, Rules, Server, Why};
 use crate::world::{Action, World};
 
-const NAMED: [&str; NAMES] = ["a", "b"];
+/// In byte order, as the rounds are looked at.
+const NAMED: [&str; NAMES] = ["a", "b", "c"];
 const LEASE_TTL_MS: u64 = 60_000;
-const DEADLINE_MS: u64 = 1_000_000;
+
+/// How far a tick is from the next.
+const TICK_MS: u64 = 100_000;
+
+/// What begins in one tick is over in the next, and not before.
+const LAST_CALL_MS: u64 = 60_000;
 
 /// The machine in one state, and what stands for what.
 #[derive(Clone)]
 struct Twin {
     machine: Machine,
     time: LogTime,
+    /// When each tick began.
+    ticks: Vec<LogTime>,
     leases: [LeaseId; HOSTS],
     /// The lease and the incarnation of each life that registered.
     lives: [Option<(LeaseId, Incarnation)>; LIVES],
     /// The machine's number of each generation of the model, from 1.
     generations: BTreeMap<u8, Generation>,
-    /// For each beginning of a time: the round's generation and the time.
-    times: BTreeMap<u8, (Generation, LogTime)>,
+    /// What the leader said when it saw a time of a gathering come.
+    seen: Vec<((Key, u8, Tick), Vec<Command>)>,
+    /// Whether the machine refused the latest arrival.
+    refused: bool,
 }
 
 /// Follows every transition of a case, and says how many commands that were.
@@ -42,24 +55,34 @@ pub fn follow(case: &Case, graph: &Graph) -> usize {
         }
     }
     let mut commands = 0;
-    let mut todo = vec![(0, Twin::new())];
-    while let Some((at, mut twin)) = todo.pop() {
+    let mut todo = vec![(0, Twin::new(case))];
+    while let Some((at, twin)) = todo.pop() {
         let world = &graph.worlds[at];
         let mut idle = twin.clone();
-        for action in world.actions(case) {
+        for action in world.actions(rules) {
+            let step = world.step(rules, action);
             let mut next = twin.clone();
-            if let Action::Reaches(name) = action {
-                next.see_time(world, name);
+            if let Action::Reaches(key) = action {
+                next.see_time(world, key);
             }
-            if let Action::Delivers(told) = action {
+            if let Some(told) = step.command {
                 commands += 1;
-                let after = world.step(rules, action).world;
+                let after = &step.world;
                 if after.server == world.server {
                     // All that change nothing are compared at once, below.
-                    idle.carry_out(case, told);
+                    idle.carry_out(case, world, told);
                 } else {
-                    next.carry_out(case, told);
-                    if let Err(why) = next.compare(case, &after.server) {
+                    let mut reached = next.reached(&world.server);
+                    if let Told::Deadline { key, at, .. } = told
+                        && !case.network
+                    {
+                        let open = next.rounds().into_iter();
+                        let open = open.filter(|info| next.key(info) == Some(key));
+                        reached.extend(open.map(|info| (info.generation, at)));
+                    }
+                    next.carry_out(case, world, told);
+                    next.catch_up(reached, &after.server);
+                    if let Err(why) = next.compare(rules, &after.server) {
                         panic!("{}: {why}\n{}", case.name, graph.tell(at, Some(action)));
                     }
                 }
@@ -67,7 +90,7 @@ pub fn follow(case: &Case, graph: &Graph) -> usize {
             let found = found_from[at].iter().find(|(_, by)| *by == action);
             todo.extend(found.map(|(to, _)| (*to, next)));
         }
-        if let Err(why) = idle.compare(case, &world.server) {
+        if let Err(why) = idle.compare(rules, &world.server) {
             twin.find_the_busy(rules, world);
             panic!("{}: {why}\n{}", case.name, graph.tell(at, None));
         }
@@ -76,17 +99,21 @@ pub fn follow(case: &Case, graph: &Graph) -> usize {
 }
 
 impl Twin {
-    fn new() -> Twin {
+    fn new(case: &Case) -> Twin {
         let mut twin = Twin {
             machine: Machine::new(),
             time: 0,
+            ticks: Vec::new(),
             leases: [0; HOSTS],
             lives: [None; LIVES],
             generations: BTreeMap::new(),
-            times: BTreeMap::new(),
+            seen: Vec::new(),
+            refused: false,
         };
         twin.apply(Command::Cluster(ClusterCommand::SetFeatureLevel { level: 3 }));
         (0..HOSTS).for_each(|host| twin.grant(host));
+        twin.ticks.push(twin.time);
+        case.joined.iter().for_each(|process| twin.register(case, 2 * process));
         twin
     }
 
@@ -110,15 +137,27 @@ impl Twin {
         }
     }
 
-    fn carry_out(&mut self, case: &Case, told: Told) {
+    fn carry_out(&mut self, case: &Case, world: &World, told: Told) {
         let command = match told {
             Told::Register { life } => return self.register(case, life),
             Told::HostDies { host } => return self.expire(host),
-            Told::Deadline { name, since } => {
-                let (generation, at) = self.times[&since];
-                self.time = self.time.max(at);
-                let (scope, round) = (Scope::default(), NAMED[name].into());
-                Command::Round(RoundCommand::Deadline { scope, round, generation, at })
+            Told::TimePasses => {
+                self.time += TICK_MS;
+                self.ticks.push(self.time);
+                return;
+            }
+            Told::Deadline { key, gathering, at } => {
+                if !case.network {
+                    self.see_time(world, key);
+                }
+                let mut seen = self.seen.iter();
+                let seen = seen.find(|(time, _)| *time == (key, gathering, at));
+                let commands = seen.map(|(_, commands)| commands.clone()).unwrap_or_default();
+                commands.into_iter().for_each(|command| drop(self.apply(command)));
+                if !case.network {
+                    self.seen.clear();
+                }
+                return;
             }
             Told::End { life, left } => {
                 let (lease, process, incarnation) = self.life(life);
@@ -134,22 +173,39 @@ impl Twin {
                 let (lease, calls) = self.call(life, below);
                 Command::Round(RoundCommand::Acknowledge { lease, calls })
             }
-            Told::Arrive { life, call, said } => {
+            Told::Arrive { life, call, step, scope } => {
                 let (lease, process, incarnation) = self.life(life);
-                let payload = match (case.blocks, said) {
-                    (false, _) => "".to_owned(),
-                    (true, 0) => "none".to_owned(),
-                    (true, block) => format!("succeeded:{}", self.generations[&block]),
+                let step = case.step(life, step);
+                let payload = match (step.kind, step.well) {
+                    (Kind::Roll | Kind::Advance | Kind::Entry, _) => "",
+                    (Kind::Vote, true) => "yes",
+                    (Kind::Vote, false) => "no",
+                    (Kind::Exit, true) => "succeeded",
+                    (Kind::Exit, false) => "failed",
                 };
-                let payload = Blob::from(payload.as_str());
                 let call = u64::from(call);
+                let payload = Blob::from(payload);
                 let arrivals = vec![Arrival { process, incarnation, call, ack: call, payload }];
-                let round = NAMED[case.name(life, call as u8)].into();
-                let terms = Box::new(terms(case));
-                Command::Round(RoundCommand::Arrive { lease, round, terms, arrivals })
+                let round = NAMED[usize::from(step.name)].into();
+                let key = Key { name: step.name, scope, kind: step.kind, quorum: step.quorum };
+                let terms = Box::new(self.terms(case, key, case.numbers(life)));
+                let arrive = RoundCommand::Arrive { lease, round, terms, arrivals };
+                return self.arrive(arrive);
             }
         };
         self.apply(command);
+    }
+
+    fn arrive(&mut self, arrive: RoundCommand) {
+        self.refused = match self.apply(Command::Round(arrive)) {
+            Outcome::Round(RoundOutcome::Arrived(answers)) => {
+                let part_over = |answer: &ArrivalAnswer| {
+                    matches!(answer, ArrivalAnswer::Refused(Refusal::PartOver { .. }))
+                };
+                answers.iter().any(part_over)
+            }
+            _ => false,
+        };
     }
 
     fn life(&self, life: Life) -> (LeaseId, ProcessId, Incarnation) {
@@ -168,6 +224,7 @@ impl Twin {
         let older = (life % 2 == 1).then(|| self.life(life - 1).2);
         let role = if case.standby[process] { Role::Standby } else { Role::Active };
         let lease = known.map_or(self.leases[case.host[process]], |(lease, _)| lease);
+        let policy = policy_of(case.policy(life));
         let outcome = self.apply(Command::Process(ProcessCommand::Register {
             lease,
             process: Some(process as ProcessId),
@@ -176,6 +233,7 @@ impl Twin {
             takeover: false,
             role,
             labels: Labels::new(),
+            policy: Box::new(policy),
         }));
         match (outcome, known) {
             (Outcome::Process(ProcessOutcome::Registered { incarnation, .. }), None) => {
@@ -205,25 +263,53 @@ impl Twin {
     }
 
     /// Says which command should have changed nothing.
-    fn find_the_busy(&mut self, rules: Rules<'_>, world: &World) {
-        for action in world.actions(rules.case) {
-            let Action::Delivers(told) = action else { continue };
-            let after = world.step(rules, action).world;
+    fn find_the_busy(&self, rules: Rules<'_>, world: &World) {
+        for action in world.actions(rules) {
+            let step = world.step(rules, action);
+            let Some(told) = step.command else { continue };
             let mut next = self.clone();
-            next.carry_out(rules.case, told);
-            if after.server == world.server && next.compare(rules.case, &world.server).is_err() {
+            next.carry_out(rules.case, world, told);
+            let is_idle = step.world.server == world.server;
+            if is_idle && next.compare(rules, &world.server).is_err() {
                 println!("it changes something that {action}");
             }
         }
     }
 
+    /// What the leader has to say of a gathering at a time.
+    fn due(&self, generation: Generation, at: Tick) -> Option<Command> {
+        let due = self.machine.due(self.ticks[usize::from(at)], usize::MAX);
+        due.into_iter().find(|command| match command {
+            Command::Round(RoundCommand::Deadline { generation: of, .. }) => *of == generation,
+            _ => false,
+        })
+    }
+
     /// The time of a round as its leader would see it.
-    fn see_time(&mut self, world: &World, name: usize) {
-        let round = world.server.rounds[name].expect("a time is that of a round");
-        let open = self.rounds();
-        let info = open.iter().find(|info| info.round == Blob::from(NAMED[name]));
-        let at = info.and_then(|info| Some((info.generation, info.looks_again_at_ms?)));
-        self.times.insert(round.since, at.expect("it waits for a time"));
+    fn see_time(&mut self, world: &World, key: Key) {
+        let round = world.server.round(key).expect("a time is that of a round");
+        let now = world.server.now;
+        let info = self.rounds().into_iter().find(|info| self.key(info) == Some(key));
+        let command = info.and_then(|info| self.due(info.generation, now));
+        self.seen.push(((key, round.gathering, now), command.into_iter().collect()));
+    }
+
+    /// The gatherings for which a time is known to have come.
+    fn reached(&self, server: &Server) -> Vec<(Generation, Tick)> {
+        let reached = |info: &RoundInfo| Some(server.round(self.key(info)?)?.reached);
+        let all = self.rounds().into_iter();
+        let all = all.filter_map(|info| Some((info.generation, reached(&info)?)));
+        all.filter(|(_, reached)| *reached > 0).collect()
+    }
+
+    /// In one tick the machine may see several times come, the later ones when
+    /// it has begun to wait for them.
+    fn catch_up(&mut self, before: Vec<(Generation, Tick)>, server: &Server) {
+        for (generation, at) in before.into_iter().chain(self.reached(server)) {
+            while let Some(command) = self.due(generation, at) {
+                self.apply(command);
+            }
+        }
     }
 
     fn rounds(&self) -> Vec<RoundInfo> {
@@ -231,6 +317,58 @@ impl Twin {
             ReadOutcome::Rounds(rounds) => rounds,
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Which round of the model it is.
+    fn key(&self, info: &RoundInfo) -> Option<Key> {
+        let name = NAMED.iter().position(|name| Blob::from(*name) == info.round)?;
+        let scope = match info.terms.among {
+            Among::Active | Among::Set(_) => 0,
+            Among::Generation(theirs) => {
+                *self.generations.iter().find(|(_, known)| **known == theirs)?.0
+            }
+        };
+        let kind = match info.terms.conclusion {
+            Conclusion::Roll => Kind::Roll,
+            Conclusion::Advance => Kind::Advance,
+            Conclusion::Vote(_) => Kind::Vote,
+            Conclusion::Block => Kind::Entry,
+            Conclusion::Exit => Kind::Exit,
+        };
+        let quorum = matches!(info.terms.rule, Rule::Quorum { .. });
+        Some(Key { name: name as u8, scope, kind, quorum })
+    }
+
+    fn terms(&self, case: &Case, key: Key, numbers: Numbers) -> Terms {
+        let set = case.set.map(|set| set.iter().map(|process| *process as ProcessId).collect());
+        let among = match (key.scope, set) {
+            (0, None) => Among::Active,
+            (0, Some(set)) => Among::Set(set),
+            (scope, _) => Among::Generation(self.generations[&scope]),
+        };
+        let rule = match key.quorum {
+            false => Rule::All,
+            true => Rule::Quorum {
+                min: numbers.min.into(),
+                max: numbers.max.into(),
+                settle_ms: LAST_CALL_MS,
+            },
+        };
+        let deadline = numbers.deadline.map(|then| Deadline {
+            after_ms: LAST_CALL_MS + TICK_MS * u64::from(case.deadline_ticks - 1),
+            then: match then {
+                Then::Fail => AtDeadline::Fail,
+                Then::Evict => AtDeadline::Evict,
+            },
+        });
+        let conclusion = match key.kind {
+            Kind::Roll => Conclusion::Roll,
+            Kind::Advance => Conclusion::Advance,
+            Kind::Vote => Conclusion::Vote(VoteRule::And),
+            Kind::Entry => Conclusion::Block,
+            Kind::Exit => Conclusion::Exit,
+        };
+        Terms { among, rule, require_all: numbers.require_all, deadline, conclusion }
     }
 }
 
@@ -243,11 +381,11 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, model: T, machine: T) -> Res
 }
 
 impl Twin {
-    fn compare(&mut self, case: &Case, server: &Server) -> Result<(), String> {
-        self.compare_processes(server)?;
-        self.compare_rounds(case, server)?;
+    fn compare(&mut self, rules: Rules<'_>, server: &Server) -> Result<(), String> {
         let closed = self.compare_decisions(server)?;
-        self.compare_outcomes(case, server, &closed)?;
+        self.compare_processes(server)?;
+        self.compare_rounds(rules, server)?;
+        self.compare_outcomes(server, &closed)?;
         let scope = Scope::default();
         let read = Read::Iteration { scope, process: None, incarnation: 0 };
         let ReadOutcome::Iteration(info) = self.machine.read(&read).outcome else {
@@ -271,27 +409,46 @@ impl Twin {
         let model = latest.map(|life| {
             let (_, process, incarnation) = self.life(life);
             let record = &server.records[life];
-            (process, incarnation, record.active, !record.ended)
+            let since = self.generations.get(&record.since).copied();
+            (process, incarnation, record.active, !record.ended, since)
         });
         let machine = processes.iter().map(|info| {
             let active = info.role == Role::Active;
-            (info.process, info.incarnation, active, info.end.is_none())
+            let since = info.member_since.filter(|_| info.end.is_none());
+            (info.process, info.incarnation, active, info.end.is_none(), since)
         });
         same("the processes", model.collect::<Vec<_>>(), machine.collect())
     }
 
-    fn compare_rounds(&self, case: &Case, server: &Server) -> Result<(), String> {
-        let gathering = server.rounds.iter().enumerate();
-        let model = gathering.filter_map(|(name, round)| {
-            let round = round.as_ref()?;
+    fn compare_rounds(&self, rules: Rules<'_>, server: &Server) -> Result<(), String> {
+        let facts = Facts { rules, server };
+        let model = server.rounds.iter().map(|(key, round)| {
             let arrived = self.members(|life| round.arrived[life] > 0);
-            let missing = server.missing(case, round);
-            Some((Blob::from(NAMED[name]), arrived, missing))
+            let missing = u32::from(facts.missing(*key, round));
+            let waits = match facts.decide(*key, round) {
+                Verdict::Wait(waits) => Some(waits),
+                _ => None,
+            };
+            let is_over_all = key.scope == 0 && rules.case.set.is_none();
+            let policy = is_over_all.then(|| facts.policy(round));
+            (Some(*key), arrived, missing, waits, policy.map(policy_of))
         });
-        let machine = self
-            .rounds()
-            .into_iter()
-            .map(|info| (info.round, info.arrived.iter().collect(), info.missing_count));
+        // A round may be there for those who failed to leave a block.
+        let gathering = self.rounds().into_iter().filter(|info| !info.arrived.is_empty());
+        let machine = gathering.map(|info| {
+            let waits = match info.waits_for {
+                WaitsFor::Arrivals { .. } => Wait::Arrivals,
+                WaitsFor::World { .. } => Wait::World,
+                WaitsFor::Members { .. } => Wait::Members,
+                WaitsFor::LastCall { .. } => Wait::LastCall,
+                WaitsFor::Quorum { .. } => Wait::Quorum,
+                WaitsFor::Majority { .. } => Wait::Majority,
+                WaitsFor::Settle { .. } => Wait::Settle,
+            };
+            let key = self.key(&info);
+            let arrived = info.arrived.iter().collect();
+            (key, arrived, info.missing_count, Some(waits), info.policy)
+        });
         same("the rounds", model.collect::<Vec<_>>(), machine.collect())
     }
 
@@ -315,19 +472,37 @@ impl Twin {
             for (known, call) in known.filter(|_| record.registered && !record.ended) {
                 let (_, process, incarnation) = self.life(life);
                 let told = decisions.remove(&(process, incarnation, call));
+                let kept = |ours: &u8| server.outcomes.iter().find(|o| o.generation == *ours);
                 let agrees = match (known, &told) {
                     (Known::Nothing | Known::Waits, None) => true,
                     (Known::Withdrawn, Some(Decided::Withdrawn)) => true,
+                    (Known::Closed(ours), Some(Decided::Closed { generation }))
+                        if kept(ours).is_some_and(|kept| u64::from(kept.members[life]) != call) =>
+                    {
+                        // It came late to the exit of a block, and hears of it
+                        // in a closing of its own.
+                        let succeeded = kept(ours).and_then(|outcome| outcome.succeeded);
+                        let told = closed.iter().find(|told| told.generation == *generation);
+                        told.is_some_and(|told| verdict(told) == succeeded)
+                    }
                     (Known::Closed(ours), Some(Decided::Closed { generation })) => {
                         self.learn(*ours, *generation)
                     }
-                    (Known::Failed(ours), Some(Decided::Failed(failure))) => {
-                        self.learn(*ours, failure.generation)
+                    (Known::Failed(ours, why), Some(Decided::Failed(failure))) => {
+                        let is_why = match failure.why {
+                            FailedWhy::Deadline => *why == Why::Deadline,
+                            FailedWhy::Regroup => *why == Why::Regroup,
+                            FailedWhy::Over => *why == Why::Over,
+                        };
+                        is_why && (*why == Why::Over || self.learn(*ours, failure.generation))
                     }
                     _ => false,
                 };
                 if !agrees {
-                    return Err(format!("call {call} of {process}.{incarnation}: {told:?}"));
+                    return Err(format!(
+                        "call {call} of {process}.{incarnation}: the model says {known:?}, the \
+                         machine {told:?}"
+                    ));
                 }
             }
         }
@@ -345,78 +520,62 @@ impl Twin {
         known == Some(theirs) || known.is_none() && is_new
     }
 
-    fn compare_outcomes(
-        &self,
-        case: &Case,
-        server: &Server,
-        closed: &[Closed],
-    ) -> Result<(), String> {
+    fn compare_outcomes(&self, server: &Server, closed: &[Closed]) -> Result<(), String> {
         for (ours, theirs) in &self.generations {
             let kept = server.outcomes.iter().find(|kept| kept.generation == *ours);
             let told = closed.iter().find(|closed| closed.generation == *theirs);
-            same("whether an outcome is told", kept.is_some(), told.is_some())?;
-            let read =
-                Read::Closed { scope: Scope::default(), generation: *theirs, payloads: false };
-            let is_kept = matches!(self.machine.read(&read).outcome, ReadOutcome::Closed(_));
-            same("whether an outcome is kept", kept.is_some(), is_kept)?;
+            // The verdict on a block is kept for those who come late.
+            if kept.is_none_or(|kept| kept.key.kind != Kind::Exit) {
+                same("whether an outcome is told", kept.is_some(), told.is_some())?;
+                let read =
+                    Read::Closed { scope: Scope::default(), generation: *theirs, payloads: false };
+                let is_kept = matches!(self.machine.read(&read).outcome, ReadOutcome::Closed(_));
+                same("whether an outcome is kept", kept.is_some(), is_kept)?;
+            }
             if let (Some(kept), Some(told)) = (kept, told) {
-                self.compare_outcome(case, kept, told)?;
+                self.compare_outcome(kept, told)?;
             }
         }
         Ok(())
     }
 
-    fn compare_outcome(&self, case: &Case, model: &Model, told: &Closed) -> Result<(), String> {
+    fn compare_outcome(&self, model: &Model, told: &Closed) -> Result<(), String> {
         let list = |members: &Members| members.iter().collect::<Vec<_>>();
         let members = told.members.as_ref().map(list).unwrap_or_default();
-        same("the name", Blob::from(NAMED[model.name]), told.round.clone())?;
+        same("the name", Blob::from(NAMED[usize::from(model.key.name)]), told.round.clone())?;
         same("the members", self.members(|life| model.members[life] > 0), members)?;
-        same("the evicted", self.members(|life| model.evicted[life]), list(&told.evicted))?;
-        same("the promoted", self.members(|life| model.promoted[life]), list(&told.promoted))?;
+        same("the evicted", self.members(|life| model.evicted.has(life)), list(&told.evicted))?;
+        same("the promoted", self.members(|life| model.promoted.has(life)), list(&told.promoted))?;
         let absent = (0..PROCESSES).filter(|process| model.absent[*process]);
         let missing = told.absent.iter().map(|missing| missing.process as usize);
         same("the absent", absent.collect::<Vec<_>>(), missing.collect())?;
         match &told.conclusion {
-            Concluded::Advance { iteration, .. } if !case.blocks => {
+            Concluded::Roll if matches!(model.key.kind, Kind::Roll | Kind::Entry) => Ok(()),
+            Concluded::Advance { iteration, .. } if model.key.kind == Kind::Advance => {
                 same("the iteration", u64::from(model.iteration), *iteration)
             }
-            Concluded::Block { succeeded, .. } if case.blocks => {
-                same("the verdict on the block", model.succeeded, *succeeded)
+            _ if matches!(model.key.kind, Kind::Vote | Kind::Exit) => {
+                same("the verdict", model.succeeded, verdict(told))
             }
             other => Err(format!("concluded {other:?}")),
         }
     }
 }
 
-fn terms(case: &Case) -> Terms {
-    let among = case.set.map_or(Among::Active, |set| {
-        Among::Set(set.iter().map(|process| *process as ProcessId).collect())
-    });
-    let rule = match case.rule {
-        CaseRule::All => Rule::All,
-        CaseRule::Quorum { min, max } => {
-            Rule::Quorum { min: min.into(), max: max.into(), settle_ms: DEADLINE_MS }
-        }
-    };
-    let deadline = case.deadline.map(|then| Deadline {
-        after_ms: DEADLINE_MS,
-        then: match then {
-            Then::Fail => AtDeadline::Fail,
-            Then::Evict => AtDeadline::Evict,
-        },
-    });
-    let conclusion = match case.blocks {
-        true => Conclusion::Block,
-        false => Conclusion::Advance { assignment: Vec::new(), active_min: 1, restarts_max: 0 },
-    };
-    Terms {
-        among,
-        rule,
-        world: case.world.into(),
-        members_min: case.members_min.into(),
-        last_call_ms: 0,
-        require_all: case.require_all,
-        deadline,
-        conclusion,
+/// Whether a vote is carried, or a block done.
+fn verdict(closed: &Closed) -> Option<bool> {
+    match &closed.conclusion {
+        Concluded::Vote { carried, .. } => Some(*carried),
+        Concluded::Block { succeeded, .. } => Some(*succeeded),
+        _ => None,
+    }
+}
+
+fn policy_of(policy: crate::case::Policy) -> Policy {
+    Policy {
+        world: policy.world.into(),
+        members_min: policy.members_min.into(),
+        last_call_ms: if policy.last_call { LAST_CALL_MS } else { 0 },
+        ..Policy::default()
     }
 }

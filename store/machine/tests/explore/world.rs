@@ -5,13 +5,15 @@
 //! never: so the network is what was ever sent, and that follows from what the
 //! callers did. A process that is killed just does nothing any more; that its
 //! agent says so, rightly or not, is a message as well. An answer that comes
-//! late is one whose receiver does nothing for a while.
+//! late is one whose receiver does nothing for a while. So a case about rules
+//! alone needs no network: its calls arrive as they are made.
 
 use std::fmt;
 
-use crate::case::{CALLS, Case, HOSTS, LIVES, Life, NAMES, Rule, process_of};
+use crate::case::{Among, CALLS, Case, HOSTS, Kind, LIVES, Life, Tick, process_of};
+use crate::decide::Facts;
 use crate::judge::{Ghost, Violation};
-use crate::server::{Answer, Command, Event, Known, Rules, Server};
+use crate::server::{Answer, Command, Event, Key, Known, Rules, Server, Why, scope_of};
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub enum Doing {
@@ -27,13 +29,28 @@ pub enum Doing {
 pub struct Caller {
     /// The latest call.
     pub call: u8,
+    /// The step of the program that it waits in, or that comes next.
+    pub at: u8,
     pub doing: Doing,
     /// Whether it gave up that call.
     pub gave_up: bool,
-    /// The block that it was in when it made that call; 0 = none.
-    pub said: u8,
-    /// The block that it is in.
+    /// The scope of that call.
+    pub scope: u8,
+    /// When it called, where that decides.
+    called: Tick,
+    /// The generation of the latest advance that it was in.
+    pub iteration: u8,
+    /// The generation of the latest entry that it was in.
     pub block: u8,
+}
+
+impl Caller {
+    /// The round in which it waits.
+    pub fn waits_in(&self, case: &Case, life: Life) -> Option<Key> {
+        let step = (self.doing != Doing::Idle).then(|| case.step(life, self.at))?;
+        let Caller { scope, .. } = *self;
+        Some(Key { name: step.name, scope, kind: step.kind, quorum: step.quorum })
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -42,8 +59,8 @@ pub struct World {
     pub callers: [Caller; LIVES],
     /// Hosts whose leases expired.
     dead_hosts: [bool; HOSTS],
-    /// The times that the leader saw come: name and beginning.
-    reached: Vec<(usize, u8)>,
+    /// The times that the leader saw come.
+    reached: Vec<(Key, u8, Tick)>,
     pub ghost: Ghost,
 }
 
@@ -53,10 +70,19 @@ pub enum Action {
     GivesUp(Life),
     /// Asks, and is answered.
     Hears(Life),
-    /// The leader sees the time of a round come.
-    Reaches(usize),
+    /// The leader sees a time of a round come.
+    Reaches(Key),
     /// A message reaches the server.
     Delivers(Command),
+}
+
+/// All that an outcome may depend on: what was done, and when, but not in
+/// which order calls came.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Arrivals {
+    ghost: Ghost,
+    callers: [Caller; LIVES],
+    times: Vec<(Key, Tick, Tick, Tick)>,
 }
 
 /// What follows from an action.
@@ -64,148 +90,312 @@ pub struct Step {
     pub world: World,
     pub events: Vec<Event>,
     pub violation: Option<Violation>,
+    /// What the server was told, if anything.
+    pub command: Option<Command>,
+    /// What the events may depend on.
+    pub arrivals: Option<Arrivals>,
 }
 
 impl World {
+    /// Those that have registered before a case begins.
+    pub fn start(rules: Rules<'_>) -> World {
+        let mut step = World::default().into_step();
+        for process in rules.case.joined {
+            step.deliver(rules, Command::Register { life: 2 * process });
+        }
+        step.world
+    }
+
+    fn into_step(self) -> Step {
+        Step { world: self, events: Vec::new(), violation: None, command: None, arrivals: None }
+    }
+
     /// Everything that can happen next. What would change nothing may be among
     /// it: late copies do, if a clause is missing.
-    pub fn actions(&self, case: &Case) -> Vec<Action> {
+    pub fn actions(&self, rules: Rules<'_>) -> Vec<Action> {
+        let case = rules.case;
         let mut actions = Vec::new();
-        let mut deliver = |command| actions.push(Action::Delivers(command));
         for life in case.lives() {
-            let first = life.is_multiple_of(2);
-            if first || self.server.records[life - 1].registered {
-                deliver(Command::Register { life });
-            }
-            let caller = &self.callers[life];
-            // Copies of calls that are older still are no different.
-            for call in caller.call.saturating_sub(1).max(1)..=caller.call {
-                let is_latest = call == caller.call;
-                let said = if is_latest { caller.said } else { 0 };
-                deliver(Command::Arrive { life, call, said });
-                // An older one may have been given up, too.
-                if caller.gave_up || case.faults.withdrawals && !is_latest {
-                    deliver(Command::Withdraw { life, call });
-                }
-            }
-            let over = caller.call + u8::from(caller.doing == Doing::Idle);
-            if case.faults.acknowledgements && over > 1 {
-                deliver(Command::Acknowledge { life, below: over });
-            }
-            if case.faults.deaths && self.ghost.is_registered(life) {
-                deliver(Command::End { life, left: false });
-            }
-            let idle = caller.doing == Doing::Idle;
-            if case.faults.leaves && idle && self.ghost.is_alive(life) {
-                deliver(Command::End { life, left: true });
+            match case.network {
+                true => self.messages(case, life, &mut actions),
+                false => self.moves(case, life, &mut actions),
             }
         }
         let mut hosts: Vec<usize> = case.lives().map(|life| case.host[process_of(life)]).collect();
         hosts.dedup();
         hosts.retain(|host| case.faults.host_deaths && !self.dead_hosts[*host]);
-        hosts.into_iter().for_each(|host| deliver(Command::HostDies { host }));
-        for &(name, since) in &self.reached {
-            deliver(Command::Deadline { name, since });
+        actions.extend(hosts.into_iter().map(|host| Action::Delivers(Command::HostDies { host })));
+        if self.server.now < case.ticks {
+            actions.push(Action::Delivers(Command::TimePasses));
         }
-        for life in case.lives() {
-            let caller = &self.callers[life];
-            let calls = case.calls[process_of(life)].len();
-            match caller.doing {
-                Doing::Idle if usize::from(caller.call) < calls && self.ghost.is_alive(life) => {
-                    actions.push(Action::Calls(life));
-                }
-                Doing::Idle => {}
-                Doing::Waits | Doing::GivesUp => actions.push(Action::Hears(life)),
-            }
-            if case.faults.withdrawals && caller.doing == Doing::Waits {
-                actions.push(Action::GivesUp(life));
-            }
+        for &(key, gathering, at) in &self.reached {
+            actions.push(Action::Delivers(Command::Deadline { key, gathering, at }));
         }
-        let timed = (0..NAMES).filter(|name| self.time_of(case, *name).is_some());
-        actions.extend(timed.map(Action::Reaches));
+        let due = self.due(rules).into_iter();
+        let due = due.filter(|time| !self.reached.contains(time));
+        actions.extend(due.map(|(key, gathering, at)| match case.network {
+            true => Action::Reaches(key),
+            false => Action::Delivers(Command::Deadline { key, gathering, at }),
+        }));
         actions
     }
 
-    /// The time that a round waits for and that has not come yet.
-    fn time_of(&self, case: &Case, name: usize) -> Option<(usize, u8)> {
-        let round = self.server.rounds[name]?;
-        let waits = match case.rule {
-            Rule::Quorum { .. } => round.enough,
-            Rule::All => case.deadline.is_some() && round.since > 0,
+    /// What one life may do where calls arrive as they are made.
+    fn moves(&self, case: &Case, life: Life, actions: &mut Vec<Action>) {
+        let Self { ghost, callers, .. } = self;
+        let caller = &callers[life];
+        let process = process_of(life);
+        let comes_next = life.is_multiple_of(2) || ghost.has_ended(life - 1);
+        if !ghost.is_registered(life) && comes_next {
+            actions.push(Action::Delivers(Command::Register { life }));
+        }
+        if !ghost.is_alive(life) {
+            return;
+        }
+        let is_idle = caller.doing == Doing::Idle;
+        if is_idle && !self.is_done(case, life) {
+            actions.push(Action::Calls(life));
+        }
+        let may_leave = case.faults.leaves.contains(&process)
+            || case.leaves_at_the_end && self.is_done(case, life);
+        if is_idle && may_leave {
+            actions.push(Action::Delivers(Command::End { life, left: true }));
+        }
+        let comes_back = life.is_multiple_of(2) && case.has(life + 1);
+        if case.faults.deaths.contains(&process) && (comes_back || !case.faults.come_back) {
+            actions.push(Action::Delivers(Command::End { life, left: false }));
+        }
+        let may_give_up = caller.at >= case.faults.withdrawals_from;
+        if !is_idle && may_give_up && case.faults.withdrawals.contains(&process) {
+            actions.push(Action::GivesUp(life));
+        }
+    }
+
+    /// Whether a life has made its calls.
+    pub fn is_done(&self, case: &Case, life: Life) -> bool {
+        let caller = &self.callers[life];
+        let calls = case.calls[process_of(life)].len();
+        usize::from(caller.at) >= calls || usize::from(caller.call) >= CALLS
+    }
+
+    /// What one life may do, and which of its messages may come, where there
+    /// is a network.
+    fn messages(&self, case: &Case, life: Life, actions: &mut Vec<Action>) {
+        let mut deliver = |command| actions.push(Action::Delivers(command));
+        let process = process_of(life);
+        let first = life.is_multiple_of(2);
+        let withdraws = case.faults.withdrawals.contains(&process);
+        if first || self.server.records[life - 1].registered {
+            deliver(Command::Register { life });
+        }
+        let caller = &self.callers[life];
+        // Copies of calls that are older still are no different.
+        for call in caller.call.saturating_sub(1).max(1)..=caller.call {
+            deliver(Command::Arrive { life, call, step: call - 1, scope: 0 });
+            // An older one may have been given up, too.
+            if caller.gave_up || withdraws && call < caller.call {
+                deliver(Command::Withdraw { life, call });
+            }
+        }
+        let over = caller.call + u8::from(caller.doing == Doing::Idle);
+        if case.faults.acknowledgements && over > 1 {
+            deliver(Command::Acknowledge { life, below: over });
+        }
+        if case.faults.deaths.contains(&process) && self.ghost.is_registered(life) {
+            deliver(Command::End { life, left: false });
+        }
+        let idle = caller.doing == Doing::Idle;
+        if case.faults.leaves.contains(&process) && idle && self.ghost.is_alive(life) {
+            deliver(Command::End { life, left: true });
+        }
+        let is_done = self.is_done(case, life);
+        match caller.doing {
+            Doing::Idle if !is_done && self.ghost.is_alive(life) => {
+                actions.push(Action::Calls(life));
+            }
+            Doing::Idle => {}
+            Doing::Waits | Doing::GivesUp => actions.push(Action::Hears(life)),
+        }
+        if withdraws && caller.doing == Doing::Waits {
+            actions.push(Action::GivesUp(life));
+        }
+    }
+
+    /// Times that have come and that rounds wait for.
+    fn due(&self, rules: Rules<'_>) -> Vec<(Key, u8, Tick)> {
+        let now = self.server.now;
+        let facts = Facts { rules, server: &self.server };
+        let is_due = |(key, round): &&(Key, _)| {
+            let times = facts.times(*key, round);
+            times.into_iter().any(|time| round.reached < time && time <= now)
         };
-        let time = (name, round.since);
-        (waits && !self.reached.contains(&time)).then_some(time)
+        let due = self.server.rounds.iter().filter(is_due);
+        due.map(|(key, round)| (*key, round.gathering, now)).collect()
+    }
+
+    /// Whether anything comes of it when enough time passes.
+    pub fn waits_for_time(&self, rules: Rules<'_>) -> bool {
+        let mut later = self.server.clone();
+        later.now += rules.case.deadline_ticks + 1;
+        let at = later.now;
+        let rounds = self.server.rounds.iter();
+        let times = rounds.map(|(key, round)| (*key, round.gathering)).collect::<Vec<_>>();
+        times.into_iter().any(|(key, gathering)| {
+            !later.apply(rules, Command::Deadline { key, gathering, at }).is_empty()
+        })
+    }
+
+    /// Who is alive and waits.
+    pub fn waiting(&self, case: &Case) -> Vec<Life> {
+        let waits =
+            |life: &Life| self.ghost.is_alive(*life) && self.callers[*life].doing != Doing::Idle;
+        case.lives().filter(waits).collect()
+    }
+
+    /// Whether something only goes wrong if it happens, and need not.
+    pub fn is_fault(&self, case: &Case, action: Action) -> bool {
+        match action {
+            Action::GivesUp(_) => true,
+            Action::Delivers(command) => match command {
+                Command::End { life, left } => {
+                    !(left && case.leaves_at_the_end && self.is_done(case, life))
+                }
+                Command::HostDies { .. } | Command::Withdraw { .. } => true,
+                _ => false,
+            },
+            Action::Calls(_) | Action::Hears(_) | Action::Reaches(_) => false,
+        }
     }
 
     pub fn step(&self, rules: Rules<'_>, action: Action) -> Step {
-        let mut world = self.clone();
-        let mut events = Vec::new();
-        let mut violation = None;
+        let mut step = self.clone().into_step();
+        let case = rules.case;
         match action {
             Action::Calls(life) => {
-                let caller = &mut world.callers[life];
+                let caller = &mut step.world.callers[life];
                 caller.call += 1;
                 caller.doing = Doing::Waits;
-                caller.said = caller.block;
                 caller.gave_up = false;
+                if case.has_quorums() && !case.network {
+                    caller.called = step.world.server.now;
+                }
+                if case.step(life, caller.at).kind == Kind::Entry {
+                    caller.block = 0;
+                }
+                caller.scope = scope_of(case.step(life, caller.at), caller.iteration, caller.block);
+                let Caller { call, at, scope, .. } = *caller;
+                step.world.ghost.calls(case, &step.world.callers, life);
+                if !case.network {
+                    step.deliver(rules, Command::Arrive { life, call, step: at, scope });
+                }
             }
             Action::GivesUp(life) => {
-                let caller = &mut world.callers[life];
+                let caller = &mut step.world.callers[life];
                 caller.doing = Doing::GivesUp;
                 caller.gave_up = true;
+                let call = caller.call;
+                if !case.network {
+                    step.deliver(rules, Command::Withdraw { life, call });
+                }
             }
-            Action::Hears(life) => {
-                let call = world.callers[life].call;
-                let answer = world.server.answer(rules, life, call);
-                violation = world.ghost.hears(life, call, &answer);
-                world.hears(rules.case, life, answer);
+            Action::Hears(life) => step.hear(rules, life),
+            Action::Reaches(key) => {
+                let due = step.world.due(rules).into_iter();
+                step.world.reached.extend(due.filter(|(of, _, _)| *of == key));
+                step.world.reached.sort_unstable();
             }
-            Action::Reaches(name) => {
-                world.reached.extend(self.time_of(rules.case, name));
-                world.reached.sort_unstable();
-            }
-            Action::Delivers(command) => {
-                events = world.server.apply(rules, command);
-                violation = world.take_note(rules.case, command, &events);
-                world.forget_the_ended();
-            }
+            Action::Delivers(command) => step.deliver(rules, command),
         }
-        Step { world, events, violation }
+        if !case.network {
+            let waiting = step.world.waiting(case);
+            waiting.into_iter().for_each(|life| step.hear(rules, life));
+        }
+        step
     }
 
     fn hears(&mut self, case: &Case, life: Life, answer: Answer) {
         let caller = &mut self.callers[life];
-        match answer {
+        caller.at = match answer {
             Answer::Unknown | Answer::Waits | Answer::Fenced => return,
             Answer::Outcome(outcome) => {
-                caller.block = if case.blocks { outcome.generation } else { 0 };
+                match outcome.key.kind {
+                    Kind::Advance if case.has_scopes() => caller.iteration = outcome.generation,
+                    Kind::Entry => caller.block = outcome.generation,
+                    _ => {}
+                }
+                caller.at + 1
             }
-            Answer::Failed { .. } | Answer::Withdrawn => {}
-        }
+            Answer::Failed { why: Why::Regroup } => case.regroups_at(life, caller.at),
+            Answer::Failed { why: Why::Over } => case.calls[process_of(life)].len() as u8,
+            Answer::Failed { why: Why::Deadline } | Answer::Withdrawn | Answer::Refused => {
+                caller.at + 1
+            }
+        };
         caller.doing = Doing::Idle;
+        caller.scope = 0;
+        caller.called = 0;
+        // Nobody leaves a block, or votes with an iteration, that it is not in.
+        let calls = case.calls[process_of(life)];
+        while let Some(step) = calls.get(usize::from(caller.at))
+            && step.among != Among::All
+            && scope_of(*step, caller.iteration, caller.block) == 0
+        {
+            caller.at += 1;
+        }
+        caller.gave_up &= case.network;
         self.ghost.returns(life);
     }
 
     /// Who has ended does nothing any more, but a message of it may still
     /// come, and it may ask if there is anything for it.
-    fn forget_the_ended(&mut self) {
+    fn forget_the_ended(&mut self, case: &Case) {
         for (life, caller) in self.callers.iter_mut().enumerate() {
             let record = &self.server.records[life];
             if self.ghost.has_ended(life) && record.calls == [Known::Nothing; CALLS] {
-                *caller = Caller { call: caller.call.min(1), ..Caller::default() };
+                let call = if case.network { caller.call.min(1) } else { 0 };
+                *caller = Caller { call, ..Caller::default() };
             }
         }
     }
+}
 
-    /// The other end of a command: whom it concerns outside of the server.
-    fn take_note(&mut self, case: &Case, command: Command, events: &[Event]) -> Option<Violation> {
-        if let Command::HostDies { host } = command {
-            self.dead_hosts[host] = true;
+impl Step {
+    fn deliver(&mut self, rules: Rules<'_>, command: Command) {
+        let world = &mut self.world;
+        let times = |(key, round): &(Key, crate::server::Round)| {
+            (*key, round.opened, round.enough, round.reached)
+        };
+        let mut times: Vec<_> = world.server.rounds.iter().map(times).collect();
+        if let Command::Deadline { key, at, .. } = command {
+            times.push((key, 0, 0, at));
         }
-        self.ghost.command(case, command, events).or_else(|| {
-            let mut events = events.iter();
-            events.find_map(|event| self.ghost.event(case, &self.callers, &self.reached, event))
-        })
+        let events = world.server.apply(rules, command);
+        self.command = Some(command);
+        if let Command::HostDies { host } = command {
+            world.dead_hosts[host] = true;
+        }
+        self.violation = world.ghost.command(rules.case, command, &events);
+        if !rules.case.network {
+            let callers = world.callers;
+            self.arrivals = Some(Arrivals { ghost: world.ghost.clone(), callers, times });
+        }
+        for event in &events {
+            let found = world.ghost.event(rules.case, &world.callers, event);
+            self.violation = self.violation.or(found);
+        }
+        let lingers = !rules.case.network && world.ghost.lingers(rules.case, &world.callers);
+        self.violation = self.violation.or(lingers.then_some(Violation::LingersOn));
+        self.events = events;
+        world.forget_the_ended(rules.case);
+    }
+
+    fn hear(&mut self, rules: Rules<'_>, life: Life) {
+        let world = &mut self.world;
+        let Caller { call, scope, .. } = world.callers[life];
+        let answer = world.server.answer(rules, life, call, scope);
+        let found = world.ghost.hears(life, call, &answer);
+        self.violation = self.violation.or(found);
+        world.hears(rules.case, life, answer);
     }
 }
 
@@ -215,7 +405,7 @@ impl fmt::Display for Action {
             Action::Calls(life) => write!(f, "{} calls", Named(life)),
             Action::GivesUp(life) => write!(f, "{} gives its call up", Named(life)),
             Action::Hears(life) => write!(f, "{} asks, and hears the answer", Named(life)),
-            Action::Reaches(name) => write!(f, "the leader sees the time of round {name} come"),
+            Action::Reaches(key) => write!(f, "the leader sees the time of {key} come"),
             Action::Delivers(command) => match command {
                 Command::Register { life } => write!(f, "{} registers", Named(life)),
                 Command::Arrive { life, call, .. } => {
@@ -230,14 +420,24 @@ impl fmt::Display for Action {
                 Command::End { life, left: false } => write!(f, "{} is declared dead", Named(life)),
                 Command::End { life, left: true } => write!(f, "{} leaves", Named(life)),
                 Command::HostDies { host } => write!(f, "the lease of host {host} expires"),
-                Command::Deadline { name, since } => {
-                    write!(
-                        f,
-                        "the leader's command arrives that time {since} of round {name} has come"
-                    )
+                Command::Deadline { key, at, .. } => {
+                    write!(f, "the leader's command arrives that time {at} of {key} has come")
                 }
+                Command::TimePasses => write!(f, "time passes"),
             },
         }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Key { name, scope, kind, quorum } = self;
+        let rule = if *quorum { "quorum " } else { "" };
+        write!(f, "{rule}round {name} ({kind:?}")?;
+        if *scope > 0 {
+            write!(f, " among generation {scope}")?;
+        }
+        write!(f, ")")
     }
 }
 

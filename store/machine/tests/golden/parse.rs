@@ -286,7 +286,8 @@ fn run_command(words: &mut Words<'_>) -> RunCommand {
     match words.next() {
         "open" => RunCommand::Open {
             job: words.name(),
-            run: words.maybe().map(|run| run.parse().unwrap()),
+            run: words.maybe().filter(|run| *run != "-").map(|run| run.parse().unwrap()),
+            takeover: words.maybe() == Some("takeover"),
         },
         "end" => RunCommand::End { job: words.name(), run: words.name() },
         "delete" => RunCommand::Delete { job: words.name(), run: words.name() },

@@ -101,6 +101,12 @@ fn lease(scope: &Scope, words: &mut Words<'_>) -> LeaseCommand {
             nonce: Nonce(words.number(), 0),
             host: text(&words.blob()),
             ttl_ms: words.number(),
+            run: match (words.maybe(), &scope.run) {
+                (Some("new"), _) => RunChoice::New,
+                (_, Some(name)) => RunChoice::Named(name.clone()),
+                _ => RunChoice::Auto,
+            },
+            takeover: words.maybe() == Some("takeover"),
         },
         "leave" => LeaseCommand::Leave { lease: words.number() },
         "keep-alive" => LeaseCommand::KeepAlive { lease: words.number() },
@@ -110,7 +116,8 @@ fn lease(scope: &Scope, words: &mut Words<'_>) -> LeaseCommand {
     }
 }
 
-/// `register LEASE NONCE [p=N] [replaces=I] [takeover] [standby] [LABEL=VALUE …]`
+/// `register LEASE NONCE [p=N] [replaces=I] [takeover] [standby] [POLICY …]
+/// [LABEL=VALUE …]`; see [`policy`].
 fn register(words: &mut Words<'_>) -> ProcessCommand {
     let (lease, nonce) = (words.number(), Nonce(words.number(), 0));
     let process = words.prefixed("p=").map(|word| number(word) as ProcessId);
@@ -120,12 +127,32 @@ fn register(words: &mut Words<'_>) -> ProcessCommand {
         Some(_) => Role::Standby,
         None => Role::Active,
     };
-    let labels = rest(words, |word| {
-        let (label, value) = word.split_once('=').expect("a label and its value");
-        (label.to_owned(), text(&super::blob(value)))
-    });
-    let labels = labels.into_iter().collect();
-    ProcessCommand::Register { lease, process, nonce, replaces, takeover, role, labels }
+    let mut numbers = Policy::default();
+    let mut labels = Labels::new();
+    while let Some(word) = words.maybe() {
+        let (name, value) = word.split_once('=').expect("a number or a label, and its value");
+        if !policy(&mut numbers, name, value) {
+            labels.insert(name.to_owned(), text(&super::blob(value)));
+        }
+    }
+    let policy = Box::new(numbers);
+    ProcessCommand::Register { lease, process, nonce, replaces, takeover, role, labels, policy }
+}
+
+/// `world=N min=N last_call=MS active_min=N restarts_max=N window=MS`, and any
+/// number of `step=…`; see [`assignment`]. False if it is none of these.
+fn policy(policy: &mut Policy, name: &str, value: &str) -> bool {
+    match name {
+        "world" => policy.world = number(value) as u32,
+        "min" => policy.members_min = number(value) as u32,
+        "last_call" => policy.last_call_ms = number(value),
+        "active_min" => policy.active_min = number(value) as u32,
+        "restarts_max" => policy.restarts_max = number(value) as u32,
+        "window" => policy.restarts_window_ms = number(value),
+        "step" => policy.assignment.push(assignment(value)),
+        _ => return false,
+    }
+    true
 }
 
 /// `end LEASE LIFE CAUSE …`
@@ -143,6 +170,7 @@ fn cause(word: &str) -> Cause {
     let (what, detail) = word.split_once('=').unwrap_or((word, "0"));
     match what {
         "left" => Cause::Left,
+        "raised" => Cause::Raised { error: text(&super::blob(detail)) },
         "gone" => Cause::Gone,
         "exited" => Cause::Exited { code: detail.parse().unwrap() },
         "signaled" => Cause::Signaled { signal: detail.parse().unwrap() },
@@ -152,10 +180,9 @@ fn cause(word: &str) -> Cause {
     }
 }
 
-/// `among=0,1 quorum=MIN..MAX/SETTLE world=N members_min=N last_call=MS
-/// require-all fail=MS evict=MS`, then what is made of it: `vote=RULE[/BASE]`,
-/// `block`, or `advance` with `active_min=N restarts_max=N` and any number of
-/// `step=…`; see [`assignment`].
+/// `among=set:0,1` or `among=generation:G`, `quorum=MIN..MAX/SETTLE
+/// require-all fail=MS evict=MS`, then what is made of it: `advance`,
+/// `vote:RULE`, `block`, `exit`.
 fn terms(words: &mut Words<'_>) -> Terms {
     let mut terms = Terms::default();
     while let Some(word) = words.0.front().copied().filter(|word| !is_call(word)) {
@@ -163,51 +190,38 @@ fn terms(words: &mut Words<'_>) -> Terms {
         let (term, value) = word.split_once('=').unwrap_or((word, ""));
         let deadline = |then| Some(Deadline { after_ms: number(value), then });
         match term {
-            "among" => {
-                let set = numbers(value).into_iter().map(|process| process as ProcessId);
-                terms.among = Among::Set(set.collect());
-            }
+            "among" => terms.among = among(value),
             "quorum" => terms.rule = quorum(value),
-            "world" => terms.world = number(value) as u32,
-            "members_min" => terms.members_min = number(value) as u32,
-            "last_call" => terms.last_call_ms = number(value),
             "require-all" => terms.require_all = true,
             "fail" => terms.deadline = deadline(AtDeadline::Fail),
             "evict" => terms.deadline = deadline(AtDeadline::Evict),
+            "advance" => terms.conclusion = Conclusion::Advance,
+            "vote:and" => terms.conclusion = Conclusion::Vote(VoteRule::And),
+            "vote:unanimous" => terms.conclusion = Conclusion::Vote(VoteRule::Unanimous),
+            "vote:plurality" => terms.conclusion = Conclusion::Vote(VoteRule::Plurality),
             "block" => terms.conclusion = Conclusion::Block,
-            "vote" => terms.conclusion = vote(value),
-            "advance" => terms.conclusion = advance(words),
+            "exit" => terms.conclusion = Conclusion::Exit,
             other => panic!("there is no term {other}"),
         }
     }
     terms
 }
 
+fn among(value: &str) -> Among {
+    match value.split_once(':') {
+        Some(("generation", generation)) => Among::Generation(number(generation)),
+        Some(("set", set)) => {
+            let set = numbers(set).into_iter().map(|process| process as ProcessId);
+            Among::Set(set.collect())
+        }
+        _ => panic!("a round is among set:PROCESSES or generation:NUMBER, not {value}"),
+    }
+}
+
 fn quorum(value: &str) -> Rule {
     let (bounds, settle) = value.split_once('/').unwrap_or((value, "0"));
     let (min, max) = bounds.split_once("..").expect("min..max");
     Rule::Quorum { min: number(min) as u32, max: number(max) as u32, settle_ms: number(settle) }
-}
-
-fn vote(value: &str) -> Conclusion {
-    let (rule, base) = value.split_once('/').unwrap_or((value, ""));
-    let rule = match rule {
-        "and" => VoteRule::And,
-        "unanimous" => VoteRule::Unanimous,
-        "plurality" => VoteRule::Plurality,
-        other => panic!("there is no vote {other}"),
-    };
-    Conclusion::Vote { rule, base: (!base.is_empty()).then(|| number(base)) }
-}
-
-fn advance(words: &mut Words<'_>) -> Conclusion {
-    let active_min = words.prefixed("active_min=").map_or(0, number) as u32;
-    let restarts_max = words.prefixed("restarts_max=").map_or(0, number) as u32;
-    let mut steps = Vec::new();
-    while let Some(step) = words.prefixed("step=") {
-        steps.push(assignment(step));
-    }
-    Conclusion::Advance { assignment: steps, active_min, restarts_max }
 }
 
 /// `shift`, `fill`, `grouped:LABEL:MIN:MAX`, `most:N`, `divisible:N`.

@@ -23,6 +23,7 @@ pub fn applied(applied: &Applied) -> String {
     for effect in &applied.effects {
         match effect {
             Effect::Changed(batch) => out.push_str(&changes(batch)),
+            Effect::RunOpened { run } => writeln!(out, "  opened {run}").unwrap(),
             Effect::RunEnded { run, refusal } => writeln!(out, "  ended {run}: {refusal}").unwrap(),
             Effect::Told(leases) => {
                 let leases: Vec<_> = leases.iter().map(u64::to_string).collect();
@@ -166,6 +167,7 @@ pub fn read(answer: &ReadAnswer) -> String {
         ReadOutcome::Processes { processes, next } => life::processes(processes, *next),
         ReadOutcome::Rounds(rounds) => life::rounds(rounds),
         ReadOutcome::Closed(closed) => life::closed(closed),
+        ReadOutcome::Plan(plan) => life::plan(plan),
         ReadOutcome::Iteration(info) => life::iteration(info),
         ReadOutcome::Events { events, compacted, upto } => life::events(events, *compacted, *upto),
         ReadOutcome::Feed(feed) => life::feed(feed),

@@ -9,8 +9,18 @@ use super::blob;
 
 pub(super) fn lease(outcome: &LeaseOutcome) -> String {
     match outcome {
-        LeaseOutcome::Granted { lease, run, ttl_ms } => {
-            format!("lease {lease} of run {run}, ttl {ttl_ms} ms")
+        LeaseOutcome::Granted { lease, run, ttl_ms, opened, ended, others } => {
+            let mut line = format!("lease {lease} of run {run}, ttl {ttl_ms} ms");
+            if *opened {
+                line.push_str(", opened");
+            }
+            if let Some(ended) = ended {
+                write!(line, ", ended {ended}").unwrap();
+            }
+            if *others > 0 {
+                write!(line, ", beside {others}").unwrap();
+            }
+            line
         }
         LeaseOutcome::Kept => "kept".to_owned(),
         LeaseOutcome::Ended => "ended".to_owned(),
@@ -59,12 +69,18 @@ fn process_info(info: &ProcessInfo) -> String {
     let mut line = format!(
         "{process}.{incarnation} {role} on {host} (lease {lease}) since {since} ({since_ms} ms)"
     );
+    if let Some(generation) = info.member_since {
+        write!(line, ", member since {generation}").unwrap();
+    }
     if let Some(rank) = info.rank {
         write!(line, ", rank {rank}").unwrap();
     }
     if !info.waits_in.is_empty() {
         let waits: Vec<_> = info.waits_in.iter().map(blob).collect();
         write!(line, ", waits in {}", waits.join(" ")).unwrap();
+    }
+    if info.policy != Policy::default() {
+        write!(line, ", {}", policy(&info.policy)).unwrap();
     }
     for (label, value) in &info.labels {
         write!(line, ", {label}={value}").unwrap();
@@ -83,16 +99,76 @@ pub(super) fn rounds(rounds: &[RoundInfo]) -> String {
     lines.join("\n")
 }
 
+/// The numbers that are not zero.
+fn policy(policy: &Policy) -> String {
+    let Policy {
+        world,
+        members_min,
+        last_call_ms,
+        assignment,
+        active_min,
+        restarts_max,
+        restarts_window_ms,
+    } = policy;
+    let mut shown = Vec::new();
+    for (name, number) in [
+        ("world", u64::from(*world)),
+        ("min", u64::from(*members_min)),
+        ("last_call", *last_call_ms),
+        ("active_min", u64::from(*active_min)),
+        ("restarts_max", u64::from(*restarts_max)),
+        ("window", *restarts_window_ms),
+    ] {
+        if number > 0 {
+            shown.push(format!("{name}={number}"));
+        }
+    }
+    if !assignment.is_empty() {
+        shown.push(format!("{} steps", assignment.len()));
+    }
+    shown.join(" ")
+}
+
+/// What tells a round from others of its name.
+fn key(terms: &Terms) -> String {
+    let mut parts = Vec::new();
+    match &terms.among {
+        Among::Active => {}
+        Among::Set(set) => parts.push(format!("set {}", all(set, u32::to_string))),
+        Among::Generation(generation) => parts.push(format!("among generation {generation}")),
+    }
+    if let Rule::Quorum { min, max, settle_ms } = terms.rule {
+        parts.push(format!("quorum {min}..{max}/{settle_ms}"));
+    }
+    match terms.conclusion {
+        Conclusion::Roll => {}
+        Conclusion::Advance => parts.push("advance".to_owned()),
+        Conclusion::Vote(rule) => parts.push(format!("vote {rule:?}").to_lowercase()),
+        Conclusion::Block => parts.push("block".to_owned()),
+        Conclusion::Exit => parts.push("exit".to_owned()),
+    }
+    if terms.require_all {
+        parts.push("requires all".to_owned());
+    }
+    if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
+}
+
 fn round_info(info: &RoundInfo) -> String {
     let RoundInfo { round, generation, opened_at_ms, arrived, missing_count, .. } = info;
     let mut line = format!(
-        "{}: generation {generation} since {opened_at_ms} ms, arrived [{}], missing {missing_count}",
+        "{}{}: generation {generation} since {opened_at_ms} ms, arrived [{}], missing {missing_count}",
         blob(round),
+        key(&info.terms),
         members(arrived),
     );
     if !info.missing.is_empty() {
         write!(line, " [{}]", all(&info.missing, missing)).unwrap();
     }
+    write!(line, ", waits for {}", waits_for(&info.waits_for)).unwrap();
+    if let Some(governing) = info.policy.as_ref().filter(|given| **given != Policy::default()) {
+        write!(line, ", policy {}", policy(governing)).unwrap();
+    }
+    line.push_str(&differing(&info.differing));
     if let Some(at) = info.looks_again_at_ms {
         write!(line, ", looks again at {at} ms").unwrap();
     }
@@ -100,6 +176,43 @@ fn round_info(info: &RoundInfo) -> String {
         write!(line, ", deadline at {at} ms").unwrap();
     }
     line
+}
+
+fn waits_for(waits_for: &WaitsFor) -> String {
+    match waits_for {
+        WaitsFor::Arrivals { missing } => format!("{missing} to arrive"),
+        WaitsFor::World { members, world, at_ms, enough } => {
+            format!("a world of {world}, has {members}, from {at_ms} ms {enough} are enough")
+        }
+        WaitsFor::Members { members, members_min } => {
+            format!("{members_min} members, has {members}")
+        }
+        WaitsFor::LastCall { members, expected, at_ms } => {
+            format!("the last call until {at_ms} ms, has {members} of {expected}")
+        }
+        WaitsFor::Quorum { arrived, min } => format!("a quorum of {min}, has {arrived}"),
+        WaitsFor::Majority { arrived, living } => {
+            format!("more than half of {living}, has {arrived}")
+        }
+        WaitsFor::Settle { at_ms } => format!("more until {at_ms} ms"),
+    }
+}
+
+/// Whose numbers do not govern, and which.
+fn differing(list: &[Differing]) -> String {
+    let one = |differing: &Differing| {
+        let Differing { process, fields } = differing;
+        format!("{process} in {}", fields.join(" "))
+    };
+    if list.is_empty() { String::new() } else { format!(", differing [{}]", all(list, one)) }
+}
+
+pub(super) fn plan(plan: &Plan) -> String {
+    let Plan { waits_for: waits, closed: would } = plan;
+    let waits = waits.as_ref().map(|waits| format!("would wait for {}", waits_for(waits)));
+    let would = would.as_ref().map(|would| format!("would close: {}", closed(would)));
+    let lines: Vec<_> = waits.into_iter().chain(would).collect();
+    lines.join("\n")
 }
 
 fn missing(missing: &Missing) -> String {
@@ -137,6 +250,7 @@ pub(super) fn closed(closed: &Closed) -> String {
             write!(line, ", {what} [{}]", members(list)).unwrap();
         }
     }
+    line.push_str(&differing(&closed.differing));
     line.push_str(&concluded(&closed.conclusion));
     if let Some(payloads) = &closed.payloads {
         write!(line, ", payloads [{}]", all(payloads, blob)).unwrap();
@@ -162,8 +276,8 @@ fn concluded(concluded: &Concluded) -> String {
                 Some(Stop::TooFew { active, active_min }) => {
                     write!(line, ", stop: {active} of {active_min}").unwrap();
                 }
-                Some(Stop::BudgetSpent { restarts_max }) => {
-                    write!(line, ", stop: {restarts_max} restarts are spent").unwrap();
+                Some(Stop::BudgetSpent { restarts_max, incidents }) => {
+                    write!(line, ", stop: {incidents} incidents, {restarts_max} may be").unwrap();
                 }
                 None => {}
             }
@@ -175,12 +289,8 @@ fn concluded(concluded: &Concluded) -> String {
             format!(", {carried}{}{}", value.unwrap_or_default(), against(list))
         }
         Concluded::Block { succeeded, against: list } => {
-            let what = match succeeded {
-                None => "no block before",
-                Some(true) => "block succeeded",
-                Some(false) => "block failed",
-            };
-            format!(", {what}{}", against(list))
+            let what = if *succeeded { "succeeded" } else { "failed" };
+            format!(", block {what}{}", against(list))
         }
     }
 }
@@ -190,7 +300,11 @@ fn against(list: &[Against]) -> String {
     for Against { process, incarnation, why } in list {
         let why = match why {
             AgainstWhy::Said(what) => format!("said {}", blob(what)),
+            AgainstWhy::Ended(cause) => cause.to_string(),
             AgainstWhy::NotThere => "was not there".to_owned(),
+            AgainstWhy::Withdrawn => "withdrew its exit".to_owned(),
+            AgainstWhy::Deadline => "was at the exit when its deadline passed".to_owned(),
+            AgainstWhy::EnteredAgain => "entered again".to_owned(),
         };
         write!(line, ", {process}.{incarnation} {why}").unwrap();
     }
@@ -256,11 +370,14 @@ pub(super) fn feed(feed: &Feed) -> String {
 }
 
 fn failure(failure: &RoundFailure) -> String {
-    let RoundFailure { generation, arrived, missing_count, missing: list } = failure;
+    let RoundFailure { generation, why, arrived, missing_count, missing: list } = failure;
     let missing = all(list, missing);
-    format!(
-        "generation {generation} failed, {arrived} arrived, {missing_count} missing [{missing}]"
-    )
+    let why = match why {
+        FailedWhy::Deadline => "failed",
+        FailedWhy::Regroup => "regroups",
+        FailedWhy::Over => "is over",
+    };
+    format!("generation {generation} {why}, {arrived} arrived, {missing_count} missing [{missing}]")
 }
 
 fn members(list: &Members) -> String {

@@ -161,7 +161,8 @@ fn session_command() -> impl Strategy<Value = Command> {
 
 fn run_command() -> impl Strategy<Value = Command> {
     prop_oneof![
-        (job(), proptest::option::of(run())).prop_map(|(job, run)| RunCommand::Open { job, run }),
+        (job(), proptest::option::of(run()), any::<bool>())
+            .prop_map(|(job, run, takeover)| RunCommand::Open { job, run, takeover }),
         (job(), run()).prop_map(|(job, run)| RunCommand::End { job, run }),
         (job(), run()).prop_map(|(job, run)| RunCommand::Delete { job, run }),
         (job(), run(), 0u64..3)

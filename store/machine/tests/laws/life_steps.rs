@@ -32,6 +32,7 @@ enum Step {
         process: u32,
         nonce: u64,
         role: Role,
+        policy: usize,
         takeover: bool,
         stale: bool,
     },
@@ -43,6 +44,8 @@ enum Step {
     Remove {
         process: u32,
     },
+    /// The active ones leave: they are done.
+    Finish,
     Arrive {
         lease: usize,
         who: u8,
@@ -90,7 +93,8 @@ pub fn entries(
     let other = others.prop_map(|other| Step::Other(Box::new(other))).boxed();
     let step = prop_oneof![12 => step(), 1 => other];
     // Without its first entry, the level is reached later or never.
-    (0u8..8, vec((0u64..400, vec(step, 0..4)), 1..max)).prop_map(|(late, steps)| {
+    let steps = vec((0u64..400, vec(step, 0..4)), 1..max);
+    (0u8..8, 0usize..POLICIES, steps).prop_map(|(late, policy, steps)| {
         let mut resolver = Resolver::default();
         let mut entries = Vec::new();
         if late > 0 {
@@ -108,7 +112,8 @@ pub fn entries(
             let role = if process == 3 { Role::Standby } else { Role::Active };
             let (lease, nonce) = (process as usize % 3, u64::from(process));
             let (takeover, stale) = (false, false);
-            resolver.resolve(&Step::Register { lease, process, nonce, role, takeover, stale })
+            let register = Step::Register { lease, process, nonce, role, policy, takeover, stale };
+            resolver.resolve(&register)
         });
         let first = first.collect();
         entries.push(resolver.apply(time, first));
@@ -126,18 +131,30 @@ fn step() -> impl Strategy<Value = Step> {
     let role = prop_oneof![3 => Just(Role::Active), 1 => Just(Role::Standby)];
     let call = (prop::bool::weighted(0.2), prop::bool::weighted(0.3))
         .prop_map(|(again, acknowledges)| Call { again, acknowledges });
-    // Evictions take a minority that is late: rare, unless it is tried often.
-    let gathering = prop_oneof![1 => Just(3usize), 3 => 0usize..ROUNDS.len()];
+    // Evictions take a minority that is late: rare, unless it is tried often. So
+    // are advances with somebody lost, and exits of what was just entered.
+    let often = prop_oneof![
+        4 => Just("go"), 2 => Just("evict"), 1 => Just("block"), 1 => Just("exit")
+    ];
+    let often = often.prop_map(|name| ROUNDS.iter().position(|round| *round == name).unwrap());
+    let gathering = prop_oneof![1 => often, 1 => 0usize..ROUNDS.len()];
     let who = prop_oneof![3 => Just(255u8), 2 => any::<u8>()];
     let terms = proptest::option::weighted(0.05, 0usize..ROUNDS.len());
+    // The whole ends seldom, or little else would happen.
+    let other = prop_oneof![1 => Just(Step::Finish), 3 => Just(Step::Due { max: 3 })];
     prop_oneof![
+        1 => other,
         1 => (0u64..6, 0u64..4_000, any::<bool>())
             .prop_map(|(host, ttl_ms, join)| Step::Grant { host, ttl_ms, join }),
         6 => (0usize..8).prop_map(|but| Step::KeepAlive { but }),
         1 => (lease(), any::<bool>()).prop_map(|(lease, leave)| Step::Revoke { lease, leave }),
-        8 => (lease(), 0u32..5, 0u64..40, role, prop::bool::weighted(0.2), prop::bool::weighted(0.1))
-            .prop_map(|(lease, process, nonce, role, takeover, stale)| {
-                Step::Register { lease, process, nonce, role, takeover, stale }
+        8 => (
+            (lease(), 0u32..5, 0u64..40, role, 0usize..POLICIES),
+            prop::bool::weighted(0.2),
+            prop::bool::weighted(0.1),
+        )
+            .prop_map(|((lease, process, nonce, role, policy), takeover, stale)| {
+                Step::Register { lease, process, nonce, role, policy, takeover, stale }
             }),
         4 => (lease(), any::<u8>(), 0i32..3)
             .prop_map(|(lease, who, code)| Step::End { lease, who, code }),
@@ -166,6 +183,8 @@ struct Resolver {
     /// The latest call of each life.
     calls: BTreeMap<(ProcessId, Incarnation), u64>,
     sent: Vec<Proposal>,
+    /// The latest entry to an atomic block.
+    block: Generation,
 }
 
 fn plain(command: Command) -> Proposal {
@@ -189,10 +208,20 @@ impl Resolver {
     fn apply(&mut self, time: LogTime, commands: Vec<Proposal>) -> Entry {
         self.time = self.time.max(time);
         let entry = Entry { time: self.time, commands };
+        let since = self.machine.revision();
         for answer in self.machine.apply(&entry).answers {
             if let Outcome::Lease(LeaseOutcome::Granted { lease, .. }) = answer.outcome {
                 self.leases.retain(|known| *known != lease);
                 self.leases.insert(0, lease);
+            }
+        }
+        for lease in &self.leases {
+            let read = Read::Feed { lease: *lease, since, have: Vec::new() };
+            if let ReadOutcome::Feed(feed) = self.machine.read(&read).outcome {
+                let entered = feed.closed.iter().filter(|closed| {
+                    closed.round == Blob::from("block") && closed.conclusion == Concluded::Roll
+                });
+                self.block = entered.map(|closed| closed.generation).fold(self.block, u64::max);
             }
         }
         self.sent.extend(entry.commands.iter().cloned());
@@ -209,7 +238,14 @@ impl Resolver {
                 let nonce = Nonce(*host, self.sent.len() as u64 / 20);
                 let (host, ttl_ms) = (format!("host{host}"), *ttl_ms);
                 Command::Lease(match join {
-                    true => LeaseCommand::Join { job: scope().job, nonce, host, ttl_ms },
+                    true => LeaseCommand::Join {
+                        job: scope().job,
+                        run: RunChoice::Auto,
+                        takeover: false,
+                        nonce,
+                        host,
+                        ttl_ms,
+                    },
                     false => LeaseCommand::Grant { scope: scope(), nonce, host, ttl_ms },
                 })
             }
@@ -240,6 +276,16 @@ impl Resolver {
                 let all: Vec<Step> = (0..self.leases.len().min(4)).map(arrive).collect();
                 return all.iter().flat_map(|step| self.resolve(step)).collect();
             }
+            Step::Finish => {
+                let infos = processes(&self.machine);
+                let active = |info: &&ProcessInfo| info.role == Role::Active;
+                let end = |info: &ProcessInfo| {
+                    let ProcessInfo { process, incarnation, .. } = *info;
+                    let ends = vec![ProcessEnd { process, incarnation, cause: Cause::Left }];
+                    Command::Process(ProcessCommand::End { lease: info.lease, ends })
+                };
+                return infos.iter().filter(active).map(end).map(plain).collect();
+            }
             Step::Due { max } => {
                 return self.machine.due(self.time, *max).into_iter().map(plain).collect();
             }
@@ -257,7 +303,7 @@ impl Resolver {
         let infos = processes(&self.machine);
         let known = |process: u32| infos.iter().find(|info| info.process == process);
         match step {
-            Step::Register { lease, process, nonce, role, takeover, stale } => {
+            Step::Register { lease, process, nonce, role, policy, takeover, stale } => {
                 let current = known(*process).map_or(0, |info| info.incarnation);
                 ProcessCommand::Register {
                     lease: self.lease(*lease),
@@ -267,6 +313,7 @@ impl Resolver {
                     takeover: *takeover,
                     role: *role,
                     labels: BTreeMap::from([("rack".to_owned(), (process % 2).to_string())]),
+                    policy: Box::new(policy_of(*policy)),
                 }
             }
             Step::End { lease, who, code } => {
@@ -317,8 +364,8 @@ impl Resolver {
                         payload: payload_of(*payload),
                     });
                 }
-                let round = Blob::from(ROUNDS[*round]);
-                RoundCommand::Arrive { lease, round, terms: Box::new(terms_of(*terms)), arrivals }
+                let terms = Box::new(self.terms_of(*terms));
+                RoundCommand::Arrive { lease, round: name_of(*round), terms, arrivals }
             }
             Step::Withdraw { process, behind } => {
                 let (lease, calls) = caller(*process, &self.calls, *behind);
@@ -334,43 +381,79 @@ impl Resolver {
 }
 
 fn payload_of(which: usize) -> Blob {
-    Blob::from(["", "yes", "no", "1v", "none", "succeeded:1"][which])
+    Blob::from(["", "yes", "no", "1v", "failed why", "succeeded"][which])
 }
 
 /// A round for each kind of terms; now and then somebody comes on others.
-const ROUNDS: [&str; 11] =
-    ["all", "all/2", "fail", "evict", "go", "set", "pair", "join", "block", "vote", "base"];
+const ROUNDS: [&str; 13] = [
+    "all", "all/2", "fail", "evict", "go", "set", "pair", "ranked", "join", "vote", "block",
+    "exit", "voters",
+];
 
-fn terms_of(which: usize) -> Terms {
-    let fail = Some(Deadline { after_ms: 300, then: AtDeadline::Fail });
-    let evict = Some(Deadline { after_ms: 300, then: AtDeadline::Evict });
-    let plain = Terms::default();
-    match ROUNDS[which] {
-        "fail" => Terms { deadline: fail, ..plain },
-        "evict" => Terms { deadline: evict, ..plain },
-        "go" => {
-            let conclusion = Conclusion::Advance {
-                assignment: vec![AssignmentStep::MaxActive { max: 3 }],
-                active_min: 1,
-                restarts_max: 4,
-            };
-            Terms { conclusion, world: 3, members_min: 1, last_call_ms: 300, ..plain }
+/// The exit of a block has the name of its entry.
+fn name_of(which: usize) -> Blob {
+    Blob::from(if ROUNDS[which] == "exit" { "block" } else { ROUNDS[which] })
+}
+
+impl Resolver {
+    fn terms_of(&self, which: usize) -> Terms {
+        let deadline = |then| Some(Deadline { after_ms: 300, then });
+        let fail = deadline(AtDeadline::Fail);
+        let plain = Terms::default();
+        match ROUNDS[which] {
+            "fail" => Terms { deadline: fail, ..plain },
+            "evict" => Terms { deadline: deadline(AtDeadline::Evict), ..plain },
+            "go" => Terms { conclusion: Conclusion::Advance, ..plain },
+            "set" => Terms { among: Among::Set(vec![0, 1, 2]), deadline: fail, ..plain },
+            "pair" => Terms { among: Among::Set(vec![1, 3]), require_all: true, ..plain },
+            "join" => {
+                let rule = Rule::Quorum { min: 1, max: 2, settle_ms: 300 };
+                Terms { rule, deadline: fail, ..plain }
+            }
+            "vote" => Terms { conclusion: Conclusion::Vote(VoteRule::Plurality), ..plain },
+            "ranked" => {
+                let read = Read::Iteration { scope: scope(), process: None, incarnation: 0 };
+                let generation = match self.machine.read(&read).outcome {
+                    ReadOutcome::Iteration(info) => info.generation.unwrap_or(1),
+                    _ => 1,
+                };
+                let conclusion = Conclusion::Vote(VoteRule::And);
+                Terms { conclusion, among: Among::Generation(generation), ..plain }
+            }
+            "voters" => Terms { among: Among::Generation(2), deadline: fail, ..plain },
+            "block" => Terms { conclusion: Conclusion::Block, ..plain },
+            "exit" => {
+                let (conclusion, among) = (Conclusion::Exit, Among::Generation(self.block));
+                Terms { conclusion, among, deadline: fail, ..plain }
+            }
+            _ => plain,
         }
-        "set" => Terms { among: Among::Set(vec![0, 1, 2]), deadline: fail, ..plain },
-        "pair" => Terms { among: Among::Set(vec![1, 3]), require_all: true, ..plain },
-        "join" => {
-            let rule = Rule::Quorum { min: 1, max: 2, settle_ms: 300 };
-            Terms { rule, deadline: fail, ..plain }
-        }
-        "block" => Terms { conclusion: Conclusion::Block, ..plain },
-        "vote" => {
-            let conclusion = Conclusion::Vote { rule: VoteRule::Plurality, base: None };
-            Terms { conclusion, members_min: 2, world: 3, ..plain }
-        }
-        "base" => {
-            let conclusion = Conclusion::Vote { rule: VoteRule::And, base: Some(2) };
-            Terms { conclusion, ..plain }
-        }
-        _ => plain,
+    }
+}
+
+const POLICIES: usize = 4;
+
+fn policy_of(which: usize) -> Policy {
+    let plain = Policy::default();
+    match which {
+        0 => plain,
+        1 => Policy {
+            world: 3,
+            members_min: 1,
+            last_call_ms: 300,
+            assignment: vec![AssignmentStep::MaxActive { max: 3 }],
+            active_min: 1,
+            restarts_max: 1,
+            ..plain
+        },
+        2 => Policy { world: 3, members_min: 2, ..plain },
+        _ => Policy {
+            world: 2,
+            last_call_ms: 300,
+            active_min: 2,
+            restarts_max: 1,
+            restarts_window_ms: 2_000,
+            ..plain
+        },
     }
 }

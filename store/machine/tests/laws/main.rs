@@ -10,8 +10,10 @@ use proptest::prelude::*;
 
 mod accounts;
 mod generate;
+mod known;
 mod life;
 mod model;
+mod order;
 mod roll_call;
 mod sessions;
 
@@ -32,7 +34,7 @@ fn restored(machine: &Machine) -> Machine {
 fn batches(applied: &Applied) -> impl Iterator<Item = &WatchBatch> {
     applied.effects.iter().filter_map(|effect| match effect {
         Effect::Changed(batch) => Some(&**batch),
-        Effect::RunEnded { .. } | Effect::Told(_) => None,
+        Effect::RunOpened { .. } | Effect::RunEnded { .. } | Effect::Told(_) => None,
     })
 }
 

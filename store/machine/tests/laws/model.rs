@@ -77,7 +77,7 @@ impl Model {
     fn run(&mut self, command: &RunCommand) -> Option<RunOutcome> {
         let next = self.revision + 1;
         let outcome = match command {
-            RunCommand::Open { job, run } => {
+            RunCommand::Open { job, run, takeover: _ } => {
                 let job = self.jobs.entry(job.to_string()).or_default();
                 let automatic = format!("r{}", job.numbers_used + 1);
                 let name = run.as_ref().map_or(automatic, Name::to_string);

@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::StatusCode;
 use holdfast_api::{
     Blob, Command, Compare, KeyValue, KvOp, KvOutcome, Outcome, Revision, Scope, SessionRef,
     TransactionOp, TransactionOutcome,
@@ -94,8 +95,8 @@ pub struct TransactionRequest {
     /// Whose keys.
     #[serde(flatten)]
     pub scope: Scope,
-    /// What must hold; nothing always does.
-    #[serde(default)]
+    /// What must hold. An empty list always does, and has to be written: a
+    /// misspelt one must not make the change unconditional.
     pub compare: Vec<Compare>,
     /// What to do if it does.
     #[serde(default)]
@@ -208,7 +209,7 @@ fn compared(outcome: &KvOutcome, mark: Mark) -> Option<ComparedAnswer> {
 /// Sets a key.
 #[utoipa::path(
     post, path = "/v1/kv/put", operation_id = "kv_put", tag = "keys", params(SessionHeaders),
-    request_body = KeyValueRequest,
+    request_body(content = KeyValueRequest, example = json!({"job": "web", "key": "greeting", "value": "hello"})),
     responses((status = 200, description = "The key has the value", body = WrittenAnswer), ChangeProblems)
 )]
 pub async fn put(
@@ -222,7 +223,8 @@ pub async fn put(
 /// Sets several keys at one revision.
 #[utoipa::path(
     post, path = "/v1/kv/multi-put", operation_id = "kv_multi_put", tag = "keys",
-    params(SessionHeaders), request_body = MultiPutRequest,
+    params(SessionHeaders),
+    request_body(content = MultiPutRequest, example = json!({"job": "web", "entries": [{"key": "greeting", "value": "hello"}, {"key": "farewell", "value": "bye"}]})),
     responses((status = 200, description = "All keys have their values", body = WrittenAnswer), ChangeProblems)
 )]
 pub async fn multi_put(
@@ -236,7 +238,7 @@ pub async fn multi_put(
 /// Adds to a number; an absent key counts as 0.
 #[utoipa::path(
     post, path = "/v1/kv/add", operation_id = "kv_add", tag = "keys", params(SessionHeaders),
-    request_body = AddRequest,
+    request_body(content = AddRequest, example = json!({"job": "web", "key": "visits", "delta": 1})),
     responses((status = 200, description = "The new number", body = AddedAnswer), ChangeProblems)
 )]
 pub async fn add(
@@ -257,7 +259,7 @@ pub async fn add(
 /// does not match is an answer (`swapped` false), not an error.
 #[utoipa::path(
     post, path = "/v1/kv/cas", operation_id = "kv_cas", tag = "keys", params(SessionHeaders),
-    request_body = CasRequest,
+    request_body(content = CasRequest, example = json!({"job": "web", "key": "greeting", "expected": "hello", "desired": "good day"})),
     responses((status = 200, description = "Whether it was stored, and the value now", body = ComparedAnswer), ChangeProblems)
 )]
 pub async fn cas(
@@ -271,7 +273,8 @@ pub async fn cas(
 /// Sets a key if it was last changed at exactly this revision.
 #[utoipa::path(
     post, path = "/v1/kv/cas-revision", operation_id = "kv_cas_revision", tag = "keys",
-    params(SessionHeaders), request_body = CasRevisionRequest,
+    params(SessionHeaders),
+    request_body(content = CasRevisionRequest, example = json!({"job": "web", "key": "greeting", "revision": 4, "value": "good day"})),
     responses((status = 200, description = "Whether it was stored, and the value now", body = ComparedAnswer), ChangeProblems)
 )]
 pub async fn cas_revision(
@@ -286,7 +289,7 @@ pub async fn cas_revision(
 /// Appends to a key's value; an absent key counts as empty.
 #[utoipa::path(
     post, path = "/v1/kv/append", operation_id = "kv_append", tag = "keys", params(SessionHeaders),
-    request_body = KeyValueRequest,
+    request_body(content = KeyValueRequest, example = json!({"job": "web", "key": "log", "value": "one more line"})),
     responses((status = 200, description = "The value has grown", body = WrittenAnswer), ChangeProblems)
 )]
 pub async fn append(
@@ -300,7 +303,7 @@ pub async fn append(
 /// Deletes a key; an absent one is not an error.
 #[utoipa::path(
     post, path = "/v1/kv/delete", operation_id = "kv_delete", tag = "keys", params(SessionHeaders),
-    request_body = KeyRequest,
+    request_body(content = KeyRequest, example = json!({"job": "web", "key": "greeting"})),
     responses((status = 200, description = "The key is absent", body = DeletedAnswer), ChangeProblems)
 )]
 pub async fn delete(
@@ -318,7 +321,7 @@ pub async fn delete(
 /// Puts a value at the end of a queue.
 #[utoipa::path(
     post, path = "/v1/kv/push", operation_id = "kv_push", tag = "queues", params(SessionHeaders),
-    request_body = KeyValueRequest,
+    request_body(content = KeyValueRequest, example = json!({"job": "web", "key": "tasks", "value": "shard-7"})),
     responses((status = 200, description = "The queue's length now", body = PushedAnswer), ChangeProblems)
 )]
 pub async fn push(
@@ -336,7 +339,7 @@ pub async fn push(
 /// Takes the value at the front of a queue; an empty one gives null.
 #[utoipa::path(
     post, path = "/v1/kv/pop", operation_id = "kv_pop", tag = "queues", params(SessionHeaders),
-    request_body = KeyRequest,
+    request_body(content = KeyRequest, example = json!({"job": "web", "key": "tasks"})),
     responses((status = 200, description = "The value that was taken", body = PoppedAnswer), ChangeProblems)
 )]
 pub async fn pop(
@@ -354,9 +357,13 @@ pub async fn pop(
 }
 
 /// Compares, then takes one of two branches, all or nothing, at one revision.
+///
+/// What must hold is always written: a `compare` that compares nothing is
+/// refused. Each comparison names exactly one of its variants.
 #[utoipa::path(
     post, path = "/v1/kv/transaction", operation_id = "kv_transaction", tag = "keys",
-    params(SessionHeaders), request_body = TransactionRequest,
+    params(SessionHeaders),
+    request_body(content = TransactionRequest, example = json!({"job": "web", "compare": [{"value": {"key": "leader", "value": "host-1"}}], "then": [{"put": {"key": "leader", "value": "host-2"}}], "or_else": [{"get": {"key": "leader"}}]})),
     responses((status = 200, description = "Which branch was taken, and what came of it", body = TransactionAnswer), ChangeProblems)
 )]
 pub async fn transaction(
@@ -364,6 +371,12 @@ pub async fn transaction(
     InSession(session): InSession,
     Body(TransactionRequest { scope, compare, then, or_else }): Body<TransactionRequest>,
 ) -> Answered<TransactionAnswer> {
+    if compare.is_empty() {
+        let message = "`compare` is empty: it compares nothing, so that `then` would always be done; \
+             write what must hold, as {\"exists\": {\"key\": \"leader\", \"exists\": false}}; \
+             changes without a condition have calls of their own, as /v1/kv/multi-put";
+        return Err(Failure::invalid(StatusCode::BAD_REQUEST, message));
+    }
     let fitting = |outcome: &KvOutcome, mark| match outcome {
         KvOutcome::Transaction { succeeded, outcomes } => {
             Some(TransactionAnswer { succeeded: *succeeded, outcomes: outcomes.clone(), mark })

@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::{FutureExt, Stream, StreamExt, stream};
-use holdfast_api::{Blob, Code, Condition, Problem, Revision, Scope, Until, WatchBatch};
+use holdfast_api::{Blob, Code, Condition, Name, Problem, Revision, Scope, Until, WatchBatch};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use utoipa::ToSchema;
@@ -97,7 +97,8 @@ impl WaitRequest {
 
 /// Waits until keys exist, or until other conditions are met.
 #[utoipa::path(
-    post, path = "/v1/kv/wait", operation_id = "kv_wait", tag = "keys", request_body = WaitRequest,
+    post, path = "/v1/kv/wait", operation_id = "kv_wait", tag = "keys",
+    request_body(content = WaitRequest, example = json!({"job": "web", "keys": ["greeting"], "conditions": [{"key": "visits", "until": {"at_least": 4}}], "timeout_ms": 1000})),
     responses((status = 200, description = "Everything was met, or the time was over", body = WaitAnswer), ReadProblems)
 )]
 pub async fn wait(
@@ -169,9 +170,10 @@ pub enum WatchLine {
 /// The answer is one JSON document on each line. The first line, and one each
 /// ten seconds without a change, has no changes and says up to which revision
 /// everything was delivered. A last line `{"problem": …}` says why the watch
-/// ended.
+/// ended: `fenced` when the run has ended, with the run that took its place.
 #[utoipa::path(
-    post, path = "/v1/kv/watch", operation_id = "kv_watch", tag = "keys", request_body = WatchRequest,
+    post, path = "/v1/kv/watch", operation_id = "kv_watch", tag = "keys",
+    request_body(content = WatchRequest, example = json!({"job": "web", "prefix": "gre"})),
     responses(
         (status = 200, description = "Changes, one revision on each line", body = WatchLine, content_type = "application/x-ndjson"),
         ReadProblems,
@@ -188,10 +190,10 @@ pub async fn watch(
 #[utoipa::path(
     get, path = "/v1/kv/watch", operation_id = "kv_watch_by_query", tag = "keys",
     params(
-        ("job" = Option<String>, Query, description = "The job; `default` when left out"),
-        ("run" = Option<String>, Query, description = "The run; the open one when left out"),
-        ("prefix" = Option<String>, Query, description = "Only keys that start with this"),
-        ("from" = Option<u64>, Query, description = "The first revision wanted; from now on when left out"),
+        ("job" = Option<Name>, Query, description = "The job; `default` when left out", example = "web"),
+        ("run" = Option<Name>, Query, description = "The run; the open one when left out", example = "r1"),
+        ("prefix" = Option<String>, Query, description = "Only keys that start with this", example = "gre"),
+        ("from" = Option<u64>, Query, description = "The first revision wanted; from now on when left out", example = 1),
     ),
     responses(
         (status = 200, description = "Changes, one revision on each line", body = WatchLine, content_type = "application/x-ndjson"),

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use holdfast_api::{Blob, Code, KeyEntry, Problem, Read, ReadOutcome, Scope};
+use holdfast_api::{Blob, Code, KeyEntry, Name, Problem, Read, ReadOutcome, Scope};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -10,6 +10,7 @@ use super::{Seen, ask, unfitting_read};
 use crate::http::App;
 use crate::http::problem::extract::{Body, Params};
 use crate::http::problem::{Failure, ReadProblems};
+use crate::http::strict::did_you_mean;
 
 type Answered<T> = Result<Json<T>, Failure>;
 
@@ -150,11 +151,32 @@ async fn entry_of(app: &App, request: GetRequest) -> Answered<EntryAnswer> {
         false => format!("there is no key {key} in {scope}"),
         true => format!("there is no key {key} in {scope}, as far as this node knows (stale)"),
     };
-    match ask(app, Read::Get { scope, key }, stale).await? {
+    match ask(app, Read::Get { scope: scope.clone(), key }, stale).await? {
         (ReadOutcome::Entry(Some(entry)), seen) => Ok(Json(EntryAnswer { entry, seen })),
-        (ReadOutcome::Entry(None), _) => Err(Problem::refused(Code::KeyNotFound, absent).into()),
+        (ReadOutcome::Entry(None), _) => {
+            let message = absent + &absent_job(app, &scope.job).await;
+            Err(Problem::refused(Code::KeyNotFound, message).into())
+        }
         (other, _) => Err(unfitting_read(&other)),
     }
+}
+
+/// Completes "there is no key …" where there is no such job, as far as this node
+/// knows: its name may have been mistyped.
+async fn absent_job(app: &App, job: &Name) -> String {
+    let there = ask(app, Read::Runs { job: job.clone() }, true).await;
+    match there.err().map(|failure| failure.problem().code) {
+        Some(Code::JobNotFound) => {}
+        _ => return String::new(),
+    }
+    let nearest = match ask(app, Read::Jobs, true).await {
+        Ok((ReadOutcome::Jobs(jobs), _)) => {
+            let known: Vec<&str> = jobs.iter().map(|info| info.job.as_str()).collect();
+            did_you_mean(job.as_str(), &known)
+        }
+        _ => String::new(),
+    };
+    format!(": job {job} does not exist{nearest}")
 }
 
 async fn page_of(app: &App, request: ListRequest) -> Answered<PageAnswer> {
@@ -167,7 +189,8 @@ async fn page_of(app: &App, request: ListRequest) -> Answered<PageAnswer> {
 
 /// One key.
 #[utoipa::path(
-    post, path = "/v1/kv/get", operation_id = "kv_get", tag = "keys", request_body = GetRequest,
+    post, path = "/v1/kv/get", operation_id = "kv_get", tag = "keys",
+    request_body(content = GetRequest, example = json!({"job": "web", "key": "greeting"})),
     responses((status = 200, description = "The key and its value", body = EntryAnswer), ReadProblems)
 )]
 pub async fn get(State(app): State<App>, Body(request): Body<GetRequest>) -> Answered<EntryAnswer> {
@@ -178,10 +201,10 @@ pub async fn get(State(app): State<App>, Body(request): Body<GetRequest>) -> Ans
 #[utoipa::path(
     get, path = "/v1/kv/get", operation_id = "kv_get_by_query", tag = "keys",
     params(
-        ("job" = Option<String>, Query, description = "The job; `default` when left out"),
-        ("run" = Option<String>, Query, description = "The run; the open one when left out"),
-        ("key" = String, Query, description = "The key, other bytes than text as \\xNN"),
-        ("stale" = Option<bool>, Query, description = "Answer from this node's own state, however old"),
+        ("job" = Option<Name>, Query, description = "The job; `default` when left out", example = "web"),
+        ("run" = Option<Name>, Query, description = "The run; the open one when left out", example = "r1"),
+        ("key" = String, Query, description = "The key, other bytes than text as \\xNN", example = "greeting"),
+        ("stale" = Option<bool>, Query, description = "Answer from this node's own state, however old", example = false),
     ),
     responses((status = 200, description = "The key and its value", body = EntryAnswer), ReadProblems)
 )]
@@ -195,7 +218,7 @@ pub async fn get_by_query(
 /// Several keys at one revision.
 #[utoipa::path(
     post, path = "/v1/kv/multi-get", operation_id = "kv_multi_get", tag = "keys",
-    request_body = KeysRequest,
+    request_body(content = KeysRequest, example = json!({"job": "web", "keys": ["greeting", "farewell"]})),
     responses((status = 200, description = "The keys, in the order asked", body = EntriesAnswer), ReadProblems)
 )]
 pub async fn multi_get(
@@ -211,7 +234,7 @@ pub async fn multi_get(
 /// Whether all keys exist.
 #[utoipa::path(
     post, path = "/v1/kv/check", operation_id = "kv_check", tag = "keys",
-    request_body = KeysRequest,
+    request_body(content = KeysRequest, example = json!({"job": "web", "keys": ["greeting", "farewell"]})),
     responses((status = 200, description = "Whether all of them exist", body = CheckAnswer), ReadProblems)
 )]
 pub async fn check(
@@ -226,7 +249,8 @@ pub async fn check(
 
 /// Keys in byte order, a page at a time.
 #[utoipa::path(
-    post, path = "/v1/kv/list", operation_id = "kv_list", tag = "keys", request_body = ListRequest,
+    post, path = "/v1/kv/list", operation_id = "kv_list", tag = "keys",
+    request_body(content = ListRequest, example = json!({"job": "web", "prefix": "gre", "limit": 100})),
     responses((status = 200, description = "A page of keys", body = PageAnswer), ReadProblems)
 )]
 pub async fn list(
@@ -240,13 +264,13 @@ pub async fn list(
 #[utoipa::path(
     get, path = "/v1/kv/list", operation_id = "kv_list_by_query", tag = "keys",
     params(
-        ("job" = Option<String>, Query, description = "The job; `default` when left out"),
-        ("run" = Option<String>, Query, description = "The run; the open one when left out"),
-        ("prefix" = Option<String>, Query, description = "Only keys that start with this"),
-        ("after" = Option<String>, Query, description = "Only keys behind this one: the `next` of the page before"),
-        ("limit" = Option<u64>, Query, description = "Most entries wanted; 0 = as many as the limits allow"),
-        ("keys_only" = Option<bool>, Query, description = "Leave the values out"),
-        ("stale" = Option<bool>, Query, description = "Answer from this node's own state, however old"),
+        ("job" = Option<Name>, Query, description = "The job; `default` when left out", example = "web"),
+        ("run" = Option<Name>, Query, description = "The run; the open one when left out", example = "r1"),
+        ("prefix" = Option<String>, Query, description = "Only keys that start with this", example = "gre"),
+        ("after" = Option<String>, Query, description = "Only keys behind this one: the `next` of the page before", example = "greeting"),
+        ("limit" = Option<u64>, Query, description = "Most entries wanted; 0 = as many as the limits allow", example = 100),
+        ("keys_only" = Option<bool>, Query, description = "Leave the values out", example = true),
+        ("stale" = Option<bool>, Query, description = "Answer from this node's own state, however old", example = false),
     ),
     responses((status = 200, description = "A page of keys", body = PageAnswer), ReadProblems)
 )]
@@ -260,7 +284,7 @@ pub async fn list_by_query(
 /// How many keys start with a prefix; queues are not counted.
 #[utoipa::path(
     post, path = "/v1/kv/count", operation_id = "kv_count", tag = "keys",
-    request_body = CountRequest,
+    request_body(content = CountRequest, example = json!({"job": "web", "prefix": "gre"})),
     responses((status = 200, description = "The number of keys", body = CountAnswer), ReadProblems)
 )]
 pub async fn count(
@@ -276,7 +300,7 @@ pub async fn count(
 /// Length of a queue.
 #[utoipa::path(
     post, path = "/v1/kv/queue-length", operation_id = "kv_queue_length", tag = "queues",
-    request_body = GetRequest,
+    request_body(content = GetRequest, example = json!({"job": "web", "key": "tasks"})),
     responses((status = 200, description = "The queue's length", body = LengthAnswer), ReadProblems)
 )]
 pub async fn queue_length(

@@ -185,9 +185,12 @@ async fn a_node_without_a_place_says_so_to_every_call() {
 #[tokio::test]
 async fn what_nobody_serves_is_a_problem() {
     let unknown = get("/v1/kv/putt").await;
-    assert_problem(&unknown, StatusCode::NOT_FOUND, "invalid_request");
+    let problem = assert_problem(&unknown, StatusCode::NOT_FOUND, "invalid_request");
+    let detail = "there is no path /v1/kv/putt; did you mean /v1/kv/put? See /openapi.json";
+    assert_eq!(problem["detail"], detail);
     let wrong = get("/v1/kv/put").await;
-    assert_problem(&wrong, StatusCode::METHOD_NOT_ALLOWED, "invalid_request");
+    let problem = assert_problem(&wrong, StatusCode::METHOD_NOT_ALLOWED, "invalid_request");
+    assert_eq!(problem["detail"], "/v1/kv/put takes POST, not GET; see /openapi.json");
     assert_eq!(wrong.headers()[header::ALLOW], "POST");
 }
 

@@ -1,8 +1,7 @@
 //! What a handler takes from a request; what cannot be read is a problem.
 
-use axum::Json;
 use axum::body::Bytes;
-use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
@@ -17,40 +16,22 @@ use super::Failure;
 /// and travel better over the stream.
 pub const BODY_BYTES_MAX: usize = 24 * 1024 * 1024;
 
-/// A JSON body.
+/// A JSON body. That it is what the description says was checked before
+/// ([`crate::http::strict`]).
 pub struct Body<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     type Rejection = Failure;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
-        let (parts, body) = request.into_parts();
-        let whole = Request::from_parts(parts.clone(), body);
-        let bytes = Bytes::from_request(whole, state).await;
-        let bytes = bytes.map_err(|rejection| unreadable(&rejection.into()))?;
-        // A list would stand for the fields in their order, which nobody means.
-        if bytes.trim_ascii_start().starts_with(b"[") {
-            let why = "the body is a list, and must be an object: {\"name\": value, ...}";
-            return Err(Failure::invalid(StatusCode::BAD_REQUEST, why));
-        }
-        match Json::from_request(Request::from_parts(parts, bytes.into()), state).await {
-            Ok(Json(body)) => Ok(Body(body)),
-            Err(rejection) => Err(unreadable(&rejection)),
-        }
-    }
-}
-
-fn unreadable(rejection: &JsonRejection) -> Failure {
-    match rejection {
-        JsonRejection::MissingJsonContentType(_) => Failure::invalid(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "the body must be JSON: send the header `content-type: application/json` (curl: `--json`)",
-        ),
-        JsonRejection::BytesRejection(bytes) if bytes.status() == StatusCode::PAYLOAD_TOO_LARGE => {
-            too_large()
-        }
-        JsonRejection::BytesRejection(bytes) => Failure::invalid(bytes.status(), bytes.body_text()),
-        _ => Failure::invalid(StatusCode::BAD_REQUEST, rejection.body_text()),
+        let bytes = Bytes::from_request(request, state).await;
+        let bytes = bytes.map_err(|rejection| match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => too_large(),
+            status => Failure::invalid(status, rejection.body_text()),
+        })?;
+        serde_json::from_slice(&bytes).map(Body).map_err(|error| {
+            Failure::invalid(StatusCode::BAD_REQUEST, format!("the body: {error}"))
+        })
     }
 }
 
@@ -98,14 +79,14 @@ impl<S: Send + Sync> FromRequestParts<S> for InSession {
 pub struct SessionHeaders {
     /// The session (`/v1/session/open`): with it and a sequence, a change that
     /// is sent again has one effect and gets the same answer.
-    #[param(rename = "holdfast-session", required = false)]
+    #[param(rename = "holdfast-session", required = false, example = 7)]
     pub session: u64,
     /// The change's own number in the session, from 1; keep it when you retry.
-    #[param(rename = "holdfast-sequence", required = false)]
+    #[param(rename = "holdfast-sequence", required = false, example = 1)]
     pub sequence: u64,
     /// The lowest sequence whose answer is still wanted; left out, this
     /// change's own, which suits a client that does one thing at a time.
-    #[param(rename = "holdfast-ack", required = false)]
+    #[param(rename = "holdfast-ack", required = false, example = 1)]
     pub ack: u64,
 }
 

@@ -9,7 +9,13 @@ use super::watching;
 fn closed_bytes(closed: &holdfast_api::Closed) -> usize {
     let members = closed.members.as_ref().map_or(0, |members| members.stretches().len() * 24);
     let payloads = closed.payloads.iter().flatten().map(|payload| payload.len() + 8).sum::<usize>();
-    256 + members + payloads + closed.absent.len() * 96
+    let differing = closed.differing.iter().map(|one| 32 + one.fields.len() * 16);
+    256 + members + payloads + closed.absent.len() * 96 + differing.sum::<usize>()
+}
+
+/// Roughly the bytes of the numbers that a process gave.
+fn policy_bytes(policy: &holdfast_api::Policy) -> usize {
+    64 + crate::node::proposer::assignment_weight(&policy.assignment)
 }
 
 /// Roughly the bytes of a reply.
@@ -22,19 +28,25 @@ pub(super) fn reply_bytes(body: &ReplyBody) -> usize {
             ReadOutcome::Entries(found) => found.iter().flatten().map(entry).sum(),
             ReadOutcome::Page { entries, .. } => entries.iter().map(entry).sum(),
             ReadOutcome::Closed(closed) => closed_bytes(closed),
+            ReadOutcome::Plan(plan) => 64 + plan.closed.as_ref().map_or(0, closed_bytes),
             ReadOutcome::Feed(feed) => {
                 let decisions = feed.decisions.len() + feed.ended.len();
                 decisions * 96 + feed.closed.iter().map(closed_bytes).sum::<usize>()
             }
-            ReadOutcome::Processes { processes, .. } => processes.len() * 256,
+            ReadOutcome::Processes { processes, .. } => {
+                processes.iter().map(|one| 256 + policy_bytes(&one.policy)).sum()
+            }
             ReadOutcome::Rounds(rounds) => rounds
                 .iter()
                 .map(|r| {
                     let set = match &r.terms.among {
                         holdfast_api::Among::Set(set) => set.len() * 5,
-                        holdfast_api::Among::Active => 0,
+                        holdfast_api::Among::Active | holdfast_api::Among::Generation(_) => 0,
                     };
-                    256 + set + r.arrived.stretches().len() * 24 + r.missing.len() * 96
+                    let differing = r.differing.iter().map(|d| 32 + d.fields.len() * 16);
+                    let differing =
+                        differing.sum::<usize>() + r.policy.as_ref().map_or(0, policy_bytes);
+                    512 + set + differing + r.arrived.stretches().len() * 24 + r.missing.len() * 96
                 })
                 .sum(),
             ReadOutcome::Events { events, .. } => events.len() * 160,

@@ -3,7 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 
-use holdfast_api::{Code, Effectiveness, Name};
+use holdfast_api::{Code, Effectiveness, Name, Refusal, RunHeld};
+use serde::{Deserialize, Serialize};
 
 use super::PORTS_MAX;
 use crate::door::tcpstore::presence::BeingCollected;
@@ -24,16 +25,24 @@ pub enum Error {
     Open {
         /// The job.
         job: Name,
-        /// The client's, which names the nodes that it tried.
-        reason: Box<holdfast_client::Error>,
-    },
-    /// The host's lease could not be had.
-    #[error("cannot hold a run of job {job}: {reason}")]
-    Hold {
-        /// The job.
-        job: Name,
         /// The library's, which names the nodes that it tried.
         reason: Box<holdfast_trainer_shim::Error>,
+    },
+    /// Other agents hold the job's open run, and another one would end it.
+    #[error(
+        "job {} is in use: {held}{}; another run would end that one", held.job, then(connected)
+    )]
+    InUse {
+        /// Who holds it.
+        held: Box<RunHeld>,
+        /// Who is connected there, in words; empty if that is not known.
+        connected: String,
+    },
+    /// The run was named, and is over.
+    #[error("{}", over_in_short(refusal))]
+    RunOver {
+        /// The state machine's.
+        refusal: Box<Refusal>,
     },
     /// Loopback has no free port where one was to be chosen.
     #[error("{reason}")]
@@ -75,11 +84,38 @@ pub enum Error {
     /// The namespace's keys are just being deleted.
     #[error(transparent)]
     Over(#[from] BeingCollected),
-    /// The store answered something else than what was asked.
-    #[error(
-        "the store does not understand how a run is opened; its version and the agent's do not fit"
-    )]
-    OutOfTurn,
+}
+
+/// What to type instead, as far as the error knows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Remedy {
+    /// Another job, or a takeover.
+    AnotherJob {
+        /// The job that is in use.
+        job: Name,
+        /// Its open run.
+        run: Name,
+    },
+    /// A run that is new.
+    AnotherRun {
+        /// The job.
+        job: Name,
+    },
+}
+
+fn then(words: &str) -> String {
+    if words.is_empty() { String::new() } else { format!("; {words}") }
+}
+
+/// What to do instead stands in the line to type.
+fn over_in_short(refusal: &Refusal) -> String {
+    match refusal {
+        Refusal::RunOver { job, run, cause, ms_ago } => {
+            format!("run {run} of job {job} is over: {}", cause.since(*ms_ago))
+        }
+        other => other.to_string(),
+    }
 }
 
 fn listen_advice(reason: &io::Error, address: &SocketAddr) -> String {
@@ -99,19 +135,31 @@ fn listen_advice(reason: &io::Error, address: &SocketAddr) -> String {
 }
 
 impl Error {
+    /// What to type instead, if that is known.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            Error::InUse { held, .. } => {
+                Some(Remedy::AnotherJob { job: held.job.clone(), run: held.run.clone() })
+            }
+            Error::RunOver { refusal } => match refusal.as_ref() {
+                Refusal::RunOver { job, .. } => Some(Remedy::AnotherRun { job: job.clone() }),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// What kind of error; stable.
     pub fn code(&self) -> Code {
         match self {
-            Error::Listen { .. } | Error::NoFreePort { .. } => Code::Conflict,
+            Error::Listen { .. } | Error::NoFreePort { .. } | Error::InUse { .. } => Code::Conflict,
             Error::TooManyPorts => Code::LimitExceeded,
             Error::NotLoopback { .. } => Code::InvalidRequest,
             Error::Stopping => Code::Unavailable,
             Error::Open { reason, .. } => reason.code(),
-            Error::Hold { reason, .. } => reason.code(),
-            Error::NotOpen { ended: true, .. } => Code::Fenced,
+            Error::NotOpen { ended: true, .. } | Error::RunOver { .. } => Code::Fenced,
             Error::NotOpen { ended: false, .. } => Code::RunNotFound,
             Error::Over(_) => Code::Unavailable,
-            Error::OutOfTurn => Code::Internal,
         }
     }
 
@@ -121,10 +169,12 @@ impl Error {
             Error::Listen { .. } | Error::NoFreePort { .. } | Error::Stopping | Error::Over(_) => {
                 true
             }
-            Error::TooManyPorts | Error::NotLoopback { .. } | Error::NotOpen { .. } => false,
+            Error::TooManyPorts
+            | Error::NotLoopback { .. }
+            | Error::InUse { .. }
+            | Error::RunOver { .. }
+            | Error::NotOpen { .. } => false,
             Error::Open { reason, .. } => reason.is_retryable(),
-            Error::Hold { reason, .. } => reason.is_retryable(),
-            Error::OutOfTurn => false,
         }
     }
 
@@ -136,11 +186,11 @@ impl Error {
             | Error::TooManyPorts
             | Error::NotLoopback { .. }
             | Error::NotOpen { .. }
+            | Error::InUse { .. }
+            | Error::RunOver { .. }
             | Error::Over(_)
             | Error::Stopping => Effectiveness::None,
             Error::Open { reason, .. } => reason.outcome(),
-            Error::Hold { reason, .. } => reason.outcome(),
-            Error::OutOfTurn => Effectiveness::Unknown,
         }
     }
 }

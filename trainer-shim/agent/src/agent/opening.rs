@@ -3,31 +3,30 @@
 use std::time::Duration;
 
 use holdfast_api::{
-    Code, Command, LeaseCommand, LeaseId, Name, Outcome, Read, ReadOutcome, RunCommand, RunOutcome,
-    Scope,
+    AgentStatus, Agents, Code, Command, LeaseCommand, LeaseId, Name, Refusal, RunChoice, RunHeld,
+    Scope, routes,
 };
-use holdfast_client::{Client, Consistency, Deadline};
-use holdfast_trainer_shim::{HostOptions, Lease};
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use holdfast_client::{Client, Deadline, fetch};
+use holdfast_trainer_shim::{HostOptions, Lease, Met};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use super::{Error, Options};
 use crate::door::process;
+use crate::outage;
 
-/// How often to say that the store does not answer yet.
-const PROGRESS_INTERVAL: Duration = Duration::from_secs(3);
+/// How often to ask again for a run whose holder may be gone.
+const ASK_AGAIN_INTERVAL: Duration = Duration::from_millis(500);
+/// Longest time to wait until the lease of a silent holder ends.
+const SILENT_HOLDER_TIME_MAX: Duration = Duration::from_secs(10);
+/// How long it may take to find out who is connected in a run that is held.
+const LOOK_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Which run an agent serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wanted {
-    /// A new one.
-    New,
-    /// The job's open one, or a new one if none is open or its last agent has
-    /// left: where all hosts meet that want the same.
-    Auto,
-    /// The one of this name: joined if it is the job's open run, else opened,
-    /// which ends the open one.
-    Named(Name),
+    /// The one that is chosen, opened if need be.
+    Chosen(RunChoice),
     /// The one of this name if it is open, and no other: what an agent wants
     /// that takes the place of another. Its run may have ended meanwhile, and
     /// even been deleted, so that opening it would end the one behind it.
@@ -39,111 +38,234 @@ pub enum Wanted {
     },
 }
 
-/// Opens or joins the run; answers its name, and the lease in it if the host
-/// is to hold it from the start.
+/// Opens or joins the run; answers how it was met, and the lease in it.
 pub(super) async fn run(
     client: &Client,
     options: &Options,
     of_lease: &process::Options,
-) -> Result<(Name, Option<Lease>), Error> {
+) -> Result<(Met, Lease), Error> {
     let of_lease = HostOptions { patience: options.connect_deadline, ..of_lease.of_lease() };
-    if options.run == Wanted::Auto {
-        let meeting = Lease::meet(client.clone(), options.job.clone(), of_lease);
-        let lease = patiently(options, meeting).await.map_err(not_held(options))?;
-        let run = lease.scope().run.clone().ok_or(Error::OutOfTurn)?;
-        info!("met in run {run} of job {}", options.job);
-        return Ok((run, Some(lease)));
-    }
-    let run = named(client, options).await?;
-    if !options.holds_run {
-        return Ok((run, None));
-    }
-    let scope = Scope { job: options.job.clone(), run: Some(run.clone()) };
-    let granting = Lease::grant(client.clone(), scope, of_lease);
-    let lease = patiently(options, granting).await.map_err(not_held(options))?;
-    Ok((run, Some(lease)))
-}
-
-async fn named(client: &Client, options: &Options) -> Result<Name, Error> {
-    let name = match &options.run {
-        Wanted::New | Wanted::Auto => None,
-        Wanted::Named(name) => Some(name),
+    let job = options.job.clone();
+    let choice = match &options.run {
+        Wanted::Chosen(choice) => choice.clone(),
         Wanted::Joined { run, lease } => {
-            let run = join(client, options, run).await?;
-            if let Some(lease) = lease {
-                let revoke = Command::Lease(LeaseCommand::Revoke { lease: *lease });
-                let deadline = Deadline::after(options.connect_deadline);
-                client.propose(revoke, deadline).await.map_err(failed(options))?;
-            }
-            return Ok(run);
+            return again(client, options, of_lease, run, *lease).await;
         }
     };
-    let command = Command::Run(RunCommand::Open { job: options.job.clone(), run: name.cloned() });
-    let proposing = client.propose(command, Deadline::after(options.connect_deadline));
-    let answer = patiently(options, proposing).await.map_err(failed(options))?;
-    let Outcome::Run(RunOutcome::Opened { run, created, ended }) = answer.outcome else {
-        return Err(Error::OutOfTurn);
-    };
-    let job = &options.job;
-    if created {
-        info!("opened run {run} of job {job}");
-    } else {
-        info!("joined run {run} of job {job}, which was open");
+    let (lease, met) = join(client, options, &of_lease, choice).await?;
+    let run = &met.run;
+    match met.others {
+        _ if met.opened => info!("run {run} of job {job} is new"),
+        0 => warn!(
+            "joined run {run} of job {job}, which was open and has no other agent: keys of whoever \
+             was in it before are there; a launch that is to meet none says `--run new`"
+        ),
+        1 => info!("joined run {run} of job {job}; 1 other agent is in it"),
+        others => info!("joined run {run} of job {job}; {others} other agents are in it"),
     }
-    if let Some(ended) = ended {
+    if let Some(ended) = &met.ended {
         info!("this ended run {ended} of job {job}: its agents and clients can no longer write");
     }
-    Ok(run)
+    Ok((met, lease))
 }
 
-/// Whoever writes into a run that is not open is refused, whatever happens
-/// behind this look: nothing but opening it by name makes it anew.
-async fn join(client: &Client, options: &Options, run: &Name) -> Result<Name, Error> {
+/// Joins the chosen run. A holder that was killed a moment ago cannot be told
+/// from one that lives before it should have renewed its lease: whoever holds
+/// the run is given that time, and waited for while it stays silent.
+async fn join(
+    client: &Client,
+    options: &Options,
+    of_lease: &HostOptions,
+    choice: RunChoice,
+) -> Result<(Lease, Met), Error> {
+    let (job, takeover) = (&options.job, options.takeover);
+    let (mut refused_at, mut heard_ms) = (None, None);
+    loop {
+        let of_lease = of_lease.clone();
+        let joining = Lease::join(client.clone(), job.clone(), choice.clone(), takeover, of_lease);
+        let error = match patiently(client, options, joining).await {
+            Ok(joined) => return Ok(joined),
+            Err(error) => error,
+        };
+        let Some(held) = held(&error) else { return Err(not_joined(options, error).await) };
+        let waited = refused_at.get_or_insert_with(Instant::now).elapsed();
+        let renewed = heard_ms.replace(held.heard_ms).is_some_and(|before| held.heard_ms < before);
+        let patience = (options.lease_ttl * 2).min(SILENT_HOLDER_TIME_MAX);
+        if renewed || waited >= patience {
+            return Err(not_joined(options, error).await);
+        }
+        if waited < ASK_AGAIN_INTERVAL {
+            info!(
+                "job {job} is in use: {held}; looking whether they are still there, for {} s at most",
+                patience.as_secs()
+            );
+        }
+        sleep(ASK_AGAIN_INTERVAL).await;
+    }
+}
+
+/// Who holds the job's open run, if that is why the run was not joined.
+fn held(error: &holdfast_trainer_shim::Error) -> Option<&RunHeld> {
+    let holdfast_trainer_shim::Error::Client(holdfast_client::Error::Refused(problem)) = error
+    else {
+        return None;
+    };
+    match &problem.refusal {
+        Some(Refusal::RunHeld { held }) => Some(held),
+        _ => None,
+    }
+}
+
+/// Joins the run of the agent before, whose lease is then given back. Whoever
+/// writes into a run that is not open is refused, whatever happens meanwhile:
+/// nothing but opening it by name makes it anew.
+async fn again(
+    client: &Client,
+    options: &Options,
+    of_lease: HostOptions,
+    run: &Name,
+    before: Option<LeaseId>,
+) -> Result<(Met, Lease), Error> {
     let job = &options.job;
     let not_open = |ended| Error::NotOpen { job: job.clone(), run: run.clone(), ended };
-    let read = Read::Runs { job: job.clone() };
-    let deadline = Deadline::after(options.connect_deadline);
-    let answer = patiently(options, client.read(read, Consistency::Linearizable, deadline)).await;
-    let outcome = match answer {
-        Ok(answer) => answer.outcome,
-        Err(error) if error.code() == Code::JobNotFound => return Err(not_open(false)),
-        Err(error) => return Err(failed(options)(error)),
-    };
-    let ReadOutcome::Runs(runs) = outcome else { return Err(Error::OutOfTurn) };
-    let found = runs.iter().find(|info| info.run == *run).ok_or_else(|| not_open(false))?;
-    if !found.open {
-        return Err(not_open(true));
+    let scope = Scope { job: job.clone(), run: Some(run.clone()) };
+    let granting = Lease::grant(client.clone(), scope, of_lease);
+    let lease = patiently(client, options, granting).await.map_err(|error| match error.code() {
+        Code::Fenced => not_open(true),
+        Code::JobNotFound | Code::RunNotFound => not_open(false),
+        _ => not_opened(options, error),
+    })?;
+    if let Some(before) = before {
+        let revoke = Command::Lease(LeaseCommand::Revoke { lease: before });
+        if let Err(error) = client.propose(revoke, Deadline::after(options.connect_deadline)).await
+        {
+            warn!(
+                %error,
+                "the lease of the agent before was not given back; run {run} of job {job} stays \
+                 held until it expires"
+            );
+        }
     }
     info!("joined run {run} of job {job} again");
-    Ok(run.clone())
+    Ok((Met { run: run.clone(), opened: false, ended: None, others: 0 }, lease))
 }
 
-fn not_held(options: &Options) -> impl Fn(holdfast_trainer_shim::Error) -> Error {
-    let job = options.job.clone();
-    move |reason| Error::Hold { job: job.clone(), reason: Box::new(reason) }
-}
-
-fn failed(options: &Options) -> impl Fn(holdfast_client::Error) -> Error {
-    let job = options.job.clone();
-    move |reason| Error::Open { job: job.clone(), reason: Box::new(reason) }
-}
-
-/// Says from time to time that the store has not answered yet.
-async fn patiently<T>(options: &Options, asking: impl Future<Output = T>) -> T {
-    let Options { connect_deadline, store, .. } = options;
-    let mut asking = std::pin::pin!(asking);
-    let began = Instant::now();
-    let mut progress = interval_at(began + PROGRESS_INTERVAL, PROGRESS_INTERVAL);
-    progress.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let endpoints = store.endpoints.join(",");
-    loop {
-        tokio::select! {
-            answer = &mut asking => return answer,
-            _ = progress.tick() => warn!(
-                "no leader of the store at {endpoints} answers yet; trying for {} s of {} s",
-                began.elapsed().as_secs(),
-                connect_deadline.as_secs(),
-            ),
+/// Why the run was not joined, with what else is known of those who hold it.
+async fn not_joined(options: &Options, error: holdfast_trainer_shim::Error) -> Error {
+    if let Some(held) = held(&error) {
+        let connected = timeout(LOOK_TIME_MAX, connected(options, held)).await;
+        return Error::InUse {
+            held: Box::new(held.clone()),
+            connected: connected.unwrap_or_default(),
+        };
+    }
+    match &error {
+        holdfast_trainer_shim::Error::Client(holdfast_client::Error::Refused(problem)) => {
+            match &problem.refusal {
+                Some(refusal @ Refusal::RunOver { .. }) => {
+                    Error::RunOver { refusal: Box::new(refusal.clone()) }
+                }
+                _ => not_opened(options, error),
+            }
         }
+        _ => not_opened(options, error),
+    }
+}
+
+fn not_opened(options: &Options, reason: holdfast_trainer_shim::Error) -> Error {
+    Error::Open { job: options.job.clone(), reason: Box::new(reason) }
+}
+
+/// Who is connected to the agents of a run, in words; empty if no node tells.
+async fn connected(options: &Options, held: &RunHeld) -> String {
+    let path = format!("{}?job={}&run={}", routes::AGENTS, held.job, held.run);
+    let token_file = options.store.token_file.as_deref();
+    for address in &options.store.endpoints {
+        if let Ok(answer) = fetch(address, &path, token_file, LOOK_TIME_MAX).await
+            && let Ok(agents) = serde_json::from_slice::<Agents>(&answer.body)
+        {
+            return in_words(&agents.agents);
+        }
+    }
+    String::new()
+}
+
+fn in_words(agents: &[AgentStatus]) -> String {
+    let clients = agents.iter().flat_map(|agent| &agent.report.clients);
+    let mut ranks: Vec<u64> = clients.filter_map(|client| client.rank).collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    let processes = agents.iter().map(|agent| &agent.report);
+    let processes = processes
+        .map(|report| {
+            let named = (report.clients.len() + report.processes.len()) as u64;
+            report.clients_left_out.saturating_add(named)
+        })
+        .fold(0, u64::saturating_add);
+    match (ranks.len(), processes) {
+        (0, 0) => "no trainer is connected".to_owned(),
+        (0, 1) => "1 process is connected".to_owned(),
+        (0, n) => format!("{n} processes are connected"),
+        (1, _) => format!("rank {} is connected", ranks[0]),
+        (n, _) => format!("{n} ranks are connected, {} to {}", ranks[0], ranks[n - 1]),
+    }
+}
+
+/// Says as long as it lasts that the store does not answer.
+async fn patiently<T>(client: &Client, options: &Options, asking: impl Future<Output = T>) -> T {
+    let began = Instant::now();
+    let most = options.connect_deadline.as_secs();
+    let trying = || format!("trying for {} s of {most} s", began.elapsed().as_secs());
+    outage::during(client, trying, asking).await
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_api::{AgentClient, AgentProcess, AgentReport, Health};
+
+    use super::*;
+    use crate::roster;
+
+    fn agent(clients: &[(Option<u32>, Option<u64>)]) -> AgentStatus {
+        let client = |&(pid, rank): &(Option<u32>, Option<u64>)| AgentClient {
+            pid,
+            rank,
+            from: "127.0.0.1".to_owned(),
+            connections: 1,
+            quiet: None,
+            activity: None,
+        };
+        let clients = clients.iter().map(client).collect();
+        let report = AgentReport { clients, ..roster::tests::report() };
+        AgentStatus { report, node: 1, told_ms_ago: 0 }
+    }
+
+    #[test]
+    fn ranks_count_once_and_others_where_there_is_none() {
+        let rank = |pid, rank| (Some(pid), Some(rank));
+        let two = [agent(&[rank(1, 0), rank(2, 1), (Some(3), None)]), agent(&[rank(4, 1)])];
+        assert_eq!(in_words(&two), "2 ranks are connected, 0 to 1");
+        assert_eq!(in_words(&two[1..]), "rank 1 is connected");
+        assert_eq!(
+            in_words(&[agent(&[(None, None), (Some(7), None)])]),
+            "2 processes are connected"
+        );
+        assert_eq!(in_words(&[agent(&[])]), "no trainer is connected");
+        let joined = |process| AgentProcess {
+            process,
+            incarnation: 1,
+            pid: None,
+            last_call: String::new(),
+            called_ms_ago: 0,
+            waiting: false,
+            progress: None,
+            silent_ms: 0,
+            health: Health::default(),
+            activity: None,
+        };
+        let mut library = agent(&[]);
+        library.report.processes = vec![joined(0), joined(1)];
+        assert_eq!(in_words(&[library]), "2 processes are connected");
+        assert_eq!(in_words(&[]), "no trainer is connected");
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 /// Pause between two tries.
 const TRY_INTERVAL: Duration = Duration::from_millis(20);
 /// A process id with the end of its line, and more than that.
-const SIGNATURE_BYTES_MAX: u64 = 32;
+pub(super) const SIGNATURE_BYTES_MAX: u64 = 32;
 
 /// A file that is locked, and taken away with the lock.
 #[derive(Debug)]

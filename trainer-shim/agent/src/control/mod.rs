@@ -14,8 +14,10 @@
 //! | [`client`] | one connection to an agent |
 //! | [`server`] | the agent's side |
 //! | [`admission`] | how many connections there may be |
+//! | [`attendance`] | who is attached, as which part of the launch |
 
 pub mod admission;
+pub mod attendance;
 pub mod client;
 pub mod lock;
 pub mod place;

@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use holdfast_api::Name;
+use holdfast_client::read_regular_text;
 
-use super::lock::Lock;
+use super::lock::{Lock, SIGNATURE_BYTES_MAX};
 
 /// Longest path of a socket on Linux, its end included.
 const PATH_BYTES_MAX: usize = 108;
@@ -182,7 +183,7 @@ impl Place {
 
     /// The agent's process id, if it has come so far.
     pub fn process(&self) -> Option<u32> {
-        fs::read_to_string(self.life_lock()).ok()?.trim().parse().ok()
+        read_regular_text(&self.life_lock(), SIGNATURE_BYTES_MAX).ok()?.trim().parse().ok()
     }
 
     /// Makes the socket, in the place of one that nobody listens to any more.

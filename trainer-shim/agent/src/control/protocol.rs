@@ -2,10 +2,12 @@
 
 use std::net::SocketAddr;
 
-use holdfast_api::{LeaseId, Name};
+use holdfast_api::{Exit, LeaseId, Name};
 use holdfast_trainer_shim::Wanted;
 pub use holdfast_trainer_shim::link::LINE_BYTES_MAX;
 use serde::{Deserialize, Serialize};
+
+use crate::agent::{Error, Remedy};
 
 /// What an agent is asked. Unknown fields are left unread, so that agents of
 /// neighbouring versions understand each other.
@@ -17,6 +19,9 @@ pub enum Request {
         /// Ports that the command was promised; empty takes the agent's first.
         #[serde(default)]
         tcpstore: Vec<SocketAddr>,
+        /// What of the launch the command is, as "rank 0": there is one at a time.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        part: Option<String>,
     },
     /// Open a namespace of the run at a port of its own, or tell the port at
     /// which it is open.
@@ -31,7 +36,26 @@ pub enum Request {
     Status {},
     /// The command has ended. The last one's connection closes when all that
     /// it sent is committed and the ports are free.
-    Leave {},
+    Leave {
+        /// It ended with code 0: its part of the launch is done.
+        #[serde(default)]
+        done: bool,
+        /// How it ended.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ended: Option<CommandEnded>,
+    },
+}
+
+/// How a command ended, as whoever started it knows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommandEnded {
+    /// Its process id.
+    pub pid: u32,
+    /// The `RANK` that it was started with, if it had one.
+    #[serde(default)]
+    pub rank: Option<u64>,
+    /// How.
+    pub exit: Exit,
 }
 
 /// What an agent answers.
@@ -51,6 +75,9 @@ pub enum Response {
         /// The lease with which it holds the run for this host, if it does.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         lease: Option<LeaseId>,
+        /// How the run was met, in words.
+        #[serde(default)]
+        met: String,
     },
     /// To [`Request::Open`].
     Opened {
@@ -76,10 +103,29 @@ pub enum Response {
         fenced: Option<String>,
     },
     /// It was not done.
-    Refused {
-        /// Why, and what to do.
-        reason: String,
-    },
+    Refused(Refused),
+}
+
+/// Why something was not done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// Why, and what to do.
+    pub reason: String,
+    /// What to type instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<Remedy>,
+}
+
+impl From<String> for Refused {
+    fn from(reason: String) -> Refused {
+        Refused { reason, remedy: None }
+    }
+}
+
+impl From<&Error> for Refused {
+    fn from(error: &Error) -> Refused {
+        Refused { reason: error.to_string(), remedy: error.remedy() }
+    }
 }
 
 /// A line that says this.
@@ -97,15 +143,22 @@ mod tests {
     fn requests_read_as_they_are_documented() {
         let name = || "group-7".parse().unwrap();
         for (text, request) in [
-            (r#"{"attach":{}}"#, Request::Attach { tcpstore: vec![] }),
+            (r#"{"attach":{}}"#, Request::Attach { tcpstore: vec![], part: None }),
             (
                 r#"{"attach":{"tcpstore":["127.0.0.1:29500"],"of_a_later_version":1}}"#,
-                Request::Attach { tcpstore: vec!["127.0.0.1:29500".parse().unwrap()] },
+                Request::Attach { tcpstore: vec!["127.0.0.1:29500".parse().unwrap()], part: None },
             ),
             (r#"{"open":{"name":"group-7"}}"#, Request::Open { name: name() }),
             (r#"{"process":{}}"#, Request::Process(Wanted::default())),
             (r#"{"status":{}}"#, Request::Status {}),
-            (r#"{"leave":{}}"#, Request::Leave {}),
+            (r#"{"leave":{}}"#, Request::Leave { done: false, ended: None }),
+            (
+                r#"{"leave":{"ended":{"pid":7,"rank":2,"exit":{"code":7}}}}"#,
+                Request::Leave {
+                    done: false,
+                    ended: Some(CommandEnded { pid: 7, rank: Some(2), exit: Exit::Code(7) }),
+                },
+            ),
         ] {
             assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request, "{text}");
             let written = line(&request);
@@ -127,9 +180,14 @@ mod tests {
                 address,
                 addresses: vec![address],
                 lease: Some(7),
+                met: "a new run".to_owned(),
             },
             Response::Opened { address },
-            Response::Refused { reason: "a \"reason\"\nof two lines".to_owned() },
+            Response::Refused("a \"reason\"\nof two lines".to_owned().into()),
+            Response::Refused(Refused {
+                reason: "in use".to_owned(),
+                remedy: Some(Remedy::AnotherJob { job: name.clone(), run: name.clone() }),
+            }),
         ] {
             let written = line(&response);
             assert_eq!(written.iter().filter(|byte| **byte == b'\n').count(), 1);

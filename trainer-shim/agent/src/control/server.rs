@@ -6,18 +6,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use holdfast_api::Name;
+use holdfast_trainer_shim::Met;
 use holdfast_trainer_shim::link::is_trusted;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::OwnedReadHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::admission::{Admission, Admitted};
-use super::protocol::{LINE_BYTES_MAX, Request, Response, line};
-use crate::agent::Handle;
+use super::attendance::{Attendance, Part};
+use super::protocol::{CommandEnded, LINE_BYTES_MAX, Refused, Request, Response, line};
+use crate::agent::{Handle, Remedy};
 
 /// How long an agent waits for the first to attach: whoever started it is
 /// about to.
@@ -32,7 +35,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The agent as those who attach see it: not there yet, there, or failed for
 /// this reason.
-pub type Agent = watch::Receiver<Option<Result<Handle, String>>>;
+pub type Agent = watch::Receiver<Option<Result<Handle, Refused>>>;
 
 /// Answers whoever asks, and whoever attaches until the last has left.
 #[derive(Debug)]
@@ -52,16 +55,13 @@ struct Shared {
     lasts: bool,
 }
 
-/// Who is attached.
-#[derive(Debug, Default)]
-struct Attendance {
-    attached: usize,
-    ever: usize,
-    over: bool,
-}
-
 /// One that is attached; leaves when dropped.
-struct Attached(Arc<Shared>);
+struct Attached {
+    shared: Arc<Shared>,
+    part: Option<Part>,
+    /// Others that were attached when it came.
+    before: usize,
+}
 
 impl Server {
     /// A server at this socket; `over` is cancelled when the last has left.
@@ -176,42 +176,39 @@ impl Shared {
         self.attendance.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// None if the agent is about to end.
-    fn attach(self: &Arc<Self>) -> Option<Attached> {
+    /// None if the agent is about to end; refused if it has a command for this
+    /// part of the launch already.
+    fn attach(self: &Arc<Self>, part: Option<Part>) -> Result<Option<Attached>, String> {
         let mut attendance = self.attendance();
-        if attendance.over {
-            return None;
+        if attendance.is_over() {
+            return Ok(None);
         }
-        attendance.attached += 1;
-        attendance.ever += 1;
-        Some(Attached(Arc::clone(self)))
+        let before = attendance.attached();
+        attendance.enter(part.as_ref(), Instant::now())?;
+        Ok(Some(Attached { shared: Arc::clone(self), part, before }))
     }
 
     fn end_unless_used(&self) {
-        let mut attendance = self.attendance();
-        if attendance.ever == 0 {
-            attendance.over = true;
+        if self.attendance().end_unless_used() {
             info!("nobody attached: the agent ends");
             self.over.cancel();
         }
     }
 
     /// The agent, once it is there; waits for it.
-    async fn agent(&self) -> Result<Handle, String> {
+    async fn agent(&self) -> Result<Handle, Refused> {
         let mut agent = self.agent.clone();
         let agent = agent.wait_for(Option::is_some).await;
-        let ended = || Err("the agent ends; start the command again".to_owned());
+        let ended = || Err("the agent ends; start the command again".to_owned().into());
         agent.map_or_else(|_| ended(), |agent| agent.clone().unwrap_or_else(ended))
     }
 }
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        let mut attendance = self.0.attendance();
-        attendance.attached -= 1;
-        if attendance.attached == 0 && !self.0.lasts {
-            attendance.over = true;
-            self.0.over.cancel();
+        let Attached { shared, part, before: _ } = self;
+        if shared.attendance().leave(part.as_ref(), !shared.lasts) {
+            shared.over.cancel();
         }
     }
 }
@@ -228,7 +225,17 @@ async fn converse(stream: UnixStream, pid: Option<i32>, shared: &Arc<Shared>) ->
             Heard::NoLine(reason) => return writer.write_all(&line(&refused(reason))).await,
         };
         let response = match serde_json::from_slice(&text) {
-            Ok(Request::Leave {}) => {
+            Ok(Request::Leave { done, ended }) => {
+                if let Some(CommandEnded { pid, rank, exit }) = ended
+                    && let Some(Ok(handle)) = &*shared.agent.borrow()
+                {
+                    handle.command_ended(pid, rank, exit);
+                }
+                if let Some(Attached { shared, part: Some(part), .. }) =
+                    attached.as_ref().filter(|_| done)
+                {
+                    shared.attendance().note_done(part, Instant::now());
+                }
                 drop(attached.take());
                 // The last one waits for the agent's end, the others do not.
                 if shared.over.is_cancelled() {
@@ -236,22 +243,25 @@ async fn converse(stream: UnixStream, pid: Option<i32>, shared: &Arc<Shared>) ->
                 }
                 return Ok(());
             }
-            Ok(Request::Attach { tcpstore }) => {
-                if attached.is_none() {
-                    attached = shared.attach();
+            Ok(Request::Attach { tcpstore, part }) => {
+                let part = part.map(|name| Part::new(&name, pid));
+                match attached.take().map_or_else(|| shared.attach(part), |same| Ok(Some(same))) {
+                    Ok(Some(now)) => {
+                        let before = now.before;
+                        attached = Some(now);
+                        attach(shared, &tcpstore, before).await
+                    }
+                    // Whoever asked finds the connection closed, and starts anew.
+                    Ok(None) => return Ok(()),
+                    Err(reason) => twice(shared, reason).await,
                 }
-                // Whoever asked finds the connection closed, and starts anew.
-                if attached.is_none() {
-                    return Ok(());
-                }
-                attach(shared, &tcpstore).await
             }
             Ok(Request::Process(wanted)) => match shared.agent().await {
                 Ok(handle) => {
                     handle.processes().serve(reader, writer, pid, &wanted).await;
                     return Ok(());
                 }
-                Err(reason) => refused(reason),
+                Err(refused) => Response::Refused(refused),
             },
             Ok(Request::Open { name }) => open(shared, name).await,
             Ok(Request::Status {}) => status(shared).await,
@@ -301,16 +311,22 @@ async fn read_line(reader: &mut BufReader<OwnedReadHalf>, attached: bool) -> io:
     })
 }
 
-async fn attach(shared: &Shared, tcpstore: &[SocketAddr]) -> Response {
+async fn attach(shared: &Shared, tcpstore: &[SocketAddr], before: usize) -> Response {
     let handle = match shared.agent().await {
         Ok(handle) => handle,
-        Err(reason) => return refused(reason),
+        Err(refused) => return Response::Refused(refused),
     };
+    if let Some(reason) = handle.fenced() {
+        return refused(format!(
+            "the agent of this host still has commands of a run that is over ({reason}); start this \
+             one when they have ended, or end them"
+        ));
+    }
     // Port 0 is any port: one that is open will do.
     let ports: Vec<SocketAddr> = tcpstore.iter().copied().filter(|at| at.port() != 0).collect();
     let address = ports.first().copied().unwrap_or(handle.address());
     if let Err(error) = handle.open_at(ports).await {
-        return refused(error.to_string());
+        return Response::Refused(Refused::from(&error));
     }
     Response::Attached {
         job: handle.job().clone(),
@@ -318,15 +334,44 @@ async fn attach(shared: &Shared, tcpstore: &[SocketAddr]) -> Response {
         address,
         addresses: handle.addresses().to_vec(),
         lease: handle.processes().held().await,
+        met: met(handle.met(), before),
+    }
+}
+
+/// How a command meets its run: as its agent did, unless others were attached
+/// `before`.
+fn met(met: &Met, before: usize) -> String {
+    let others = match met.others {
+        0 => "no other agent is in it".to_owned(),
+        1 => "1 other agent is in it".to_owned(),
+        others => format!("{others} other agents are in it"),
+    };
+    match before {
+        0 if met.opened => "a new run".to_owned(),
+        0 => format!("an open run, {others}"),
+        1 => "the run of another command of this host".to_owned(),
+        all => format!("the run of {all} other commands of this host"),
+    }
+}
+
+/// The part of the launch that a command would be is there already.
+async fn twice(shared: &Shared, reason: String) -> Response {
+    match shared.agent().await {
+        Ok(handle) => {
+            let (job, run) = (handle.job().clone(), handle.run().clone());
+            let reason = format!("job {job} is in use: in its run {run}, {reason}");
+            Response::Refused(Refused { reason, remedy: Some(Remedy::AnotherJob { job, run }) })
+        }
+        Err(refused) => Response::Refused(refused),
     }
 }
 
 async fn open(shared: &Shared, name: Name) -> Response {
     let opened = match shared.agent().await {
-        Ok(handle) => handle.open(name).await.map_err(|error| error.to_string()),
-        Err(reason) => Err(reason),
+        Ok(handle) => handle.open(name).await.map_err(|error| Refused::from(&error)),
+        Err(refused) => Err(refused),
     };
-    opened.map_or_else(refused, |address| Response::Opened { address })
+    opened.map_or_else(Response::Refused, |address| Response::Opened { address })
 }
 
 async fn status(shared: &Shared) -> Response {
@@ -335,15 +380,15 @@ async fn status(shared: &Shared) -> Response {
             job: handle.job().clone(),
             run: handle.run().clone(),
             addresses: handle.addresses().to_vec(),
-            attached: shared.attendance().attached,
+            attached: shared.attendance().attached(),
             connections: handle.connections(),
             clients_ever: handle.clients_ever(),
             fenced: handle.fenced().map(str::to_owned),
         },
-        Err(reason) => refused(reason),
+        Err(refused) => Response::Refused(refused),
     }
 }
 
 fn refused(reason: String) -> Response {
-    Response::Refused { reason }
+    Response::Refused(reason.into())
 }

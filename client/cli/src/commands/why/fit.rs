@@ -66,7 +66,7 @@ fn left_out(rest: &[Row], shown: &[Row]) -> String {
         .filter_map(|row| row.host.as_ref())
         .filter(|host| !known.contains(host))
         .collect();
-    let processes: u64 = rest.iter().map(|row| row.processes).sum();
+    let processes = rest.iter().map(|row| row.processes).fold(0, u64::saturating_add);
     let of = if processes == 1 { "process" } else { "processes" };
     match hosts.len() {
         0 => format!("and {processes} more {of}"),

@@ -1,12 +1,15 @@
 //! Processes of one host that are in the same state, as one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use holdfast_api::Among;
-use holdfast_api::{Blob, LogTime, Missing, ProcessId, ProcessInfo, ProcessState, Role, RoundInfo};
+use holdfast_api::{
+    Activity, Among, Blob, Conclusion, Doing, LogTime, Missing, ProcessId, ProcessInfo,
+    ProcessState, Role, RoundInfo,
+};
 use serde::Serialize;
 
-use super::fit::Row;
+use super::fit::{Row, Section};
+use crate::commands::activity;
 use crate::commands::signs::{Ago, Signs, Told};
 use crate::log_time::{LogNow, span};
 use crate::output::{printable, shortened};
@@ -48,25 +51,38 @@ pub(super) struct Group {
     pub(super) told: Option<Told>,
     /// How long ago that was for the first of them.
     pub(super) ago: Ago,
+    /// What the processor time of the first of them tells.
+    pub(super) activity: Option<Activity>,
+    /// The first of them on its host.
+    pub(super) pid: Option<u32>,
 }
 
 /// Whom a round waits for: everybody, as far as the processes are known at its
 /// moment, and how many are missing whom nobody names.
-pub(super) fn missing(round: &RoundInfo, known: &Known<'_>) -> (Vec<Missing>, u32) {
+pub(super) fn missing(
+    round: &RoundInfo,
+    open: &[RoundInfo],
+    known: &Known<'_>,
+) -> (Vec<Missing>, u32) {
     let named = round.missing.len() as u32;
     if named >= round.missing_count {
         return (round.missing.clone(), 0);
     }
-    let arrived: std::collections::BTreeSet<ProcessId> =
-        round.arrived.iter().map(|(process, _)| process).collect();
+    let arrived: BTreeSet<ProcessId> = round.arrived.iter().map(|(process, _)| process).collect();
     let absent = |process: &ProcessId| !arrived.contains(process);
     let all: Vec<Missing> = match &round.terms.among {
         Among::Active => {
+            let outside = outside(round, open, known);
             let waited_for = known.values().filter(|one| {
-                one.end.is_none() && one.role == Role::Active && absent(&one.process)
+                one.end.is_none()
+                    && one.role == Role::Active
+                    && absent(&one.process)
+                    && !outside.contains(&one.process)
             });
             waited_for.map(|one| of_info(one)).collect()
         }
+        // Its members are known to the cluster alone.
+        Among::Generation(_) => round.missing.clone(),
         Among::Set(set) => {
             let alive = |p: &ProcessId| known.get(p).is_some_and(|one| one.end.is_none());
             set.iter()
@@ -81,6 +97,19 @@ pub(super) fn missing(round: &RoundInfo, known: &Known<'_>) -> (Vec<Missing>, u3
         return (round.missing.clone(), round.missing_count - named);
     }
     (all, 0)
+}
+
+/// Who counts in no round but an advance: whoever waits there and is no member
+/// yet, once somebody is.
+fn outside(round: &RoundInfo, open: &[RoundInfo], known: &Known<'_>) -> BTreeSet<ProcessId> {
+    let is_member = |one: &&ProcessInfo| one.end.is_none() && one.member_since.is_some();
+    let somebody_is = known.values().any(is_member);
+    if round.terms.conclusion == Conclusion::Advance || !somebody_is {
+        return BTreeSet::new();
+    }
+    let advances = open.iter().filter(|one| one.terms.conclusion == Conclusion::Advance);
+    let waiting = advances.flat_map(|one| one.arrived.iter().map(|(process, _)| process));
+    waiting.filter(|process| !known.get(process).is_some_and(is_member)).collect()
 }
 
 /// A process as rounds see it.
@@ -105,7 +134,8 @@ pub(super) fn groups(
     signs: &Signs<'_>,
     now: LogNow,
 ) -> Vec<Group> {
-    type Key = (State, Vec<Blob>, bool, Option<String>, Option<String>, Option<Told>);
+    type Key =
+        (State, Vec<Blob>, bool, Option<String>, Option<String>, Option<Told>, Option<Doing>);
     let mut found: BTreeMap<Key, (Group, LogTime)> = BTreeMap::new();
     for one in all {
         let host = Some(one.host.clone()).filter(|host| !host.is_empty());
@@ -121,7 +151,9 @@ pub(super) fn groups(
             _ => None,
         };
         let (told, ago) = sign.map(Told::of).unzip();
-        let key = (state, waits_in.clone(), standby, host.clone(), cause.clone(), told.clone());
+        let doing = sign.and_then(|sign| sign.activity.as_ref()).map(|activity| activity.main);
+        let (cause_of, told_of) = (cause.clone(), told.clone());
+        let key = (state, waits_in.clone(), standby, host.clone(), cause_of, told_of, doing);
         let (group, since) = found.entry(key).or_insert_with(|| {
             let (processes, ranks) = (Vec::new(), Vec::new());
             let (for_ms, ago) = (0, Ago::default());
@@ -136,6 +168,8 @@ pub(super) fn groups(
                 waits_in,
                 told,
                 ago,
+                activity: sign.and_then(|sign| sign.activity.clone()),
+                pid: sign.and_then(|sign| sign.pid),
             };
             (group, one.since_ms)
         });
@@ -151,14 +185,46 @@ pub(super) fn groups(
             Group { for_ms, ..group }
         })
         .collect();
+    let common = common(&groups);
     groups.sort_by_key(|group| {
         let first = group.processes.first().copied();
-        (group.state, !group.waits_in.is_empty(), first)
+        (group.state, !group.waits_in.is_empty(), group.doing() == common, first)
     });
     groups
 }
 
+/// What most of them do: whoever does something else stands before them.
+fn common(groups: &[Group]) -> Option<Doing> {
+    let mut counts: BTreeMap<Doing, usize> = BTreeMap::new();
+    for group in groups {
+        if let Some(doing) = group.doing() {
+            *counts.entry(doing).or_default() += group.processes.len();
+        }
+    }
+    counts.into_iter().max_by_key(|(_, count)| *count).map(|(doing, _)| doing)
+}
+
+/// Where to look next, if the first of these that lives can be looked into.
+pub(super) fn next(groups: &[Group]) -> Option<Section> {
+    let (host, pid, group) = groups
+        .iter()
+        .filter(|group| group.state == State::Alive)
+        .find_map(|group| Some((group.host.as_deref()?, group.pid?, group)))?;
+    let process = group.processes.first()?;
+    let who = match group.ranks.first()? {
+        Some(rank) => format!("rank {rank}"),
+        None => format!("process {process}"),
+    };
+    let host = printable(host);
+    let head = format!("next: on host {host}, `py-spy dump --pid {pid}` shows where {who} is");
+    Some(Section { head, rows: Vec::new() })
+}
+
 impl Group {
+    fn doing(&self) -> Option<Doing> {
+        self.activity.as_ref().map(|activity| activity.main)
+    }
+
     /// `ranks 8-15`, or by their numbers those that have no ranks.
     fn who(&self) -> String {
         let processes: Vec<u64> = self.processes.iter().map(|one| u64::from(*one)).collect();
@@ -189,7 +255,8 @@ impl Group {
 
     fn row(&self, text: String) -> Row {
         let told = self.told.as_ref().map(|told| told.words(self.ago)).unwrap_or_default();
-        let text = text + &told;
+        let doing = self.activity.as_ref().map(|one| format!("; {}", activity::words(one)));
+        let text = text + &told + &doing.unwrap_or_default();
         let text = match &self.host {
             Some(host) => format!("{}: {text}", printable(host)),
             None => text,
@@ -279,6 +346,7 @@ mod tests {
         all[1].end = Some(EndInfo { at: 9, at_ms: 9, cause: Cause::Left });
         let mut gathering = round("r", &[2, 3], &[]);
         gathering.missing_count = 196;
+        let missing = |gathering: &RoundInfo, known: &Known<'_>| missing(gathering, &[], known);
         let (found, unnamed) = missing(&gathering, &known(&all));
         assert_eq!((found.len(), unnamed), (196, 0));
         assert_eq!(found[0].process, 4);
@@ -295,5 +363,21 @@ mod tests {
         let row = groups(&found[2..], &known(&all), &Signs::default(), LogNow::default())[0]
             .missing_row();
         assert_eq!(row.text, "process 300 never joined");
+    }
+
+    #[test]
+    fn whoever_waits_in_an_advance_and_is_no_member_is_not_waited_for_elsewhere() {
+        let member = |id| ProcessInfo { member_since: Some(7), ..process(id, "n") };
+        let all: Vec<ProcessInfo> = (0..100).map(member).chain([process(100, "n")]).collect();
+        let mut gathering = round("vote", &[0], &[]);
+        gathering.missing_count = 99;
+        let mut advance = round("advance", &[100], &[]);
+        advance.terms.conclusion = Conclusion::Advance;
+        let open = [gathering.clone(), advance.clone()];
+        assert_eq!(missing(&gathering, &open, &known(&all)).0.len(), 99);
+        // With nobody a member all are waited for.
+        let all: Vec<ProcessInfo> = (0..101).map(|id| process(id, "n")).collect();
+        gathering.missing_count = 100;
+        assert_eq!(missing(&gathering, &open, &known(&all)).0.len(), 100);
     }
 }

@@ -1,4 +1,4 @@
-//! Flags and `--help`.
+//! Flags.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -6,44 +6,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use holdfast_api::{LeaseId, Name};
-
-const EXAMPLES: &str = "\
-Examples:
-  Serve the run r3 of job train at PyTorch's usual port:
-    holdfast-agent serve --store 10.0.0.1:21001,10.0.0.2:21001,10.0.0.3:21001 \\
-        --job train --run r3 --tcpstore 127.0.0.1:29500
-
-  Start an unmodified PyTorch program in a new run of its own:
-    export HOLDFAST_STORE=10.0.0.1:21001,10.0.0.2:21001
-    holdfast-agent run --job train -- python train.py
-    holdfast-agent run --job train -- torchrun --nproc-per-node=8 train.py
-
-Settings: flags go over environment variables, these over the configuration
-file, that over the defaults. A file looks like this, every line optional:
-    store = \"10.0.0.1:21001,10.0.0.2:21001\"
-    token_file = \"/etc/holdfast/token\"
-    job = \"train\"
-    run = \"r3\"
-    tcpstore = \"127.0.0.1:29500\"
-    store_lost_deadline = \"5min\"
-    lease_ttl = \"5s\"
-    connect_deadline = \"30s\"
-    log = \"info\"
-    log_format = \"json\"
-    [limits]
-    connections_max = 16384
-
-Exit codes: 0 ok; 125 a failure of the agent itself, wrong usage included.
-For `run` also: the command's own code; 128+n if signal n ended it; 126 it
-cannot be executed; 127 it was not found; 2 it was not started, because its own
-arguments lead its ranks past the agent: the command to use instead is printed.";
 
 /// Speaks PyTorch's TCPStore protocol on this host and keeps the keys in a
 /// replicated Holdfast store, so that a job survives the loss of any one
 /// store node.
 #[derive(Debug, Parser)]
-#[command(name = "holdfast-agent", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "holdfast-agent", version, max_term_width = 100)]
 pub struct CommandLine {
     #[command(subcommand)]
     verb: Verb,
@@ -54,7 +24,6 @@ enum Verb {
     /// Serve TCPStore clients until SIGTERM or SIGINT. SIGUSR1 drains: no new
     /// trainer is taken, those that are connected may go on, and the agent
     /// ends with the last of them.
-    #[command(after_help = EXAMPLES)]
     Serve {
         #[command(flatten)]
         flags: Flags,
@@ -64,7 +33,7 @@ enum Verb {
         #[arg(long)]
         drain: bool,
 
-        /// Where to listen for programs with the library, which find it in
+        /// Listen here for programs with the library, which find it in
         /// HOLDFAST_CONTROL [default: a socket in the folder of this user's
         /// agents; its path is printed].
         #[arg(long, value_name = "PATH")]
@@ -74,19 +43,14 @@ enum Verb {
     /// that agent as a process of its own; start the command with MASTER_ADDR, MASTER_PORT,
     /// TORCHELASTIC_USE_AGENT_STORE and torchrun's PET_* set, pass signals on to
     /// it, and exit with its code.
-    #[command(after_help = EXAMPLES)]
     Run {
         #[command(flatten)]
         flags: Flags,
         #[command(flatten)]
         run: RunFlags,
-        /// The command and its arguments.
-        #[arg(
-            required = true,
-            trailing_var_arg = true,
-            allow_hyphen_values = true,
-            value_name = "COMMAND"
-        )]
+        /// The command and its arguments; one that begins with a dash stands behind
+        /// `--`.
+        #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
         command: Vec<OsString>,
     },
     /// Open a namespace of the run at a port of its own, and print the port;
@@ -95,9 +59,14 @@ enum Verb {
     Open {
         /// The namespace.
         name: Name,
-        /// The agent's control socket.
+        /// Ask the agent with this control socket.
         #[arg(long, env = "HOLDFAST_CONTROL", value_name = "PATH")]
         control: PathBuf,
+    },
+    /// Print a completion script for a shell.
+    Completions {
+        /// The shell.
+        shell: Shell,
     },
     /// The agent's own process, started by `run`.
     #[command(hide = true)]
@@ -143,6 +112,8 @@ pub enum Task {
         /// The control socket.
         control: PathBuf,
     },
+    /// `completions`
+    Completions(Shell),
 }
 
 /// What to do once the settings are known.
@@ -178,7 +149,7 @@ pub struct RunFlags {
     #[arg(long)]
     pub keep_master_addr: bool,
 
-    /// How long to wait for the command's first TCPStore client before saying
+    /// Wait this long for the command's first TCPStore client before saying
     /// that this job is not on Holdfast; 0s never says it.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
     pub expect_clients_within: Duration,
@@ -193,28 +164,36 @@ pub struct RunFlags {
 /// come from. An empty environment variable counts as not set.
 #[derive(Debug, Default, Args)]
 pub struct Flags {
-    /// Nodes of the store, host:port, separated by commas; one is enough, the
-    /// others are learned from it.
+    /// Ask these nodes of the store, host:port, separated by commas; one is
+    /// enough, the others are learned from it.
     #[arg(long, env = "HOLDFAST_STORE", value_name = "LIST")]
     pub store: Option<String>,
 
-    /// File with the token of the store, where it asks for one.
+    /// Send the token in this file to the store, where it asks for one.
     #[arg(long, env = "HOLDFAST_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
-    /// The job: keys of different jobs never meet [default: default].
+    /// Serve this job: keys of different jobs never meet [default: default].
     #[arg(long, env = "HOLDFAST_JOB", value_name = "NAME")]
     pub job: Option<String>,
 
-    /// The run of the job to join, or to open if it is not the open one.
-    /// `auto`: the job's open run, or a new one if none is open or its last
-    /// agent has left; it ends with the last agent that leaves it, and a host
-    /// whose agent was lost comes back into it. `new`, or nothing: a new run.
-    /// Opening a run ends the one before.
+    /// Serve this run of the job: a name never used before, or that of the open
+    /// one, to join it. `auto`: the job's open run, or a new one if none is open
+    /// or its last agent has left. `new`: a new one. It ends with the last agent
+    /// that leaves it; a host whose agent was lost comes back into it [default:
+    /// auto; `run`: new, for a command that is a whole launch by itself].
     #[arg(long, env = "HOLDFAST_RUN", value_name = "NAME")]
     pub run: Option<String>,
 
-    /// Where to listen for TCPStore clients: an IP address and a port, or a
+    /// End the job's open run even if agents hold it, and open a new one: their
+    /// ranks lose their store. Say it on one host; the others of the launch
+    /// join. With --run NAME all may say it. Without it a rank that runs
+    /// already, or has ended, is not started again under `run`: that is known
+    /// of the ranks of this host alone.
+    #[arg(long)]
+    pub takeover: bool,
+
+    /// Listen here for TCPStore clients: an IP address and a port, or a
     /// range as 127.0.0.1:29500-29510; may be given again. The first port has
     /// the run's own keys, each other one a namespace of its number, the same
     /// on every host [default: 127.0.0.1:29500; `run` takes a free port of
@@ -222,42 +201,50 @@ pub struct Flags {
     #[arg(long, env = "HOLDFAST_TCPSTORE", value_name = "ADDRESS", value_delimiter = ',')]
     pub tcpstore: Vec<String>,
 
-    /// How long an operation may wait for a store that has lost its quorum,
+    /// Let an operation wait this long for a store that has lost its quorum,
     /// before its connection closes [default: 300s].
     #[arg(long, env = "HOLDFAST_STORE_LOST_DEADLINE", value_name = "DURATION")]
     pub store_lost_deadline: Option<String>,
 
-    /// How long to look for the store at the start [default: 30s].
+    /// Look this long for the store at the start [default: 30s].
     #[arg(long, env = "HOLDFAST_CONNECT_DEADLINE", value_name = "DURATION")]
     pub connect_deadline: Option<String>,
 
-    /// How long the keys of an attempt that torchrun has ended stay readable,
-    /// and those of a namespace that `open` has followed by another
+    /// Keep the keys of an attempt that torchrun has ended for this long, and
+    /// those of a namespace that `open` has followed by another
     /// [default: 10min].
     #[arg(long, env = "HOLDFAST_ATTEMPTS_KEPT", value_name = "DURATION")]
     pub attempts_kept: Option<String>,
 
-    /// How long processes that joined with the library count as alive without a
-    /// word from this agent; the death of one of them is told at once [default:
-    /// 5s].
+    /// Count processes that joined with the library as alive for this long
+    /// without a word from this agent; the death of one of them is told at once
+    /// [default: 5s].
     #[arg(long, env = "HOLDFAST_LEASE_TTL", value_name = "DURATION")]
     pub lease_ttl: Option<String>,
 
-    /// A TOML file with any of these settings.
+    /// Read any of these settings from this TOML file.
     #[arg(long, env = "HOLDFAST_AGENT_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// What to log, to stderr: error, warn, info, debug, trace, or a filter by
+    /// Log this to stderr: error, warn, info, debug, trace, or a filter by
     /// module [default: info].
     #[arg(long, env = "RUST_LOG", value_name = "FILTER")]
     pub log: Option<String>,
 
-    /// How to log: pretty or json [default: pretty].
+    /// Log in this format: pretty or json [default: pretty].
     #[arg(long, env = "HOLDFAST_LOG_FORMAT", value_name = "FORMAT")]
     pub log_format: Option<String>,
 }
 
 impl CommandLine {
+    /// How many words at its end are a command and its arguments.
+    pub fn command_words(&self) -> usize {
+        match &self.verb {
+            Verb::Run { command, .. } => command.len(),
+            _ => 0,
+        }
+    }
+
     /// What to do, and its flags.
     pub fn task(self) -> Task {
         let (flags, mode) = match self.verb {
@@ -269,6 +256,7 @@ impl CommandLine {
                 (flags, Mode::Host { before: join_run.map(before) })
             }
             Verb::Open { name, control } => return Task::Open { name, control },
+            Verb::Completions { shell } => return Task::Completions(shell),
         };
         Task::Configured(Box::new(flags), mode)
     }
@@ -298,5 +286,9 @@ mod tests {
             assert_eq!(flags.job.as_deref(), Some("j"));
             assert_eq!(command, ["torchrun", "--job", "x", "-h"]);
         }
+        let dashed = ["holdfast-agent", "run", "--", "--jbo", "x"];
+        let task = CommandLine::try_parse_from(dashed).unwrap().task();
+        let Task::Configured(_, Mode::Run { command, .. }) = task else { panic!("not run") };
+        assert_eq!(command, ["--jbo", "x"]);
     }
 }

@@ -10,7 +10,9 @@ use anyhow::{Context, anyhow};
 use holdfast_agent::agent::{self, Agent, Wanted};
 use holdfast_agent::control::lock::Lock;
 use holdfast_agent::control::place::Place;
+use holdfast_agent::control::protocol::Refused;
 use holdfast_agent::control::server::Server;
+use holdfast_api::RunChoice;
 use nix::sys::signal::Signal;
 use nix::unistd::setsid;
 use tokio::sync::watch;
@@ -37,7 +39,7 @@ pub async fn host(settings: Settings, before: Option<Before>) -> anyhow::Result<
     crate::serve::raise_open_files();
     let (listener, place) = inherited_socket()?;
     let own_file = place.file();
-    let mut options = settings.agent_options();
+    let mut options = settings.agent_options(RunChoice::New);
     if let Some(Before { run, ports, lease }) = before {
         options.run = Wanted::Joined { run, lease };
         options.tcpstore = ports;
@@ -75,14 +77,18 @@ pub async fn host(settings: Settings, before: Option<Before>) -> anyhow::Result<
 async fn run(
     options: agent::Options,
     place: &Place,
-    tell: &watch::Sender<Option<Result<agent::Handle, String>>>,
+    tell: &watch::Sender<Option<Result<agent::Handle, Refused>>>,
     over: &CancellationToken,
 ) -> u8 {
     let (_alive, agent) = match open(options, place, over).await {
         Ok(Some(opened)) => opened,
         Ok(None) => return 0,
         Err(error) => {
-            tell.send_replace(Some(Err(format!("{error:#}"))));
+            let refused = match error.downcast_ref::<agent::Error>() {
+                Some(error) => Refused::from(error),
+                None => format!("{error:#}").into(),
+            };
+            tell.send_replace(Some(Err(refused)));
             return crate::FAILURE;
         }
     };

@@ -2,29 +2,36 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `command_line` | flags and `--help` |
+//! | `command_line` | flags |
+//! | `help` | how they show themselves |
 //! | `settings` | flags over environment over a file over defaults |
 //! | `serve` | `holdfast-agent serve` |
 //! | `launch` | `holdfast-agent run`: one command, attached to the agent of its run |
 //! | `host` | the agent of one run on one host, as a process of its own |
 //! | `open` | `holdfast-agent open`: a namespace at a port of its own |
 //! | `program` | finding the command before anything is started |
+//! | `remedy` | the lines to type in place of one that was refused |
+//! | `usage` | what was probably meant; completion scripts |
 //! | `signals` | signals, and whether they came from the terminal |
 
 mod command_line;
+mod help;
 mod host;
 mod launch;
 mod open;
 mod program;
+mod remedy;
 mod serve;
 mod settings;
 mod signals;
+mod usage;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches;
 use command_line::{CommandLine, Mode, Task};
+use holdfast_api::variables::mistyped;
 use holdfast_client::check_token_file;
 use settings::{LogFormat, Settings};
 use tokio::runtime::{Builder, Runtime};
@@ -37,19 +44,29 @@ const FAILURE: u8 = 125;
 const THREADS_MAX: usize = 4;
 
 fn main() -> ExitCode {
-    let command_line = match CommandLine::try_parse() {
+    let matches = help::command().try_get_matches();
+    let parsed = matches.and_then(|mut matches| CommandLine::from_arg_matches_mut(&mut matches));
+    let command_line = match parsed {
         Ok(command_line) => command_line,
         Err(error) => {
+            let error = usage::with_hint(error, std::env::args().nth(1).as_deref());
             let asked_for = !error.use_stderr();
             // Nothing is left to tell somebody whose stderr is closed.
             let _ = error.print();
+            if !asked_for {
+                say_mistyped();
+            }
             return if asked_for { ExitCode::SUCCESS } else { ExitCode::from(FAILURE) };
         }
     };
+    let command = command_line.command_words();
     match start(command_line) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("holdfast-agent: {error:#}");
+            if let Some(lines) = remedy::of(&error, command) {
+                eprintln!("{lines}");
+            }
             ExitCode::from(FAILURE)
         }
     }
@@ -61,9 +78,25 @@ fn start(command_line: CommandLine) -> anyhow::Result<u8> {
         Task::Open { name, control } => {
             return runtime(1)?.block_on(open::open(&control, name));
         }
+        Task::Completions(shell) => {
+            usage::complete(shell)?;
+            return Ok(0);
+        }
     };
-    let settings = Settings::resolve(flags)?;
+    let settings = match Settings::resolve(flags) {
+        Ok(settings) => settings,
+        Err(error) => {
+            say_mistyped();
+            return Err(error);
+        }
+    };
     start_logging(&settings)?;
+    // The agent's own process has the variables of the command that started it.
+    if !matches!(mode, Mode::Host { .. }) {
+        for mistyped in mistyped(std::env::vars_os()) {
+            tracing::warn!("{mistyped}");
+        }
+    }
     let token_file = settings.token_file.as_deref();
     if let Some(warning) = token_file.map(check_token_file).transpose()?.flatten() {
         tracing::warn!("{warning}");
@@ -84,6 +117,14 @@ fn start(command_line: CommandLine) -> anyhow::Result<u8> {
             };
             runtime.block_on(launch::launch(settings, run, program, &command))
         }
+    }
+}
+
+/// Says which variables were meant by names with a slip in them, while there is
+/// no log.
+fn say_mistyped() {
+    for mistyped in mistyped(std::env::vars_os()) {
+        eprintln!("holdfast-agent: {mistyped}");
     }
 }
 

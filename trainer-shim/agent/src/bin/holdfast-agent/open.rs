@@ -28,7 +28,7 @@ pub async fn open(control: &Path, name: Name) -> anyhow::Result<u8> {
             println!("{}", address.port());
             Ok(0)
         }
-        Response::Refused { reason } => bail!("{reason}"),
+        Response::Refused(refused) => bail!("{}", refused.reason),
         _ => bail!("the agent answers another question; its version and this one's do not fit"),
     }
 }

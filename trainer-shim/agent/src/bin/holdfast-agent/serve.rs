@@ -8,6 +8,7 @@ use holdfast_agent::agent::{self, Agent};
 use holdfast_agent::control::lock::Lock;
 use holdfast_agent::control::place::{self, FileId, Place};
 use holdfast_agent::control::server::Server;
+use holdfast_api::RunChoice;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use tokio::net::{UnixListener, UnixStream};
@@ -29,8 +30,10 @@ pub async fn serve(
     let mut signals = Signals::catch(&[Signal::SIGTERM, Signal::SIGINT, Signal::SIGUSR1])
         .context("cannot catch signals")?;
     raise_open_files();
-    let options =
-        agent::Options { tcpstore: settings.listen_or_usual(), ..settings.agent_options() };
+    let options = agent::Options {
+        tcpstore: settings.listen_or_usual(),
+        ..settings.agent_options(RunChoice::Auto)
+    };
     // As the ports, before the run is opened.
     let control = Control::listen(control, &settings).await?;
     let given_up = CancellationToken::new();
@@ -43,7 +46,7 @@ pub async fn serve(
                 if given_up.is_cancelled() {
                     return Ok(crate::launch::code_of_signal(caught.signal));
                 }
-                info!("{} before the store answered", caught.signal);
+                info!("{} before the store answered; another one ends it at once", caught.signal);
                 given_up.cancel();
             }
         }
@@ -76,7 +79,11 @@ pub async fn serve(
                 let drains = caught.signal == Signal::SIGUSR1
                     || (drain && caught.signal == Signal::SIGTERM && !draining);
                 if !drains {
-                    info!("{}: closing {connections} connections", caught.signal);
+                    info!(
+                        "{}: closing {connections} connections, and leaving the run; another one \
+                         ends it at once",
+                        caught.signal
+                    );
                     break;
                 }
                 draining = true;

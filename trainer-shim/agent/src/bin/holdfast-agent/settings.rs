@@ -9,12 +9,13 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use holdfast_agent::agent::{self, PORTS_MAX, Wanted};
 use holdfast_agent::door::tcpstore::{Limits, serve};
-use holdfast_api::Name;
-use holdfast_api::name::{RUN_AUTO, RUN_NEW, default_name};
-use holdfast_client::parse_endpoints;
+use holdfast_api::name::{NameError, RUN_AUTO, RUN_NEW, default_name};
+use holdfast_api::{Name, RunChoice};
+use holdfast_client::{parse_endpoints, read_regular_text};
 use serde::Deserialize;
 
 use crate::command_line::Flags;
+use crate::usage::nearest;
 
 /// PyTorch's own default.
 const TCPSTORE_PORT: u16 = 29500;
@@ -22,6 +23,8 @@ const STORE_LOST_DEADLINE: Duration = Duration::from_secs(300);
 const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
 const ATTEMPTS_KEPT: Duration = Duration::from_secs(600);
 const LEASE_TTL: Duration = Duration::from_secs(5);
+/// Longest configuration file, in bytes.
+const FILE_BYTES_MAX: u64 = 64 * 1024;
 
 /// Everything the agent was told.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,10 +35,10 @@ pub struct Settings {
     pub token_file: Option<PathBuf>,
     /// The job.
     pub job: Name,
-    /// The run, if one was named.
-    pub run: Option<Name>,
-    /// The run is the one in which the hosts of the job meet.
-    pub auto: bool,
+    /// The run, if it was said which.
+    pub run: Option<RunChoice>,
+    /// Opening it may end a run that other agents hold.
+    pub takeover: bool,
     /// Where to listen, if it was said; each port is a namespace of the run.
     pub tcpstore: Vec<SocketAddr>,
     /// How long an operation waits for a quorum.
@@ -103,10 +106,7 @@ impl Settings {
         let store = parse_endpoints(&store).map_err(|error| anyhow!("--store: {error}"))?;
         let token_file = flags.token_file.filter(|path| !path.as_os_str().is_empty());
         let job = parsed("job", pick(flags.job, file.job), Name::from_str)?;
-        let run = pick(flags.run, file.run);
-        let auto = run.as_deref() == Some(RUN_AUTO);
-        let named = run.filter(|run| !auto && run != RUN_NEW);
-        let run = parsed("run", named, Name::from_str)?;
+        let run = parsed("run", pick(flags.run, file.run), run_choice)?;
         let tcpstore =
             parsed("tcpstore", pick(listed(flags.tcpstore), file.tcpstore), listen_list)?;
         let deadline = pick(flags.store_lost_deadline, file.store_lost_deadline);
@@ -124,7 +124,7 @@ impl Settings {
             token_file: token_file.or(file.token_file),
             job: job.unwrap_or_else(default_name),
             run,
-            auto,
+            takeover: flags.takeover,
             tcpstore: tcpstore.unwrap_or_default(),
             store_lost_deadline: store_lost_deadline.unwrap_or(STORE_LOST_DEADLINE),
             connect_deadline: connect_deadline.unwrap_or(CONNECT_DEADLINE),
@@ -144,19 +144,24 @@ impl Settings {
         self.tcpstore.clone()
     }
 
-    /// The agent that was asked for.
-    pub fn agent_options(&self) -> agent::Options {
+    /// Which run to serve, where `usual` is the one if nothing was said. A run that
+    /// is joined takes nothing over.
+    pub fn choice(&self, usual: RunChoice) -> RunChoice {
+        match self.run.clone().unwrap_or(usual) {
+            RunChoice::Auto if self.takeover => RunChoice::New,
+            choice => choice,
+        }
+    }
+
+    /// The agent that was asked for, in the `usual` run if nothing was said.
+    pub fn agent_options(&self, usual: RunChoice) -> agent::Options {
         let mut store = holdfast_client::Options::new(self.store.clone());
         store.token_file = self.token_file.clone();
         agent::Options {
             store,
             job: self.job.clone(),
-            run: match &self.run {
-                Some(run) => Wanted::Named(run.clone()),
-                None if self.auto => Wanted::Auto,
-                None => Wanted::New,
-            },
-            holds_run: self.auto,
+            run: Wanted::Chosen(self.choice(usual)),
+            takeover: self.takeover,
             tcpstore: self.tcpstore.clone(),
             connect_deadline: self.connect_deadline,
             attempts_kept: self.attempts_kept,
@@ -183,10 +188,24 @@ fn parsed<T, E: Display>(
 }
 
 fn read(path: &Path) -> anyhow::Result<File> {
-    let text = std::fs::read_to_string(path)
+    let text = read_regular_text(path, FILE_BYTES_MAX)
         .with_context(|| format!("cannot read the configuration file {}", path.display()))?;
     // The error shows the line, and for an unknown key the known ones.
-    toml::from_str(&text).with_context(|| format!("in the configuration file {}", path.display()))
+    toml::from_str(&text).map_err(|error: toml::de::Error| {
+        let meant = meant(error.message());
+        anyhow!("in the configuration file {}: {error}{meant}", path.display())
+    })
+}
+
+/// Which of the known keys was probably meant by the unknown one: serde's message
+/// has all of them in backticks, the unknown one first.
+fn meant(message: &str) -> String {
+    let mut words = message.split('`').skip(1).step_by(2);
+    let near = words
+        .next()
+        .filter(|_| message.starts_with("unknown field"))
+        .and_then(|unknown| nearest(unknown, words));
+    near.map(|near| format!("did you mean `{near}`?\n")).unwrap_or_default()
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -195,6 +214,14 @@ fn duration(text: &str) -> Result<Duration, String> {
         Ok(duration) => Ok(duration),
         Err(error) => Err(format!("{error}; write for instance 300s or 5min")),
     }
+}
+
+fn run_choice(text: &str) -> Result<RunChoice, NameError> {
+    Ok(match text {
+        RUN_AUTO => RunChoice::Auto,
+        RUN_NEW => RunChoice::New,
+        name => RunChoice::Named(name.parse()?),
+    })
 }
 
 /// The addresses of a repeated flag as one text.
@@ -288,8 +315,8 @@ mod tests {
             store: vec!["a:1".to_owned(), "b:2".to_owned()],
             token_file: Some("/etc/token".into()),
             job: "by-flag".parse().unwrap(),
-            run: Some("r7".parse().unwrap()),
-            auto: false,
+            run: Some(RunChoice::Named("r7".parse().unwrap())),
+            takeover: false,
             tcpstore: Vec::new(),
             store_lost_deadline: Duration::from_secs(300),
             connect_deadline: Duration::from_secs(60),
@@ -300,6 +327,25 @@ mod tests {
             limits: Limits { connections_max: 3, ..Limits::default() },
         };
         assert_eq!(settings, expected);
+    }
+
+    #[test]
+    fn what_takes_over_joins_nothing() {
+        let settings = |run: Option<&str>, takeover| {
+            let (store, run) = (text("a:1"), run.map(str::to_owned));
+            let flags = Flags { store, run, takeover, ..Flags::default() };
+            Settings::merge(flags, File::default()).unwrap()
+        };
+        let named = RunChoice::Named("n".parse().unwrap());
+        for (run, takeover, choice) in [
+            (None, false, RunChoice::Auto),
+            (None, true, RunChoice::New),
+            (Some("auto"), true, RunChoice::New),
+            (Some("new"), false, RunChoice::New),
+            (Some("n"), true, named),
+        ] {
+            assert_eq!(settings(run, takeover).choice(RunChoice::Auto), choice, "{run:?}");
+        }
     }
 
     #[test]

@@ -54,6 +54,11 @@ impl Signals {
         Ok(Signals { caught, handle, thread: Some(thread) })
     }
 
+    /// Forgets those that were caught and not looked at.
+    pub fn forget(&mut self) {
+        while self.caught.try_recv().is_ok() {}
+    }
+
     /// The next signal.
     pub async fn next(&mut self) -> Caught {
         match self.caught.recv().await {

@@ -1,6 +1,7 @@
 //! The socket loop of one program.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +43,9 @@ const TICK: Duration = Duration::from_millis(250);
 /// How long what a program had sent may take to arrive once it has ended while
 /// another one holds its socket: it is on this host.
 const REMAINS_TIME_MAX: Duration = Duration::from_millis(5);
+/// How long a question for the open rounds waits for other programs that ask the
+/// same.
+const COMPANY_TIME: Duration = Duration::from_millis(20);
 /// How long a program may take to read the last word.
 const LAST_WORD_TIME_MAX: Duration = Duration::from_secs(1);
 
@@ -95,11 +99,30 @@ pub async fn refuse(writer: &mut OwnedWriteHalf, reason: String) {
     }
 }
 
+/// Why the store does not answer; none while it does. None for a program that does
+/// not understand it.
+type Outage = Option<watch::Receiver<Option<String>>>;
+
+/// Tells a program that waits to be welcomed why the store does not answer, for as
+/// long as it is awaited.
+pub async fn tell_why_not(writer: &mut OwnedWriteHalf, outage: Outage) -> Infallible {
+    let Some(mut outage) = outage else { return std::future::pending().await };
+    outage.mark_changed();
+    loop {
+        let Ok(()) = outage.changed().await else { return std::future::pending().await };
+        let Some(cause) = outage.borrow_and_update().clone() else { continue };
+        if let Err(error) = write_line(writer, &Response::Waiting { cause }).await {
+            debug!(%error, "a program went away before it was welcomed");
+            return std::future::pending().await;
+        }
+    }
+}
+
 /// Serves a program until its end, or that of the lease, or `stop`.
 pub async fn run(
     tenure: Tenure,
     reader: BufReader<OwnedReadHalf>,
-    mut writer: OwnedWriteHalf,
+    (mut writer, outage): (OwnedWriteHalf, Outage),
     peer: Peer,
     stop: &CancellationToken,
 ) {
@@ -128,7 +151,7 @@ pub async fn run(
         in_flight_bytes: 0,
         watched,
     };
-    let mut writing = std::pin::pin!(write(writer, queue, until));
+    let mut writing = std::pin::pin!(write(writer, queue, until, outage));
     let mut frames = frames(reader, FROM_PROGRAM_BYTES_MAX);
     let ending = tokio::select! {
         ending = connection.serve(&mut frames, &peer) => ending,
@@ -371,7 +394,14 @@ impl Connection {
         self.in_flight_bytes += bytes;
         let client = self.tenure.lease.client().clone();
         let call = async move {
-            let answer = client.read(read, Consistency::Linearizable, deadline(within_ms)).await;
+            let deadline = deadline(within_ms);
+            let answer = match read {
+                // All programs of this host that wait ask it at about the same time.
+                Read::Rounds { .. } => {
+                    client.read_together(read, Instant::now() + COMPANY_TIME, deadline).await
+                }
+                read => client.read(read, Consistency::Linearizable, deadline).await,
+            };
             Done { seq, bytes, came: Came::Read(answer) }
         };
         self.calls.push(call.boxed());
@@ -451,20 +481,28 @@ fn problem(error: holdfast_client::Error) -> Problem {
     }
 }
 
-/// Hands on what waits, and tells of renewals.
+/// Hands on what waits, and tells of renewals and outages.
 async fn write(
     mut writer: OwnedWriteHalf,
     mut queue: Queue,
     mut until: watch::Receiver<Duration>,
+    mut outage: Outage,
 ) -> io::Result<()> {
+    // One that lasts is told at once.
+    if let Some(outage) = outage.as_mut().filter(|outage| outage.borrow().is_some()) {
+        outage.mark_changed();
+    }
+    let whole = |frame: &FromAgent| {
+        holdfast_trainer_shim::link::encode(frame, usize::MAX).map_err(io::Error::other)
+    };
     loop {
         let frame = tokio::select! {
             biased;
             Ok(()) = until.changed() => {
                 let until_ms = milliseconds(*until.borrow_and_update());
-                let frame = FromAgent::ValidUntil { until_ms };
-                holdfast_trainer_shim::link::encode(&frame, usize::MAX).map_err(io::Error::other)?
+                whole(&FromAgent::ValidUntil { until_ms })?
             }
+            cause = next_outage(&mut outage) => whole(&FromAgent::Outage { cause })?,
             frame = queue.next() => match frame {
                 Some(frame) => frame,
                 None => return Ok(()),
@@ -472,6 +510,15 @@ async fn write(
         };
         writer.write_all(&frame).await?;
     }
+}
+
+async fn next_outage(outage: &mut Outage) -> Option<String> {
+    if let Some(outage) = outage
+        && outage.changed().await.is_ok()
+    {
+        return outage.borrow_and_update().clone();
+    }
+    std::future::pending().await
 }
 
 async fn write_line(writer: &mut OwnedWriteHalf, response: &Response) -> io::Result<()> {

@@ -190,9 +190,11 @@ mod tests {
             same_as: 1,
             count: members.len() as u32,
             members: Some(members.iter().copied().collect()),
+            change: None,
             absent: vec![],
             evicted: Members::default(),
             promoted: Members::default(),
+            differing: Vec::new(),
             conclusion: Concluded::Roll,
             payloads: None,
         }

@@ -163,6 +163,7 @@ impl Watched {
             progress: *progress,
             silent_ms: milliseconds(self.silent()),
             health,
+            activity: None,
         }
     }
 

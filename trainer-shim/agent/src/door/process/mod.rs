@@ -34,7 +34,7 @@ mod connection;
 pub mod desk;
 pub mod ladder;
 mod outbox;
-mod peer;
+pub(crate) mod peer;
 pub mod relay;
 pub mod serve;
 mod tenure;

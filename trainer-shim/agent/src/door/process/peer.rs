@@ -39,7 +39,7 @@ impl Peer {
     }
 
     /// Whatever program has this number now.
-    fn numbered(pid: Option<i32>) -> Peer {
+    pub(crate) fn numbered(pid: Option<i32>) -> Peer {
         let opened = pid.filter(|pid| *pid > 0).and_then(Pid::from_raw).and_then(|pid| {
             let opened = pidfd_open(pid, PidfdFlags::empty());
             opened.inspect_err(|error| debug!(%error, ?pid, "no such program")).ok()
@@ -54,6 +54,11 @@ impl Peer {
     /// Its process id.
     pub fn pid(&self) -> Option<i32> {
         self.pid
+    }
+
+    /// Whether its end can be seen.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.pidfd.is_some()
     }
 
     /// Returns when it has ended, even if another one, as a forked child, holds

@@ -103,6 +103,7 @@ pub fn read(read: &Read, own: &Scope) -> Result<(), Problem> {
 fn own_cause(cause: &Cause) -> Result<(), Problem> {
     match cause {
         Cause::Left
+        | Cause::Raised { .. }
         | Cause::Exited { .. }
         | Cause::Signaled { .. }
         | Cause::Gone
@@ -115,7 +116,7 @@ fn own_cause(cause: &Cause) -> Result<(), Problem> {
         | Cause::RunEnded => Err(Problem::refused(
             Code::InvalidRequest,
             "a program cannot end its processes for a reason that the cluster or an operator \
-             decides; name left, exited, signaled, gone or unresponsive",
+             decides; name left, raised, exited, signaled, gone or unresponsive",
         )),
     }
 }
@@ -157,6 +158,7 @@ mod tests {
             takeover: false,
             role: Role::Active,
             labels: Default::default(),
+            policy: Default::default(),
         })
     }
 
@@ -213,7 +215,11 @@ mod tests {
             ),
             (Command::Lease(LeaseCommand::Revoke { lease: LEASE }), "and nothing else"),
             (
-                Command::Run(RunCommand::Open { job: scope.job.clone(), run: None }),
+                Command::Run(RunCommand::Open {
+                    job: scope.job.clone(),
+                    run: None,
+                    takeover: false,
+                }),
                 "and nothing else",
             ),
             (
@@ -230,6 +236,7 @@ mod tests {
     fn a_program_tells_what_it_knows_and_not_what_others_decide() {
         for known in [
             Cause::Left,
+            Cause::Raised { error: "OSError: disk full".to_owned() },
             Cause::Exited { code: 3 },
             Cause::Signaled { signal: 9 },
             Cause::Gone,
@@ -248,7 +255,7 @@ mod tests {
         ] {
             let refused = check(&end_for(LEASE, &[OWN], &forged)).unwrap_err();
             assert_eq!(refused.code, Code::InvalidRequest, "{forged:?}: {refused}");
-            assert!(refused.message.contains("name left, exited,"), "{forged:?}: {refused}");
+            assert!(refused.message.contains("name left, raised,"), "{forged:?}: {refused}");
         }
     }
 

@@ -1,17 +1,19 @@
-//! The door itself: the lease of this host, taken when the first program comes.
+//! The door itself: the lease with which this host holds its run, from the start
+//! to the end, whoever comes. Given back for good at the end, the last one's ends
+//! the run.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use holdfast_api::{AgentProcess, LeaseId, Scope};
+use holdfast_api::{AgentProcess, Code, LeaseId, Scope};
 use holdfast_client::Client;
 use holdfast_trainer_shim::link::Wanted;
 use holdfast_trainer_shim::{Error, HostOptions, Lease};
 use parking_lot::Mutex;
 use tokio::io::BufReader;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
@@ -36,9 +38,6 @@ pub struct Options {
     pub host: String,
     /// The TTL of its lease.
     pub lease_ttl: Duration,
-    /// Its lease is held from the start to the end, whoever comes, and given
-    /// back for good then: the last one's ends the run.
-    pub holds_run: bool,
 }
 
 impl Options {
@@ -47,6 +46,11 @@ impl Options {
         let Options { host, lease_ttl, .. } = self.clone();
         HostOptions { host, ttl: lease_ttl, patience: GRANT_TIME_MAX, open_run: false }
     }
+}
+
+/// Whether nobody can hold the run any more, whatever is mended.
+fn is_over(error: &Error) -> bool {
+    matches!(error.code(), Code::Fenced | Code::RunNotFound | Code::JobNotFound)
 }
 
 /// The door. Cheap to clone.
@@ -63,10 +67,14 @@ struct Shared {
     tenure: Mutex<Option<Tenure>>,
     /// Held by whoever looks after the lease: takes one, or gives it back.
     granting: tokio::sync::Mutex<()>,
+    /// Why the store does not answer; none while it does.
+    outage: watch::Sender<Option<String>>,
     programs: Arc<Semaphore>,
     programs_ever: AtomicUsize,
     /// No program is taken any more.
     draining: AtomicBool,
+    /// Why this host does not hold the run any more.
+    lost: OnceLock<String>,
     /// Connections end, and no lease is taken any more.
     stop: CancellationToken,
     connections: TaskTracker,
@@ -74,20 +82,21 @@ struct Shared {
 }
 
 impl Door {
-    /// A door of this run, with the lease that the host has already. Without
-    /// one it costs nothing until somebody comes.
-    pub fn new(client: Client, scope: Scope, options: Options, lease: Option<Lease>) -> Door {
+    /// A door of this run, with the lease that the host has in it.
+    pub fn new(client: Client, scope: Scope, options: Options, lease: Lease) -> Door {
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-        let tenure = lease.map(|lease| Tenure::begin(lease, &stop, &tasks));
+        let tenure = Some(Tenure::begin(lease, &stop, &tasks));
         let shared = Shared {
             client,
             scope,
             options,
             tenure: Mutex::new(tenure),
             granting: tokio::sync::Mutex::default(),
+            outage: watch::Sender::new(None),
             programs: Arc::new(Semaphore::new(PROGRAMS_MAX)),
             programs_ever: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
+            lost: OnceLock::new(),
             stop,
             connections: TaskTracker::new(),
             tasks,
@@ -109,10 +118,17 @@ impl Door {
         // Watched before anything can be registered: the number of a program
         // that has ended may be given to another one.
         let peer = Peer::of(writer.as_ref(), pid);
-        match self.admit(wanted).await {
+        let outage = wanted.hears_outages.then(|| self.shared.outage.subscribe());
+        let mut admitting = std::pin::pin!(self.admit(wanted));
+        let admitted = tokio::select! {
+            biased;
+            admitted = &mut admitting => admitted,
+            never = connection::tell_why_not(&mut writer, outage.clone()) => match never {},
+        };
+        match admitted {
             Ok((tenure, _place)) => {
                 self.shared.programs_ever.fetch_add(1, Ordering::Relaxed);
-                connection::run(tenure, reader, writer, peer, stop).await;
+                connection::run(tenure, reader, (writer, outage), peer, stop).await;
             }
             Err(reason) => {
                 info!("a program was refused: {reason}");
@@ -178,28 +194,37 @@ impl Door {
 
     /// The lease with which this host holds the run, if it does.
     pub async fn held(&self) -> Option<LeaseId> {
-        let Shared { options, tenure, granting, .. } = self.shared.as_ref();
+        let Shared { tenure, granting, .. } = self.shared.as_ref();
         let _turn = granting.lock().await;
         let tenure = tenure.lock();
-        tenure.as_ref().filter(|_| options.holds_run).map(|tenure| tenure.lease.id())
+        tenure.as_ref().map(|tenure| tenure.lease.id())
     }
 
-    /// Keeps the run for as long as it is awaited, if this host holds it: a
-    /// lease that expired is taken anew while the run goes on.
+    /// Keeps the run for as long as it is awaited: a lease that expired is taken
+    /// anew while the run goes on.
     pub async fn keep(&self) {
-        if !self.shared.options.holds_run {
-            return;
-        }
         loop {
             match self.tenure().await {
                 Ok(tenure) => tenure.lease.ended().await,
-                Err(error) if error.is_retryable() => tokio::time::sleep(KEEP_PAUSE).await,
+                Err(error) if !is_over(&error) => tokio::time::sleep(KEEP_PAUSE).await,
                 Err(error) => {
-                    warn!("this host no longer holds the run: {error}");
+                    let reason = self.shared.lost.get_or_init(|| error.to_string());
+                    warn!("this host no longer holds the run: {reason}");
                     return;
                 }
             }
         }
+    }
+
+    /// Tells the programs why the store does not answer, or, with nothing, that it
+    /// answers again.
+    pub fn tell_outage(&self, cause: Option<String>) {
+        self.shared.outage.send_replace(cause);
+    }
+
+    /// Why this host does not hold the run any more; none while it does.
+    pub fn lost(&self) -> Option<&str> {
+        self.shared.lost.get().map(String::as_str)
     }
 
     /// Programs that were ever let in.
@@ -227,8 +252,7 @@ impl Door {
     /// Ends all connections and gives the lease back: whatever is still
     /// registered ends with it.
     pub async fn close(&self) {
-        let Shared { tenure, granting, stop, connections, tasks, options, .. } =
-            self.shared.as_ref();
+        let Shared { tenure, granting, stop, connections, tasks, .. } = self.shared.as_ref();
         stop.cancel();
         connections.close();
         tasks.close();
@@ -237,10 +261,7 @@ impl Door {
         let turn = granting.lock().await;
         let last = tenure.lock().take();
         if let Some(tenure) = last {
-            match options.holds_run {
-                true => tenure.lease.leave().await,
-                false => tenure.lease.close().await,
-            }
+            tenure.lease.leave().await;
         }
         drop(turn);
         tasks.wait().await;

@@ -205,6 +205,40 @@ pub enum Message {
 }
 
 impl Message {
+    /// Whether clients send it again and again beside their work, or without
+    /// any: heartbeats, and whoever waits by asking.
+    pub fn is_poll(&self) -> bool {
+        matches!(
+            self,
+            Message::Validate | Message::Ping { .. } | Message::CancelWait | Message::Check { .. }
+        )
+    }
+
+    /// The key that it is about, the first of several.
+    pub fn first_key(&self) -> Option<&Blob> {
+        match self {
+            Message::Set { key, .. }
+            | Message::CompareSet { key, .. }
+            | Message::Get { key }
+            | Message::Add { key, .. }
+            | Message::DeleteKey { key }
+            | Message::Append { key, .. }
+            | Message::QueuePush { key, .. }
+            | Message::QueuePop { key }
+            | Message::QueueLen { key }
+            | Message::Barrier { key, .. } => Some(key),
+            Message::Check { keys } | Message::Wait { keys } | Message::MultiGet { keys } => {
+                keys.first()
+            }
+            Message::MultiSet { entries } => entries.first().map(|entry| &entry.key),
+            Message::Validate
+            | Message::GetNumKeys
+            | Message::CancelWait
+            | Message::Ping { .. }
+            | Message::ListKeys => None,
+        }
+    }
+
     /// The same message with other keys.
     pub fn with_keys(mut self, change: impl Fn(Blob) -> Blob) -> Message {
         let replace = |key: &mut Blob| *key = change(key.clone());

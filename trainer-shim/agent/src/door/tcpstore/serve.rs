@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use holdfast_api::Scope;
+use holdfast_api::{Name, Scope};
 use holdfast_client::Client;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
@@ -211,7 +211,8 @@ impl Door {
                 return None;
             }
         };
-        let entry = self.0.roster.enter(process::Connection { peer, local });
+        let door = mapping.namespace.name().map_or("", Name::as_str);
+        let entry = self.0.roster.enter(process::Connection { peer, local }, door);
         let is_local = local.ip() == peer.ip();
         Some(Task::new(Arc::clone(&self.0), stream, entry, mapping.clone(), guest, is_local))
     }

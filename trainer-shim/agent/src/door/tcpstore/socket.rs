@@ -231,6 +231,9 @@ impl Task {
             match self.decoder.next_message() {
                 Ok(Some(message)) => {
                     self.meet(&message);
+                    if !message.is_poll() {
+                        self.entry.calls(message.op().name(), message.first_key());
+                    }
                     self.connection.receive(message);
                     received = true;
                 }

@@ -36,6 +36,8 @@ pub struct Told<'a> {
     pub job: &'a str,
     /// The run.
     pub run: &'a str,
+    /// How that was met, in words.
+    pub met: &'a str,
     /// The control socket of its agent.
     pub control: &'a OsStr,
     /// Its place in a Slurm step.
@@ -99,6 +101,12 @@ pub fn changes(told: &Told<'_>, now: impl Fn(&str) -> Option<OsString>) -> Chang
     changes
 }
 
+/// The rank of the command, if its launcher gives it one.
+pub fn rank(told: &Told<'_>, now: impl Fn(&str) -> Option<OsString>) -> Option<u64> {
+    let set = changes(told, &now).remove("RANK").flatten();
+    set.or_else(|| now("RANK"))?.to_str()?.parse().ok()
+}
+
 /// An address at which the listener is met from this host.
 pub fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
@@ -122,6 +130,7 @@ mod tests {
             token_file: None,
             job: "j",
             run: "r1",
+            met: "a new run",
             control: OsStr::new("/run/c.sock"),
             slurm: None,
         }

@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
@@ -14,13 +13,14 @@ use futures::future::BoxFuture;
 use holdfast_agent::control::client::Connection;
 use holdfast_agent::control::lock::Lock;
 use holdfast_agent::control::place::{self, Place};
-use holdfast_agent::control::protocol::{Request, Response};
-use holdfast_api::name::RUN_AUTO;
-use holdfast_api::{LeaseId, Name};
+use holdfast_agent::control::protocol::{CommandEnded, Request, Response};
+use holdfast_api::name::{RUN_AUTO, RUN_NEW};
+use holdfast_api::{LeaseId, Name, RunChoice};
 use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
+use crate::remedy::NotAttached;
 use crate::settings::Settings;
 
 /// Tries to attach, each of which may find an agent that is about to end.
@@ -30,7 +30,7 @@ const ATTACH_PAUSE: Duration = Duration::from_millis(200);
 /// gone, beside the time to look for the store.
 const START_TIME_MAX: Duration = Duration::from_secs(45);
 /// How long the last command waits for what it sent to be committed.
-const LEAVE_TIME_MAX: Duration = Duration::from_secs(30);
+pub const LEAVE_TIME_MAX: Duration = Duration::from_secs(30);
 /// How long an agent may take to tell how it goes.
 const STATUS_TIME_MAX: Duration = Duration::from_secs(5);
 /// Agents that are started anew under one command after they were killed.
@@ -42,9 +42,9 @@ pub struct Start {
     place: Place,
     /// The flags of this `run`, which the agent reads as they are.
     flags: Vec<OsString>,
-    run: Option<Name>,
-    /// The run is the one in which the hosts of the job meet.
-    auto: bool,
+    choice: RunChoice,
+    /// What of the launch the command is.
+    part: Option<String>,
     tcpstore: Vec<SocketAddr>,
     /// The ports of the agent that was there before, in its order. Its run may
     /// only be joined, for opening it anew might end the run behind it.
@@ -63,6 +63,8 @@ pub struct Attached {
     pub run: Name,
     /// Where the command's TCPStore clients connect.
     pub address: SocketAddr,
+    /// How the run was met, in words.
+    pub met: String,
     addresses: Vec<SocketAddr>,
     lease: Option<LeaseId>,
 }
@@ -84,20 +86,24 @@ enum State {
 }
 
 impl Start {
-    /// For these settings; `flags` are those that they were read from.
-    pub fn new(settings: &Settings, flags: Vec<OsString>) -> anyhow::Result<Start> {
+    /// For this run and these settings; `flags` are those that they were read
+    /// from.
+    pub fn new(
+        settings: &Settings,
+        choice: RunChoice,
+        flags: Vec<OsString>,
+        part: Option<String>,
+    ) -> anyhow::Result<Start> {
         let folder = place::folder()?;
-        // No run that is named can be called so.
-        let auto = settings.auto.then(|| Name::from_str(RUN_AUTO)).transpose()?;
-        let place = match settings.run.as_ref().or(auto.as_ref()) {
-            Some(run) => Place::of_run(&folder, &settings.store, &settings.job, run),
-            None => Place::of_nobody(&folder),
+        let place = match &choice {
+            RunChoice::New => Place::of_nobody(&folder),
+            choice => Place::of_run(&folder, &settings.store, &settings.job, &word(choice)?),
         };
         Ok(Start {
             place,
             flags,
-            run: settings.run.clone(),
-            auto: settings.auto,
+            choice,
+            part,
             tcpstore: settings.tcpstore.clone(),
             again: Vec::new(),
             lease: None,
@@ -114,7 +120,8 @@ impl Start {
         let mut last = None;
         for _ in 0..ATTACH_TRIES_MAX {
             let mut connection = self.connect().await?;
-            let asking = Request::Attach { tcpstore: self.tcpstore.clone() };
+            let asking =
+                Request::Attach { tcpstore: self.tcpstore.clone(), part: self.part.clone() };
             let within = self.connect_deadline + START_TIME_MAX;
             let answer = timeout(within, connection.ask(&asking)).await.map_err(|_| {
                 let process = self.place.process().map_or("?".to_owned(), |id| id.to_string());
@@ -124,16 +131,16 @@ impl Start {
                 )
             })?;
             match answer {
-                Ok(Response::Attached { run, .. })
-                    if self.run.as_ref().is_some_and(|wanted| *wanted != run) =>
+                Ok(Response::Attached { run, .. }) if matches!(&self.choice, RunChoice::Named(wanted) if *wanted != run) =>
                 {
                     let socket = self.socket().display();
                     bail!("the agent at {socket} serves run {run}, which is another one")
                 }
-                Ok(Response::Attached { job, run, address, addresses, lease }) => {
-                    return Ok((connection, Attached { job, run, address, addresses, lease }));
+                Ok(Response::Attached { job, run, address, addresses, lease, met }) => {
+                    let attached = Attached { job, run, address, met, addresses, lease };
+                    return Ok((connection, attached));
                 }
-                Ok(Response::Refused { reason }) => bail!("{reason}"),
+                Ok(Response::Refused(refused)) => bail!(NotAttached(refused)),
                 Ok(_) => bail!("the agent answers another question"),
                 Err(error) if has_ended(&error) => last = Some(error),
                 Err(error) => return Err(error).context("cannot talk to the agent"),
@@ -184,7 +191,7 @@ impl Start {
 
     /// The agent gets the listening socket as its standard input: whoever
     /// connects from now on waits for it, and finds it gone should it die.
-    fn spawn(&self, listener: OwnedFd) -> io::Result<()> {
+    fn spawn(&self, listener: OwnedFd) -> anyhow::Result<()> {
         let program = std::env::current_exe().ok().filter(|path| path.exists());
         let program = program.unwrap_or_else(|| PathBuf::from("/proc/self/exe"));
         let mut command = Command::new(program);
@@ -192,24 +199,30 @@ impl Start {
         if !self.again.is_empty() {
             let ports: Vec<String> = self.again.iter().map(ToString::to_string).collect();
             command.arg("--join").arg(ports.join(","));
-            if let Some(run) = &self.run {
-                command.arg("--join-run").arg(run.as_str());
-            }
+            command.arg("--join-run").arg(word(&self.choice)?.as_str());
             if let Some(lease) = self.lease {
                 command.arg("--join-lease").arg(lease.to_string());
             }
         }
         command.args(&self.flags);
         command.stdin(listener).stdout(Stdio::null());
-        // One that hosts meet in is still told so, to be left for good at the end.
-        if let Some(run) = self.run.as_ref().filter(|_| !self.auto) {
-            command.env("HOLDFAST_RUN", run.as_str());
-        }
+        // A flag says the same.
+        command.env("HOLDFAST_RUN", word(&self.choice)?.as_str());
         // It outlives this process where others are attached; while this one
         // lives, the runtime waits for it.
         drop(command.spawn()?);
         Ok(())
     }
+}
+
+/// The word for a run on the command line. No run that is named can be called as
+/// one of the others.
+fn word(choice: &RunChoice) -> anyhow::Result<Name> {
+    Ok(match choice {
+        RunChoice::Auto => RUN_AUTO.parse()?,
+        RunChoice::New => RUN_NEW.parse()?,
+        RunChoice::Named(name) => name.clone(),
+    })
 }
 
 /// Nobody listens, or nobody did any more when it was asked.
@@ -230,7 +243,7 @@ impl Link {
         let (connection, attached) = start.clone().attach().await?;
         // Should it be killed, the next one serves the same run there.
         let start = Start {
-            run: Some(attached.run.clone()),
+            choice: RunChoice::Named(attached.run.clone()),
             tcpstore: if start.tcpstore.is_empty() {
                 attached.addresses.clone()
             } else {
@@ -307,12 +320,12 @@ impl Link {
         }
     }
 
-    /// The command has ended. Returns when the agent has let it go; the last
+    /// The command has ended, and `done` its part. Returns when the agent has let it go; the last
     /// one's when all that it sent is committed and the ports are free.
-    pub async fn leave(mut self) {
+    pub async fn leave(mut self, done: bool, ended: Option<CommandEnded>) {
         let State::Attached(connection) = &mut self.state else { return };
         let leaving = async {
-            if connection.tell(&Request::Leave {}).await.is_ok() {
+            if connection.tell(&Request::Leave { done, ended }).await.is_ok() {
                 connection.closed().await;
             }
         };

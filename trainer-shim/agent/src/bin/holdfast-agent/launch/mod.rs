@@ -5,6 +5,7 @@
 //! | [`torchrun`] | torchrun in a command, and what in it leads past the agent |
 //! | [`torch_version`] | which torch a command would use |
 //! | [`link`] | the agent of a command: attached to, or started |
+//! | [`membership`] | whether a command is a launch by itself, or which part of one |
 //! | [`environment`] | the variables that a command is started with |
 //! | [`slurm`] | what Slurm says of the task that this process is |
 //! | [`expectation`] | whether TCPStore clients come, and what is said if none does |
@@ -15,6 +16,7 @@ mod bypass;
 mod environment;
 mod expectation;
 mod link;
+mod membership;
 mod refusal;
 mod slurm;
 mod torch_version;
@@ -24,12 +26,17 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
+use std::time::Duration;
 
 use anyhow::Context;
+use holdfast_agent::control::protocol::CommandEnded;
+use holdfast_agent::programs::exit_of;
+use holdfast_api::RunChoice;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};
-use tracing::{debug, info};
+use tokio::time::sleep;
+use tracing::{debug, info, warn};
 
 use crate::command_line::RunFlags;
 use crate::program::ProgramError;
@@ -37,8 +44,10 @@ use crate::settings::Settings;
 use crate::signals::Signals;
 use environment::{Told, reachable};
 use expectation::Expectation;
-use link::{Link, Start};
+use link::{LEAVE_TIME_MAX, Link, Start};
+use membership::Membership;
 use slurm::Slurm;
+use torchrun::Rendezvous;
 
 /// Passed on to the command.
 const FORWARDED: [Signal; 6] = [
@@ -50,6 +59,9 @@ const FORWARDED: [Signal; 6] = [
     Signal::SIGUSR2,
 ];
 
+/// An end that takes longer says what it waits for.
+const LEAVE_NOTICE_AFTER: Duration = Duration::from_secs(1);
+
 /// Attaches to the agent, then starts the command; returns the command's exit code.
 pub async fn launch(
     mut settings: Settings,
@@ -59,7 +71,7 @@ pub async fn launch(
 ) -> anyhow::Result<u8> {
     let mut signals = Signals::catch(&FORWARDED).context("cannot catch signals")?;
     let slurm = Slurm::read(|name| std::env::var(name).ok());
-    let of_step = slurm.as_ref().and_then(Slurm::run).filter(|_| !settings.auto);
+    let of_step = slurm.as_ref().and_then(Slurm::run).map(RunChoice::Named);
     settings.run = settings.run.or(of_step);
     let rendezvous = match refusal::judge(&settings, &flags, slurm.as_ref(), command).await {
         Ok(rendezvous) => rendezvous,
@@ -68,7 +80,11 @@ pub async fn launch(
             return Ok(refusal::EXIT_CODE);
         }
     };
-    let start = Start::new(&settings, own_flags(command))?;
+    let around = |name: &str| std::env::var(name).ok();
+    let membership = Membership::of(command, around);
+    let part = membership.part();
+    let usual = if membership.is_whole() { RunChoice::New } else { RunChoice::Auto };
+    let start = Start::new(&settings, settings.choice(usual), own_flags(command), part)?;
     let socket = start.socket().to_owned();
     let attaching = Link::attach(start);
     tokio::pin!(attaching);
@@ -92,13 +108,20 @@ pub async fn launch(
         token_file: settings.token_file.as_deref(),
         job: attached.job.as_str(),
         run: attached.run.as_str(),
+        met: &attached.met,
         control: socket.as_os_str(),
         slurm: slurm.as_ref(),
     };
+    if rendezvous == Rendezvous::Static && torchrun::find(command).is_some() {
+        info!(
+            "torchrun may print once that its server socket has failed to bind: the agent serves \
+             that port, and torchrun goes on as its client"
+        );
+    }
     let mut child = match start_command(&program, command, &told) {
         Ok(child) => child,
         Err(error) => {
-            link.leave().await;
+            leave(link, &mut signals, false, None).await;
             eprintln!("holdfast-agent: {error}");
             return Ok(error.exit_code());
         }
@@ -109,9 +132,43 @@ pub async fn launch(
         &command.join(OsStr::new(" ")).to_string_lossy(),
         reachable(attached.address),
     );
+    let pid = child.id();
     let status = attend(&mut child, &mut signals, expectation, &mut link).await;
-    link.leave().await;
+    let rank = environment::rank(&told, |name| std::env::var_os(name));
+    let ended = status.as_ref().ok().and_then(|status| {
+        Some(CommandEnded { pid: pid?, rank, exit: exit_of(status.into_raw())? })
+    });
+    let done = status.as_ref().is_ok_and(ExitStatus::success);
+    leave(link, &mut signals, done, ended).await;
     Ok(code_of(status.context("cannot wait for the command")?))
+}
+
+/// Leaves the agent. Says that it waits, if that takes long; from then on a signal
+/// ends the wait, and the agent goes on by itself.
+async fn leave(link: Link, signals: &mut Signals, done: bool, ended: Option<CommandEnded>) {
+    let mut leaving = std::pin::pin!(link.leave(done, ended));
+    tokio::select! {
+        () = &mut leaving => return,
+        () = sleep(LEAVE_NOTICE_AFTER) => {}
+    }
+    // What ended the command, too, does not end this.
+    signals.forget();
+    info!(
+        "the command has ended; waiting up to {} s for the agent to tell the store so; Ctrl-C or \
+         SIGTERM ends the wait",
+        (LEAVE_TIME_MAX - LEAVE_NOTICE_AFTER).as_secs()
+    );
+    loop {
+        tokio::select! {
+            () = &mut leaving => return,
+            caught = signals.next() => {
+                if matches!(caught.signal, Signal::SIGUSR1 | Signal::SIGUSR2) {
+                    continue;
+                }
+                return warn!("{}: not waited for; the agent goes on by itself", caught.signal);
+            }
+        }
+    }
 }
 
 /// The flags of this `run`: what stands between its name and the command.
@@ -130,8 +187,8 @@ fn start_command(
     command: &[OsString],
     told: &Told<'_>,
 ) -> Result<Child, ProgramError> {
-    let Told { job, run, address, .. } = told;
-    info!("job {job} run {run} on {address}; starting {}", program.display());
+    let Told { job, run, met, address, .. } = told;
+    info!("job {job} run {run} ({met}) on {address}; starting {}", program.display());
     let mut child = Command::new(program);
     child.arg0(&command[0]).args(&command[1..]);
     for (name, value) in environment::changes(told, |name| std::env::var_os(name)) {

@@ -1,6 +1,6 @@
 //! A command that is not started, and the one to use instead.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -10,6 +10,7 @@ use super::slurm::Slurm;
 use super::torch_version::{self, Found, STATIC_SINCE, Version};
 use super::torchrun::{self, Around, Contradiction, Rendezvous};
 use crate::command_line::RunFlags;
+use crate::remedy::quoted;
 use crate::settings::Settings;
 
 /// Nothing was started, and nothing is wrong with the agent: the command is
@@ -104,33 +105,4 @@ pub async fn judge(
         ),
     }
     Ok(launcher.rendezvous(&around))
-}
-
-/// A word as a shell reads it.
-fn quoted(word: &OsStr) -> String {
-    let text = word.to_string_lossy();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,@%+$".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
-        return text.into_owned();
-    }
-    format!("'{}'", text.replace('\'', "'\\''"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_are_quoted_where_a_shell_would_split_them() {
-        for (word, shown) in [
-            ("torchrun", "torchrun"),
-            ("--node-rank=$SLURM_NODEID", "--node-rank=$SLURM_NODEID"),
-            ("a b", "'a b'"),
-            ("", "''"),
-            ("it's", "'it'\\''s'"),
-            ("*", "'*'"),
-        ] {
-            assert_eq!(quoted(OsStr::new(word)), shown);
-        }
-    }
 }

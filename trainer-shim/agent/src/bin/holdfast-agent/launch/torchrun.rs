@@ -195,6 +195,12 @@ impl Torchrun<'_> {
         found
     }
 
+    /// The value of one of its options, the last where it is there twice.
+    pub fn value(&self, option: &str) -> Option<String> {
+        let found = self.arguments().into_iter().rfind(|argument| argument.option == option);
+        found.map(|argument| argument.value)
+    }
+
     /// The rendezvous for a command that names none: Holdfast's where it is
     /// there, unless somebody has given the nodes their ranks, which only the
     /// static one keeps.

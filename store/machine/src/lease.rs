@@ -1,0 +1,457 @@
+//! Leases: held by the agent of a host, in log time. The expiry of one ends all
+//! its processes and closes what can then close, in one entry.
+
+use std::sync::Arc;
+
+use holdfast_api::run::{HOLDERS_COUNTED_MAX, HOLDERS_NAMED_MAX};
+use holdfast_api::{
+    Cause, Command, Entry, Incarnation, LeaseCommand, LeaseId, LeaseOutcome, LogTime, Name, Nonce,
+    Outcome, ProcessId, Refusal, Revision, RunChoice, Scope, SessionId,
+};
+use imbl::{OrdMap, OrdSet};
+
+use crate::applied::{Applied, Effect, RunKey};
+use crate::deadlines::{Deadlines, Use};
+use crate::job::Left;
+use crate::machine::Machine;
+use crate::run::Entered;
+use crate::size;
+
+/// No lease that was not renewed since ends sooner than this after a leader's
+/// start: three times what a host needs at worst to find the new one, where the
+/// old one was frozen.
+const FAILOVER_MS: u64 = 5_000;
+
+/// All leases of the cluster.
+#[derive(Clone)]
+pub(crate) struct Leases {
+    pub by_id: OrdMap<LeaseId, Lease>,
+    /// Makes granting retryable.
+    pub by_nonce: OrdMap<Nonce, LeaseId>,
+    /// Those of each run.
+    pub by_run: OrdSet<(RunKey, LeaseId)>,
+    /// The next lease's id; ids are never used again.
+    pub next_id: LeaseId,
+    pub deadlines: Deadlines,
+}
+
+/// One lease.
+#[derive(Clone)]
+pub(crate) struct Lease {
+    pub run: RunKey,
+    pub nonce: Nonce,
+    pub host: Arc<str>,
+    /// The session of its holder: who dies with the lease writes no more keys.
+    pub session: Option<SessionId>,
+    pub usage: Use,
+    /// The newest revision that has something for its holder.
+    pub told: Revision,
+    pub processes: OrdMap<ProcessId, Attached>,
+    /// Nobody holds it: it was the last of its run, and when it expires the run
+    /// ends.
+    pub is_last: bool,
+}
+
+/// A process of a lease's host, in the latest life that it had there.
+#[derive(Clone)]
+pub(crate) struct Attached {
+    pub incarnation: Incarnation,
+    pub end: Option<(Revision, Cause)>,
+    /// The life before it on this lease, and how that ended.
+    pub former: Option<(Incarnation, Revision, Cause)>,
+}
+
+/// Who holds a run.
+pub(crate) struct Holders {
+    /// Up to [`HOLDERS_COUNTED_MAX`].
+    pub count: u64,
+    /// Some of their hosts.
+    pub hosts: Vec<String>,
+    /// When one of them was renewed last.
+    pub heard_at: LogTime,
+}
+
+/// Who asks for a lease.
+struct Holder<'c> {
+    session: Option<SessionId>,
+    nonce: Nonce,
+    host: &'c str,
+    ttl_ms: u64,
+}
+
+impl Default for Leases {
+    fn default() -> Self {
+        Leases::new(1)
+    }
+}
+
+impl Leases {
+    pub fn new(next_id: LeaseId) -> Self {
+        Leases {
+            by_id: OrdMap::new(),
+            by_nonce: OrdMap::new(),
+            by_run: OrdSet::new(),
+            next_id,
+            deadlines: Deadlines::sparing(FAILOVER_MS),
+        }
+    }
+
+    /// Puts a lease in under its id, with all that follows from it.
+    pub fn insert(&mut self, id: LeaseId, lease: Lease, leader_since: LogTime) {
+        self.by_nonce.insert(lease.nonce, id);
+        self.by_run.insert((lease.run.clone(), id));
+        self.deadlines.insert(id, lease.usage, leader_since);
+        self.by_id.insert(id, lease);
+    }
+
+    pub fn remove(&mut self, id: LeaseId, leader_since: LogTime) -> Option<Lease> {
+        let lease = self.by_id.remove(&id)?;
+        self.by_nonce.remove(&lease.nonce);
+        self.by_run.remove(&(lease.run.clone(), id));
+        self.deadlines.remove(id, lease.usage, leader_since);
+        Some(lease)
+    }
+
+    /// Takes note of a renewal, before anything else in its entry.
+    pub fn touch(&mut self, id: LeaseId, time: LogTime, leader_since: LogTime) {
+        let used = |lease: &Lease| lease.is_last || lease.usage.last_used == time;
+        if self.by_id.get(&id).is_none_or(used) {
+            return;
+        }
+        if let Some(lease) = self.by_id.get_mut(&id) {
+            self.deadlines.touch(id, &mut lease.usage, time, leader_since);
+        }
+    }
+
+    /// Its holder was heard of in this session: that of the grant may be over.
+    fn held_in(&mut self, id: LeaseId, session: Option<SessionId>) {
+        let is_news = |lease: &Lease| session.is_some() && lease.session != session;
+        if self.by_id.get(&id).is_some_and(is_news)
+            && let Some(lease) = self.by_id.get_mut(&id)
+        {
+            lease.session = session;
+        }
+    }
+
+    pub fn tell(&mut self, id: LeaseId, revision: Revision) {
+        if let Some(lease) = self.by_id.get_mut(&id) {
+            lease.told = revision;
+        }
+    }
+
+    pub fn attach(&mut self, id: LeaseId, process: ProcessId, incarnation: Incarnation) {
+        if let Some(lease) = self.by_id.get_mut(&id) {
+            let former = lease.processes.get(&process).and_then(|before| {
+                let (at, cause) = before.end.clone()?;
+                Some((before.incarnation, at, cause))
+            });
+            lease.processes.insert(process, Attached { incarnation, end: None, former });
+        }
+    }
+
+    pub fn note_end(
+        &mut self,
+        id: LeaseId,
+        process: ProcessId,
+        incarnation: Incarnation,
+        at: Revision,
+        cause: &Cause,
+    ) {
+        if let Some(lease) = self.by_id.get_mut(&id)
+            && let Some(attached) = lease.processes.get_mut(&process)
+            && attached.incarnation == incarnation
+        {
+            attached.end = Some((at, cause.clone()));
+        }
+    }
+
+    /// The run of a lease that somebody holds.
+    pub fn run(&self, id: LeaseId) -> Result<RunKey, Refusal> {
+        let lease = self.by_id.get(&id).filter(|lease| !lease.is_last);
+        Ok(lease.ok_or(Refusal::LeaseEnded { lease: id })?.run.clone())
+    }
+
+    /// The leases of a run.
+    pub fn of_run(&self, run: &RunKey) -> impl Iterator<Item = LeaseId> + '_ {
+        let all = (run.clone(), 0)..=(run.clone(), LeaseId::MAX);
+        self.by_run.range(all).map(|(_, id)| *id)
+    }
+
+    /// When a run ends whose last agent has left; none of one that goes on. Its
+    /// last lease is its only one.
+    pub fn ends_at(&self, run: &RunKey, leader_since: LogTime) -> Option<LogTime> {
+        let first = self.of_run(run).next().and_then(|id| self.by_id.get(&id))?;
+        first.is_last.then(|| self.deadlines.of(first.usage, leader_since))
+    }
+
+    /// The last agent of a run, if it has left for good and the run is ending.
+    pub fn left(&self, run: &RunKey) -> Option<Left> {
+        let last = self.of_run(run).next().and_then(|id| self.by_id.get(&id))?;
+        last.is_last.then(|| Left { host: last.host.clone(), at: last.usage.last_used })
+    }
+
+    /// Those who hold a run; none if nobody does.
+    pub fn holders(&self, run: &RunKey) -> Option<Holders> {
+        let held = self.of_run(run).filter_map(|id| self.by_id.get(&id));
+        let mut holders = Holders { count: 0, hosts: Vec::new(), heard_at: 0 };
+        for lease in held.filter(|lease| !lease.is_last).take(HOLDERS_COUNTED_MAX) {
+            holders.count += 1;
+            holders.heard_at = holders.heard_at.max(lease.usage.last_used);
+            let host = lease.host.as_ref();
+            if holders.hosts.len() < HOLDERS_NAMED_MAX && !holders.hosts.iter().any(|h| h == host) {
+                holders.hosts.push(host.to_owned());
+            }
+        }
+        (holders.count > 0).then_some(holders)
+    }
+
+    pub fn due(&self, time: LogTime, leader_since: LogTime) -> impl Iterator<Item = Command> + '_ {
+        self.deadlines
+            .due(time, leader_since)
+            .map(|(deadline, lease)| Command::Lease(LeaseCommand::Expire { lease, deadline }))
+    }
+}
+
+impl Machine {
+    /// Renewals count before anything in their entry is carried out: an expiry
+    /// and a renewal that travel together keep the lease.
+    pub(crate) fn note_renewals(&mut self, entry: &Entry) {
+        for proposal in &entry.commands {
+            if let Command::Lease(LeaseCommand::KeepAlive { lease }) = &proposal.command {
+                self.leases.touch(*lease, self.time, self.sessions.leader_since);
+            }
+        }
+    }
+
+    pub(crate) fn apply_lease(
+        &mut self,
+        session: Option<SessionId>,
+        command: &LeaseCommand,
+        applied: &mut Applied,
+    ) -> Result<Outcome, Refusal> {
+        self.at_life_level()?;
+        let outcome = match command {
+            LeaseCommand::Grant { scope, nonce, host, ttl_ms } => {
+                let holder = Holder { session, nonce: *nonce, host, ttl_ms: *ttl_ms };
+                self.grant(scope, &holder, applied)?
+            }
+            LeaseCommand::Join { job, run, takeover, nonce, host, ttl_ms } => {
+                let holder = Holder { session, nonce: *nonce, host, ttl_ms: *ttl_ms };
+                self.join_run(job, (run, *takeover), &holder, applied)?
+            }
+            // The renewal itself was noted when the entry came.
+            LeaseCommand::KeepAlive { lease } => {
+                self.leases.run(*lease)?;
+                self.leases.held_in(*lease, session);
+                LeaseOutcome::Kept
+            }
+            LeaseCommand::Revoke { lease } => {
+                self.end_lease(*lease, &Cause::LeaseRevoked, applied)?
+            }
+            LeaseCommand::Leave { lease } => self.leave(*lease, applied)?,
+            LeaseCommand::Expire { lease, deadline } => {
+                let since = self.sessions.leader_since;
+                let found = self.leases.by_id.get(lease);
+                let seen = found.map(|lease| self.leases.deadlines.of(lease.usage, since));
+                if seen.is_some_and(|seen| seen != *deadline || seen > self.time) {
+                    LeaseOutcome::StillInUse
+                } else {
+                    self.expire(*lease, applied)?
+                }
+            }
+        };
+        Ok(Outcome::Lease(outcome))
+    }
+
+    fn grant(
+        &mut self,
+        scope: &Scope,
+        holder: &Holder<'_>,
+        applied: &mut Applied,
+    ) -> Result<LeaseOutcome, Refusal> {
+        if let Some(granted) = self.granted(holder)? {
+            return Ok(granted);
+        }
+        if let Some(run) = &scope.run {
+            self.not_over(&RunKey { job: scope.job.clone(), run: run.clone() })?;
+        }
+        let target = self.jobs.writable(scope)?;
+        self.not_over(&target.key)?;
+        self.room_for_lease()?;
+        let opened = !target.exists;
+        if opened {
+            self.jobs.room_for_run(&target.key.job, &self.cluster)?;
+            self.insert_open(&target.key, applied);
+        }
+        let entered = Entered { run: target.key, opened, ended: None };
+        Ok(self.grant_in(entered, holder, applied))
+    }
+
+    fn join_run(
+        &mut self,
+        job: &Name,
+        (choice, takeover): (&RunChoice, bool),
+        holder: &Holder<'_>,
+        applied: &mut Applied,
+    ) -> Result<LeaseOutcome, Refusal> {
+        if let Some(granted) = self.granted(holder)? {
+            return Ok(granted);
+        }
+        self.room_for_lease()?;
+        let entered = self.enter(job, choice, takeover, applied)?;
+        Ok(self.grant_in(entered, holder, applied))
+    }
+
+    /// The lease that was granted for this nonce before; it counts as used.
+    fn granted(&mut self, holder: &Holder<'_>) -> Result<Option<LeaseOutcome>, Refusal> {
+        let host_bytes_max = self.cluster.limits().life.host_bytes_max;
+        size::within("host_bytes_max", holder.host.len() as u64, host_bytes_max)?;
+        let Some(&id) = self.leases.by_nonce.get(&holder.nonce) else { return Ok(None) };
+        self.leases.run(id)?;
+        self.leases.touch(id, self.time, self.sessions.leader_since);
+        self.leases.held_in(id, holder.session);
+        let lease = &self.leases.by_id[&id];
+        let (run, ttl_ms) = (lease.run.run.clone(), lease.usage.ttl_ms);
+        let others = self.leases.holders(&lease.run).map_or(0, |holders| holders.count - 1);
+        let (opened, ended) = (false, None);
+        Ok(Some(LeaseOutcome::Granted { lease: id, run, ttl_ms, opened, ended, others }))
+    }
+
+    fn room_for_lease(&self) -> Result<(), Refusal> {
+        let limit = self.cluster.limits().life.leases_max;
+        if self.leases.by_id.len() as u64 >= limit {
+            return Err(Refusal::ClusterFull { what: "leases_max".to_owned(), limit });
+        }
+        Ok(())
+    }
+
+    fn grant_in(
+        &mut self,
+        Entered { run, opened, ended }: Entered,
+        holder: &Holder<'_>,
+        applied: &mut Applied,
+    ) -> LeaseOutcome {
+        let Holder { session, nonce, host, ttl_ms } = *holder;
+        let limits = &self.cluster.limits().life;
+        let ttl_ms = ttl_ms.min(limits.lease_ttl_ms_max).max(limits.lease_ttl_ms_min);
+        let id = self.leases.next_id;
+        self.leases.next_id += 1;
+        let name = run.run.clone();
+        let others = self.leases.holders(&run).map_or(0, |holders| holders.count);
+        let lease = Lease {
+            run,
+            nonce,
+            host: host.into(),
+            session,
+            usage: Use { ttl_ms, last_used: self.time },
+            told: self.revision + 1,
+            processes: OrdMap::new(),
+            is_last: false,
+        };
+        self.leases.insert(id, lease, self.sessions.leader_since);
+        self.publish(Vec::new(), applied);
+        LeaseOutcome::Granted { lease: id, run: name, ttl_ms, opened, ended, others }
+    }
+
+    /// The last lease of a run stays, without a holder, until the run ends.
+    fn leave(&mut self, id: LeaseId, applied: &mut Applied) -> Result<LeaseOutcome, Refusal> {
+        let Ok(run) = self.leases.run(id) else { return Ok(LeaseOutcome::Ended) };
+        let others = self.leases.of_run(&run).any(|other| other != id);
+        let since = self.sessions.leader_since;
+        let last = self.leases.by_id.get(&id).filter(|_| !others).map(|lease| Lease {
+            usage: Use { ttl_ms: self.cluster.limits().life.run_ending_ms, last_used: self.time },
+            session: None,
+            processes: OrdMap::new(),
+            is_last: true,
+            ..lease.clone()
+        });
+        let ended = self.end_lease(id, &Cause::LeaseRevoked, applied)?;
+        if let Some(last) = last {
+            self.leases.insert(id, last, since);
+        }
+        Ok(ended)
+    }
+
+    /// Nobody has heard of the holder for the TTL. If that ends processes, the
+    /// others go on without them, and nothing may come from there any more: the
+    /// holder's session ends in the same entry.
+    fn expire(&mut self, id: LeaseId, applied: &mut Applied) -> Result<LeaseOutcome, Refusal> {
+        let found = self.leases.by_id.get(&id);
+        let bereft = found.filter(|lease| lease.processes.values().any(|one| one.end.is_none()));
+        let session = bereft.and_then(|lease| lease.session);
+        let ended = self.end_lease(id, &Cause::LeaseExpired, applied)?;
+        if let Some(session) = session {
+            applied.discard(self.sessions.remove(session));
+        }
+        Ok(ended)
+    }
+
+    fn end_lease(
+        &mut self,
+        id: LeaseId,
+        cause: &Cause,
+        applied: &mut Applied,
+    ) -> Result<LeaseOutcome, Refusal> {
+        let Some(lease) = self.leases.remove(id, self.sessions.leader_since) else {
+            return Ok(LeaseOutcome::Ended);
+        };
+        if lease.is_last {
+            let left = Left { host: lease.host, at: lease.usage.last_used };
+            self.close_run(&lease.run, left, applied);
+            self.publish(Vec::new(), applied);
+            return Ok(LeaseOutcome::Ended);
+        }
+        self.act(&lease.run, applied, |act| {
+            act.changed = true;
+            act.told.insert(id);
+            for (process, attached) in &lease.processes {
+                if attached.end.is_none() {
+                    act.end_incarnation(*process, cause.clone());
+                }
+            }
+            Ok(())
+        })?;
+        applied.discard(lease);
+        Ok(LeaseOutcome::Ended)
+    }
+
+    /// Ends all that lives in a run that ends, as part of the revision that is
+    /// being made. Who was there stays on record.
+    pub(crate) fn end_life(&mut self, run: &RunKey, applied: &mut Applied) {
+        let since = self.sessions.leader_since;
+        let ended: Vec<LeaseId> = self.leases.of_run(run).collect();
+        if !ended.is_empty() {
+            let leases: Vec<_> = ended.iter().map(|id| self.leases.remove(*id, since)).collect();
+            applied.discard(leases);
+            applied.effects.push(Effect::Told(ended));
+        }
+        let Ok((_, life)) = self.jobs.life(run) else {
+            return;
+        };
+        if life.processes.is_empty() {
+            return;
+        }
+        let end = holdfast_api::EndInfo {
+            at: self.revision + 1,
+            at_ms: self.time,
+            cause: Cause::RunEnded,
+        };
+        let former = std::mem::take(life);
+        for (key, round) in &former.rounds {
+            if let Some(at) = round.timer {
+                self.timers.remove(&(at, run.clone(), key.clone()));
+            }
+        }
+        life.processes = former.processes.clone();
+        life.advanced = former.advanced.clone();
+        let alive: Vec<ProcessId> =
+            former.processes.iter().filter(|(_, p)| p.is_alive()).map(|(id, _)| *id).collect();
+        for process in alive {
+            if let Some(record) = life.processes.get_mut(&process) {
+                record.end = Some(end.clone());
+                record.calls = OrdMap::new();
+            }
+        }
+        applied.discard(former);
+    }
+}

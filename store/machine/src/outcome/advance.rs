@@ -1,0 +1,165 @@
+//! The next iteration of the job: who has which rank, who was dropped, and
+//! whether anybody should go on.
+
+use std::sync::Arc;
+
+use holdfast_api::round::MISSING_LISTED_MAX;
+use holdfast_api::{
+    Concluded, Dropped, DroppedWhy, EventKind, Generation, Incarnation, Members, Policy, ProcessId,
+    Ranks, Stop,
+};
+
+use super::assignment::{Assigned, Candidate, Lost, assign};
+use crate::life::act::Act;
+use crate::life::{Advanced, JobLife, Life, Ranked};
+use crate::round::RoundKey;
+
+/// What an advance comes to, before anything is remembered of it.
+pub(crate) struct Advance {
+    /// What is told: nobody has a rank if there is a stop.
+    pub ranks: Ranks,
+    pub dropped: Vec<Dropped>,
+    pub stop: Option<Stop>,
+}
+
+impl Act<'_> {
+    pub(super) fn advance(
+        &mut self,
+        key: &RoundKey,
+        generation: Generation,
+        policy: &Policy,
+        members: &Arc<Members>,
+    ) -> Concluded {
+        let is_incident = self.life.is_incident(members);
+        if is_incident {
+            self.job.note_incident(self.time);
+        }
+        let incidents = self.job.incidents_within(policy.restarts_window_ms, self.time);
+        let Advance { ranks, dropped, stop } = self.life.advance(policy, members, incidents);
+        self.job.iteration += 1;
+        let iteration = self.job.iteration;
+        let shared = Arc::new(ranks.clone());
+        if stop.is_none() {
+            let (members, ranks) = (members.clone(), shared.clone());
+            self.life.ranked = Some(Ranked { members, ranks });
+        }
+        self.life.advanced = Some(Advanced {
+            iteration,
+            generation,
+            members: members.clone(),
+            ranks: shared,
+            is_spent: matches!(stop, Some(Stop::BudgetSpent { .. })),
+        });
+        // Rounds are among those that have a rank.
+        let ranked = members.iter().zip(ranks.iter());
+        let ranked: Members =
+            ranked.filter(|(_, rank)| rank.is_some()).map(|(member, _)| member).collect();
+        let ranked = match ranked == **members {
+            true => members.clone(),
+            false => Arc::new(ranked),
+        };
+        self.remember(key, generation, &ranked);
+        let count = members.len() as u32;
+        self.record(EventKind::Advanced { iteration, generation, members: count });
+        let world_size = ranks.world_size();
+        Concluded::Advance { iteration, ranks, world_size, dropped, stop }
+    }
+}
+
+impl Life {
+    /// Whether an advance with these members lost or replaced somebody of the
+    /// one before, whom nobody meant to leave.
+    pub fn is_incident(&self, members: &Members) -> bool {
+        let Some(last) = &self.advanced else {
+            return false;
+        };
+        let mut gone = last
+            .members
+            .iter()
+            .filter(|(process, incarnation)| !members.contains(*process, *incarnation));
+        gone.any(|(process, incarnation)| {
+            self.end_of(process, incarnation).is_some_and(|cause| !cause.is_clean())
+        })
+    }
+
+    /// Ranks for these members, from the state as it is; `incidents` are those
+    /// that count, with the one of this advance.
+    pub fn advance(&self, policy: &Policy, members: &Members, incidents: u64) -> Advance {
+        let Policy { assignment, active_min, restarts_max, .. } = policy;
+        let known = members.iter().filter_map(|(process, _)| {
+            let record = self.processes.get(&process)?;
+            let previous = self.ranked.as_ref().and_then(|last| {
+                let (place, _) = last.members.find(process)?;
+                last.ranks.at(place)
+            });
+            Some(Candidate { process, previous, labels: record.labels.as_ref() })
+        });
+        let candidates: Vec<Candidate<'_>> = known.collect();
+        let Assigned { mut ranks, left_out } = assign(assignment, &candidates, &self.lost(members));
+        let active = ranks.iter().flatten().count() as u32;
+        let active_min = (*active_min).max(1);
+        let is_incident = self.is_incident(members);
+        let was_spent = self.advanced.as_ref().is_some_and(|last| last.is_spent);
+        let is_spent =
+            *restarts_max > 0 && incidents > u64::from(*restarts_max) && (is_incident || was_spent);
+        let stop = if is_spent {
+            Some(Stop::BudgetSpent { restarts_max: *restarts_max, incidents })
+        } else if active < active_min {
+            Some(Stop::TooFew { active, active_min })
+        } else {
+            None
+        };
+        let dropped = self.dropped(members, &left_out);
+        if stop.is_some() {
+            ranks.fill(None);
+        }
+        Advance { ranks: ranks.into_iter().collect(), dropped, stop }
+    }
+
+    /// Incidents that would count at an advance with these members.
+    pub fn incidents_at(&self, job: &JobLife, policy: &Policy, members: &Members, now: u64) -> u64 {
+        let before = job.incidents_within(policy.restarts_window_ms, now);
+        before + u64::from(self.is_incident(members))
+    }
+
+    /// Ranks of the latest iteration whose holders are not among the members.
+    fn lost(&self, members: &Members) -> Vec<Lost<'_>> {
+        let Some(last) = &self.ranked else {
+            return Vec::new();
+        };
+        let mut there = members.iter().map(|(process, _)| process).peekable();
+        let holders = last.members.iter().zip(last.ranks.iter());
+        let lost = holders.filter_map(|((process, _), rank)| {
+            while there.next_if(|other| *other < process).is_some() {}
+            if there.next_if_eq(&process).is_some() {
+                return None;
+            }
+            let labels = self.processes.get(&process)?.labels.as_ref();
+            Some(Lost { rank: rank?, labels })
+        });
+        lost.collect()
+    }
+
+    /// Members of the iteration before that have no rank in this one.
+    fn dropped(&self, members: &Members, left_out: &[(usize, u32)]) -> Vec<Dropped> {
+        let Some(last) = &self.advanced else {
+            return Vec::new();
+        };
+        let why = |process: ProcessId, incarnation: Incarnation| {
+            if let Some((place, present)) = members.find(process)
+                && present == incarnation
+            {
+                let found = left_out.binary_search_by_key(&place, |(left, _)| *left).ok()?;
+                return Some(DroppedWhy::LeftOut { step: left_out[found].1 });
+            }
+            self.processes.get(&process)?;
+            let ended = self.end_of(process, incarnation);
+            Some(ended.map_or(DroppedWhy::NotThere, DroppedWhy::Ended))
+        };
+        let dropped = last.members.iter().filter_map(|(process, incarnation)| {
+            let why = why(process, incarnation)?;
+            Some(Dropped { process, incarnation, why })
+        });
+        dropped.take(MISSING_LISTED_MAX).collect()
+    }
+}

@@ -1,0 +1,240 @@
+//! Rounds: the one rendezvous primitive.
+//!
+//! A round knows its scope, its arrivals, its rule and its deadline. What is
+//! made of a closed one is not its business: see `outcome`.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `arrive` | arrivals, withdrawals, acknowledgements, deadlines |
+//! | `tally` | what is counted of arrivals, and of those who stand by them |
+//! | `facts` | what a round is, in the numbers that decide |
+//! | `decide` | the one rule that closes rounds, a pure function |
+//! | `close` | closing, failing, evicting, and what is kept of it |
+
+use std::sync::Arc;
+
+use holdfast_api::{
+    Among, Arrival, Blob, Conclusion, Deadline, Generation, Incarnation, LogTime, Members,
+    ProcessId, Revision, Rule, Terms,
+};
+use imbl::{OrdMap, OrdSet};
+
+mod arrive;
+mod close;
+pub(crate) mod decide;
+mod facts;
+pub(crate) mod tally;
+
+/// What makes a round another round than the next: its name, its scope and its
+/// kind. Rounds are evaluated in the order of their keys, and so of the bytes
+/// of their names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RoundKey {
+    pub name: Blob,
+    pub among: Arc<Among>,
+    pub conclusion: Conclusion,
+    pub is_quorum: bool,
+}
+
+impl RoundKey {
+    pub fn of(name: &Blob, terms: &Terms) -> RoundKey {
+        RoundKey {
+            name: name.clone(),
+            among: Arc::new(terms.among.clone()),
+            conclusion: terms.conclusion,
+            is_quorum: matches!(terms.rule, Rule::Quorum { .. }),
+        }
+    }
+
+    /// Whether it waits for whoever is active, and not for some by name.
+    pub fn is_among_active(&self) -> bool {
+        *self.among == Among::Active
+    }
+
+    pub fn is_advance(&self) -> bool {
+        self.conclusion == Conclusion::Advance
+    }
+
+    /// The processes of its set.
+    pub fn set(&self) -> &[ProcessId] {
+        match self.among.as_ref() {
+            Among::Set(set) => set,
+            Among::Active | Among::Generation(_) => &[],
+        }
+    }
+
+    /// The generation that it is among.
+    pub fn generation(&self) -> Option<Generation> {
+        match *self.among {
+            Among::Generation(generation) => Some(generation),
+            Among::Active | Among::Set(_) => None,
+        }
+    }
+}
+
+/// The numbers of a call in which callers may differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) struct Numbers {
+    pub rule: Rule,
+    pub require_all: bool,
+    pub deadline: Option<Deadline>,
+}
+
+impl Numbers {
+    pub fn of(terms: &Terms) -> Numbers {
+        let Terms { rule, require_all, deadline, .. } = terms;
+        Numbers { rule: *rule, require_all: *require_all, deadline: *deadline }
+    }
+}
+
+/// A round that gathers.
+#[derive(Clone)]
+pub(crate) struct Round {
+    pub generation: Generation,
+    /// Members of the generation that it is among.
+    pub base: Option<Base>,
+    /// Log time of the first arrival.
+    pub opened_at: LogTime,
+    /// Log time of the first arrival that counts, while there is one.
+    pub counted_since: Option<LogTime>,
+    pub arrivals: OrdMap<ProcessId, Arrived>,
+    /// What arrivals and those in scope come to.
+    pub tally: Tally,
+    /// The latest time at which a `Deadline` command found it.
+    pub reached: LogTime,
+    /// When to look again.
+    pub timer: Option<LogTime>,
+}
+
+/// A closed generation that rounds may be among.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Base {
+    pub witness: Revision,
+    pub members: Arc<Members>,
+}
+
+/// Counts of a round, which follow from its arrivals and the processes.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Tally {
+    /// Arrivals that count.
+    pub counted: u32,
+    /// Standbys in a round among all active processes.
+    pub standbys: u32,
+    /// Arrivals without a call: exits of an atomic block that failed.
+    pub unfinished: u32,
+    /// Of a set or a generation: how many of it are waited for, arrived or not.
+    pub live: u32,
+    /// The numbers of those that count, each with who gave them.
+    pub variants: OrdMap<Numbers, OrdSet<ProcessId>>,
+}
+
+#[derive(Clone)]
+pub(crate) struct Arrived {
+    pub incarnation: Incarnation,
+    /// The call that waits; 0 = none does: an exit that failed.
+    pub call: u64,
+    /// Log time of the arrival in this generation.
+    pub at: LogTime,
+    pub payload: Blob,
+    pub numbers: Numbers,
+    /// Of an exit: how it failed, whatever the payload says.
+    pub unfinished: Option<Unfinished>,
+}
+
+/// How the exit of an atomic block failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unfinished {
+    Withdrawn,
+    Deadline,
+    EnteredAgain,
+}
+
+/// An atomic block.
+#[derive(Clone)]
+pub(crate) struct Block {
+    /// The name of its entry.
+    pub name: Blob,
+    pub base: Base,
+    /// The verdict, once its exit has closed.
+    pub verdict: Option<Arc<holdfast_api::Concluded>>,
+}
+
+impl Round {
+    /// Whether this incarnation is in scope.
+    pub fn admits(&self, key: &RoundKey, process: ProcessId, incarnation: Incarnation) -> bool {
+        match (key.among.as_ref(), &self.base) {
+            (Among::Set(set), _) => set.binary_search(&process).is_ok(),
+            (Among::Generation(_), Some(base)) => base.members.contains(process, incarnation),
+            (Among::Generation(_), None) => false,
+            (Among::Active, _) => true,
+        }
+    }
+
+    /// How many processes it is among by name.
+    pub fn named_count(&self, key: &RoundKey) -> u32 {
+        match &self.base {
+            Some(base) => base.members.len() as u32,
+            None => key.set().len() as u32,
+        }
+    }
+
+    /// The numbers that govern: those of most of the arrivals that count, ties
+    /// to the lowest process. Before any counts, of all that have arrived.
+    pub fn numbers(&self) -> Numbers {
+        if !self.tally.variants.is_empty() {
+            return most_frequent(&self.tally.variants).copied().unwrap_or_default();
+        }
+        let mut variants: OrdMap<Numbers, OrdSet<ProcessId>> = OrdMap::new();
+        for (process, arrived) in &self.arrivals {
+            variants.entry(arrived.numbers).or_default().insert(*process);
+        }
+        most_frequent(&variants).copied().unwrap_or_default()
+    }
+
+    /// Calls that wait and count.
+    pub fn waiting(&self) -> u32 {
+        self.tally.counted - self.tally.unfinished
+    }
+
+    /// When its patience ends. Spares alone wait without an end.
+    pub fn deadline(&self) -> Option<(LogTime, holdfast_api::AtDeadline)> {
+        let since = self.counted_since?;
+        let deadline = self.numbers().deadline?;
+        Some((since.saturating_add(deadline.after_ms), deadline.then))
+    }
+}
+
+/// Of variants, each with who gave it, the one that most gave; of several, the
+/// one of the lowest process.
+pub(crate) fn most_frequent<V: Ord + Clone>(variants: &OrdMap<V, OrdSet<ProcessId>>) -> Option<&V> {
+    let rank = |by: &OrdSet<ProcessId>| {
+        (by.len(), std::cmp::Reverse(by.get_min().copied().unwrap_or(ProcessId::MAX)))
+    };
+    variants.iter().max_by_key(|(_, by)| rank(by)).map(|(variant, _)| variant)
+}
+
+impl Arrived {
+    pub fn new(arrival: &Arrival, numbers: Numbers, at: LogTime) -> Arrived {
+        let Arrival { process: _, incarnation, call, ack: _, payload } = arrival;
+        Arrived {
+            incarnation: *incarnation,
+            call: *call,
+            at,
+            payload: payload.clone(),
+            numbers,
+            unfinished: None,
+        }
+    }
+
+    /// The exit of somebody who makes none.
+    pub fn unfinished(incarnation: Incarnation, how: Unfinished) -> Arrived {
+        Arrived {
+            incarnation,
+            call: 0,
+            at: 0,
+            payload: Blob::default(),
+            numbers: Numbers::default(),
+            unfinished: Some(how),
+        }
+    }
+}

@@ -1,0 +1,612 @@
+//! Arrivals, withdrawals, acknowledgements and deadlines.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use holdfast_api::{
+    Among, Arrival, ArrivalAnswer, AtDeadline, Blob, CallId, Command, Conclusion, FailedWhy,
+    Generation, LeaseId, LogTime, Outcome, ProcessId, Refusal, RoundCommand, RoundFailure,
+    RoundOutcome, Rule, Scope, Terms,
+};
+use imbl::OrdMap;
+
+use super::{Arrived, Base, Numbers, Round, RoundKey, Tally, Unfinished};
+use crate::applied::{Applied, RunKey};
+use crate::life::act::Act;
+use crate::life::{Call, CallState};
+use crate::machine::Machine;
+use crate::size;
+
+impl Machine {
+    pub(crate) fn apply_round(
+        &mut self,
+        command: &RoundCommand,
+        applied: &mut Applied,
+    ) -> Result<Outcome, Refusal> {
+        self.at_life_level()?;
+        let outcome = match command {
+            RoundCommand::Arrive { lease, round, terms, arrivals } => {
+                let run = self.leases.run(*lease)?;
+                self.act(&run, applied, |act| act.arrive_all(*lease, round, terms, arrivals))?
+            }
+            RoundCommand::Withdraw { lease, calls } => {
+                let run = self.leases.run(*lease)?;
+                self.act(&run, applied, |act| act.withdraw_all(*lease, calls))?
+            }
+            RoundCommand::Acknowledge { lease, calls } => {
+                let run = self.leases.run(*lease)?;
+                self.act(&run, applied, |act| act.acknowledge_all(*lease, calls))?
+            }
+            RoundCommand::Deadline { scope, round, generation, at } => {
+                let Ok(run) = self.live_run(scope) else {
+                    return Ok(Outcome::Round(RoundOutcome::StillOpen));
+                };
+                let time = self.time;
+                self.act(&run, applied, |act| Ok(act.time_has_come(round, *generation, *at, time)))?
+            }
+        };
+        Ok(Outcome::Round(outcome))
+    }
+}
+
+impl Machine {
+    /// The command that a round's timer stands for.
+    pub(crate) fn deadline(&self, timer: &(LogTime, RunKey, RoundKey)) -> Option<Command> {
+        let (at, run, key) = timer;
+        let round = self.jobs.run(run)?.life.rounds.get(key)?;
+        let scope = Scope { job: run.job.clone(), run: Some(run.run.clone()) };
+        Some(Command::Round(RoundCommand::Deadline {
+            scope,
+            round: key.name.clone(),
+            generation: round.generation,
+            at: *at,
+        }))
+    }
+}
+
+impl Act<'_> {
+    /// A time that a round waits for has come, if it still waits for it.
+    fn time_has_come(
+        &mut self,
+        name: &Blob,
+        generation: Generation,
+        at: LogTime,
+        now: LogTime,
+    ) -> RoundOutcome {
+        let waits = |(_, round): &(&RoundKey, &Round)| {
+            round.generation == generation && round.timer == Some(at) && at <= now
+        };
+        let waiting = self.life.rounds_named(name).find(waits);
+        let Some(key) = waiting.map(|(key, _)| key.clone()) else {
+            return RoundOutcome::StillOpen;
+        };
+        if let Some(round) = self.life.rounds.get_mut(&key) {
+            round.reached = at;
+        }
+        self.changed = true;
+        self.dirty.insert(key);
+        RoundOutcome::Reached
+    }
+
+    fn arrive_all(
+        &mut self,
+        lease: LeaseId,
+        name: &Blob,
+        terms: &Terms,
+        arrivals: &[Arrival],
+    ) -> Result<RoundOutcome, Refusal> {
+        let limits = self.limits.clone();
+        let name_max = limits.life.round_name_bytes_max;
+        size::within("round_name_bytes_max", name.len() as u64, name_max)?;
+        let processes_max = limits.life.processes_per_run_max;
+        size::within("processes_per_run_max", arrivals.len() as u64, processes_max)?;
+        check(terms, processes_max)?;
+        let mut key = RoundKey::of(name, terms);
+        // One copy of a long set is enough.
+        if let Some((known, _)) = self.life.rounds.get_key_value(&key) {
+            key = known.clone();
+        }
+        let numbers = Numbers::of(terms);
+        let answers = arrivals.iter().map(|arrival| {
+            let answer = self.arrive(lease, &key, numbers, arrival);
+            answer.unwrap_or_else(ArrivalAnswer::Refused)
+        });
+        Ok(RoundOutcome::Arrived(answers.collect()))
+    }
+
+    fn arrive(
+        &mut self,
+        lease: LeaseId,
+        key: &RoundKey,
+        numbers: Numbers,
+        arrival: &Arrival,
+    ) -> Result<ArrivalAnswer, Refusal> {
+        let Arrival { process, incarnation, call, ack, ref payload } = *arrival;
+        self.attached(lease, process, incarnation)?;
+        self.acknowledge(process, ack.min(call));
+        let record = self.living(process, incarnation)?;
+        if call < record.ack {
+            return Err(Refusal::CallStale { process, call, ack: record.ack });
+        }
+        if let Some(known) = record.calls.get(&call) {
+            return self.repeated(key, arrival, known);
+        }
+        self.check_room(record.calls.len() as u64, payload)?;
+        self.check_exit(key)?;
+        // The acknowledgement may have taken the last arrival of a generation.
+        if self.life.rounds.get(key).is_some_and(|round| round.arrivals.is_empty()) {
+            self.take_round(key);
+        }
+        let waiting = |round: &Round| round.arrivals.get(&process).map(|arrived| arrived.call);
+        if let Some(waiting) = self.life.rounds.get(key).and_then(waiting).filter(|call| *call > 0)
+        {
+            return Err(Refusal::AlreadyWaiting {
+                process,
+                round: key.name.clone(),
+                call: waiting,
+            });
+        }
+        match self.life.rounds.get(key) {
+            Some(round) => self.admit_to(key, round, process, incarnation)?,
+            None => {
+                let base = match key.generation() {
+                    Some(generation) => {
+                        let base = self.life.base_of(generation);
+                        Some(base.ok_or(Refusal::GenerationUnknown { generation })?)
+                    }
+                    None => None,
+                };
+                let round = self.gathering(base);
+                self.admit_to(key, &round, process, incarnation)?;
+                self.check_room_for_round(key)?;
+                self.open(key, round);
+            }
+        }
+        if key.is_advance() {
+            self.end_part(process);
+        }
+        if key.conclusion == Conclusion::Block {
+            self.enter_again(&key.name, process, incarnation);
+        }
+        let generation = self.put_in(key, numbers, arrival);
+        Ok(ArrivalAnswer::Waiting { generation })
+    }
+
+    /// Only what was entered under this name has an exit.
+    fn check_exit(&self, key: &RoundKey) -> Result<(), Refusal> {
+        let (Conclusion::Exit, Some(generation)) = (key.conclusion, key.generation()) else {
+            return Ok(());
+        };
+        match self.life.blocks.get(&generation) {
+            Some(block) if block.name == key.name => Ok(()),
+            Some(_) => Err(Refusal::TermsInvalid {
+                why: format!("generation {generation} entered a block of another name"),
+            }),
+            None if self.life.base_of(generation).is_some() => Err(Refusal::TermsInvalid {
+                why: format!("generation {generation} entered no block"),
+            }),
+            None => Err(Refusal::GenerationUnknown { generation }),
+        }
+    }
+
+    /// Whether this incarnation may arrive.
+    fn admit_to(
+        &self,
+        key: &RoundKey,
+        round: &Round,
+        process: ProcessId,
+        incarnation: u64,
+    ) -> Result<(), Refusal> {
+        if !round.admits(key, process, incarnation) {
+            return Err(Refusal::NotAmong { round: key.name.clone(), process });
+        }
+        let record = self.living(process, incarnation)?;
+        match (&round.base, key.generation()) {
+            (Some(base), Some(generation)) if !record.has_part(base.witness) => {
+                Err(Refusal::PartOver { round: key.name.clone(), process, generation })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn put_in(&mut self, key: &RoundKey, numbers: Numbers, arrival: &Arrival) -> u64 {
+        let process = arrival.process;
+        self.life.uncount(process);
+        let round = self.life.rounds.get_mut(key).expect("found or opened above");
+        let mut arrived = Arrived::new(arrival, numbers, self.time);
+        // An exit that has failed stays failed.
+        if let Some(former) = round.arrivals.get(&process) {
+            arrived.unfinished = former.unfinished;
+            round.tally.remove_unfinished();
+        }
+        round.arrivals.insert(process, arrived);
+        let generation = round.generation;
+        let record = self.life.processes.get_mut(&process).expect("found above");
+        let newcomer = record.member_since == 0;
+        let call = Call { round: key.clone(), at: self.revision, state: CallState::Waiting };
+        record.calls.insert(arrival.call, call);
+        self.life.payload_bytes += arrival.payload.len() as u64;
+        self.life.count(process, self.time);
+        self.changed = true;
+        self.dirty.insert(key.clone());
+        if key.is_advance() {
+            self.advance_changed(newcomer);
+        }
+        generation
+    }
+
+    /// Somebody waits in an advance, or does so no longer: other rounds look
+    /// whether they can do without.
+    fn advance_changed(&mut self, newcomer: bool) {
+        let others = self.life.rounds.keys().filter(|key| key.is_among_active());
+        let others: Vec<RoundKey> =
+            others.filter(|key| newcomer || !key.is_advance()).cloned().collect();
+        self.dirty.extend(others);
+    }
+
+    /// Who goes to an advance has no part any more in what is among an earlier
+    /// generation.
+    fn end_part(&mut self, process: ProcessId) {
+        let Some(record) = self.life.processes.get(&process) else {
+            return;
+        };
+        let incarnation = record.incarnation;
+        let over = self.life.of_generations.iter().filter(|key| {
+            let base = self.life.rounds.get(key).and_then(|round| round.base.as_ref());
+            base.is_some_and(|base| {
+                record.has_part(base.witness) && base.members.contains(process, incarnation)
+            })
+        });
+        let over: Vec<RoundKey> = over.cloned().collect();
+        let waiting = record.calls.iter().filter(|(_, call)| {
+            matches!(call.state, CallState::Waiting) && over.contains(&call.round)
+        });
+        let waiting: Vec<(u64, RoundKey)> =
+            waiting.map(|(number, call)| (*number, call.round.clone())).collect();
+        for (number, key) in waiting {
+            let generation = self.life.rounds.get(&key).map_or(0, |round| round.generation);
+            let failure = RoundFailure {
+                generation,
+                why: FailedWhy::Regroup,
+                arrived: 0,
+                missing_count: 1,
+                missing: vec![self.life.missing(process)],
+            };
+            self.settle_call(process, number, Some(CallState::Failed(Arc::new(failure))), None);
+        }
+        for key in over {
+            let Some(round) = self.life.rounds.get_mut(&key) else {
+                continue;
+            };
+            round.tally.live -= 1;
+            if round.arrivals.get(&process).is_some_and(|arrived| arrived.call == 0) {
+                round.arrivals.remove(&process);
+                round.tally.remove_unfinished();
+            }
+            self.dirty.insert(key);
+        }
+        if let Some(record) = self.life.processes.get_mut(&process) {
+            record.part_over = self.revision;
+        }
+    }
+
+    /// Who enters a block again before it has left it has failed in it.
+    fn enter_again(&mut self, name: &Blob, process: ProcessId, incarnation: u64) {
+        let open = self.life.blocks.iter().filter(|(_, block)| {
+            block.verdict.is_none()
+                && block.name == *name
+                && block.base.members.contains(process, incarnation)
+        });
+        let open: Vec<(Generation, Base)> =
+            open.map(|(generation, block)| (*generation, block.base.clone())).collect();
+        for (generation, base) in open {
+            let record = self.life.processes.get(&process).expect("it arrives");
+            if !record.has_part(base.witness) {
+                continue;
+            }
+            let key = RoundKey {
+                name: name.clone(),
+                among: Arc::new(Among::Generation(generation)),
+                conclusion: Conclusion::Exit,
+                is_quorum: false,
+            };
+            if !self.life.rounds.contains_key(&key) {
+                let round = self.gathering(Some(base));
+                self.open(&key, round);
+            }
+            self.leave_unfinished(&key, process, incarnation, Unfinished::EnteredAgain);
+        }
+    }
+
+    /// The exit of this member has failed, whether it waits there or not.
+    fn leave_unfinished(
+        &mut self,
+        key: &RoundKey,
+        process: ProcessId,
+        incarnation: u64,
+        how: Unfinished,
+    ) {
+        let Some(round) = self.life.rounds.get_mut(key) else {
+            return;
+        };
+        match round.arrivals.get_mut(&process) {
+            Some(arrived) => {
+                arrived.unfinished.get_or_insert(how);
+            }
+            None => {
+                round.arrivals.insert(process, Arrived::unfinished(incarnation, how));
+                round.tally.add_unfinished();
+            }
+        }
+        self.changed = true;
+        self.dirty.insert(key.clone());
+    }
+
+    /// A round in which nobody is yet.
+    pub fn gathering(&self, base: Option<Base>) -> Round {
+        Round {
+            generation: 0,
+            base,
+            opened_at: self.time,
+            counted_since: None,
+            arrivals: OrdMap::new(),
+            tally: Tally::default(),
+            reached: 0,
+            timer: None,
+        }
+    }
+
+    /// The first arrival opens a generation.
+    pub fn open(&mut self, key: &RoundKey, mut round: Round) {
+        round.generation = self.job.next_generation();
+        round.tally = self.life.tally_of(key, &round);
+        self.life.index(key);
+        self.life.rounds.insert(key.clone(), round);
+    }
+
+    /// The same call again gets what it got, or waits on.
+    fn repeated(
+        &self,
+        key: &RoundKey,
+        arrival: &Arrival,
+        known: &Call,
+    ) -> Result<ArrivalAnswer, Refusal> {
+        let Arrival { process, call, payload, .. } = arrival;
+        let before = match &known.state {
+            CallState::Waiting => {
+                let round = self.life.rounds.get(&known.round);
+                round.and_then(|round| Some(&round.arrivals.get(process)?.payload))
+            }
+            CallState::Closed(generation) => {
+                let outcome = self.life.outcomes.get(generation);
+                outcome.and_then(|outcome| {
+                    let (place, _) = outcome.members.find(*process)?;
+                    outcome.payloads.get(place)
+                })
+            }
+            CallState::Failed(_) | CallState::Withdrawn => None,
+        };
+        let void = matches!(known.state, CallState::Withdrawn);
+        if !void && known.round != *key || before.is_some_and(|before| before != payload) {
+            return Err(Refusal::CallMismatch { process: *process, call: *call });
+        }
+        let round = self.life.rounds.get(key).filter(|round| {
+            matches!(known.state, CallState::Waiting) && round.arrivals.contains_key(process)
+        });
+        Ok(match round {
+            Some(round) => ArrivalAnswer::Waiting { generation: round.generation },
+            None => ArrivalAnswer::Decided,
+        })
+    }
+
+    fn check_room(&self, calls: u64, payload: &Blob) -> Result<(), Refusal> {
+        let limits = &self.limits.life;
+        let length = payload.len() as u64;
+        size::within("payload_bytes_max", length, limits.payload_bytes_max)?;
+        if calls >= limits.calls_per_process_max {
+            return Err(self.full("calls_per_process_max", limits.calls_per_process_max));
+        }
+        let bytes_max = limits.run_payload_bytes_max;
+        if length > 0 && self.life.payload_bytes.saturating_add(length) > bytes_max {
+            return Err(self.full("run_payload_bytes_max", bytes_max));
+        }
+        Ok(())
+    }
+
+    fn check_room_for_round(&self, key: &RoundKey) -> Result<(), Refusal> {
+        let max = self.limits.life.rounds_per_run_max;
+        if self.life.rounds.len() as u64 >= max {
+            return Err(self.full("rounds_per_run_max", max));
+        }
+        let (named, named_max) = (key.set().len() as u64, self.limits.life.named_per_run_max);
+        if named > 0 && self.life.named + named > named_max {
+            return Err(self.full("named_per_run_max", named_max));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn full(&self, what: &str, limit: u64) -> Refusal {
+        let (job, run) = (self.run.job.clone(), self.run.run.clone());
+        Refusal::RunFull { job, run, what: what.to_owned(), limit }
+    }
+
+    fn withdraw_all(&mut self, lease: LeaseId, calls: &[CallId]) -> Result<RoundOutcome, Refusal> {
+        self.check_number(calls)?;
+        let calls_max = self.limits.life.calls_per_process_max;
+        let mut new: BTreeMap<ProcessId, BTreeSet<u64>> = BTreeMap::new();
+        for CallId { process, incarnation, call } in calls {
+            let record = self.attached(lease, *process, *incarnation)?;
+            if *call < record.ack || record.calls.contains_key(call) {
+                continue;
+            }
+            let of_process = new.entry(*process).or_default();
+            of_process.insert(*call);
+            if (record.calls.len() + of_process.len()) as u64 > calls_max {
+                return Err(self.full("calls_per_process_max", calls_max));
+            }
+        }
+        for CallId { process, call, .. } in calls {
+            self.withdraw(*process, *call);
+        }
+        Ok(RoundOutcome::Done)
+    }
+
+    fn check_number(&self, calls: &[CallId]) -> Result<(), Refusal> {
+        let max = self.limits.life.calls_per_command_max;
+        size::within("calls_per_command_max", calls.len() as u64, max)
+    }
+
+    /// A call that was decided stays what it is. One that has not arrived yet
+    /// is void, too: its arrival may come later, when nobody waits any more.
+    fn withdraw(&mut self, process: ProcessId, number: u64) {
+        let Some(record) = self.life.processes.get_mut(&process) else {
+            return;
+        };
+        let lease = record.lease;
+        match record.calls.get(&number) {
+            Some(Call { state: CallState::Waiting, .. }) => {
+                let withdrawn = Some(CallState::Withdrawn);
+                self.settle_call(process, number, withdrawn, Some(Unfinished::Withdrawn));
+            }
+            None if number >= record.ack => {
+                let round = RoundKey::of(&Blob::default(), &Terms::default());
+                let call = Call { round, at: self.revision, state: CallState::Withdrawn };
+                record.calls.insert(number, call);
+                self.changed = true;
+            }
+            _ => return,
+        }
+        self.tell(lease);
+    }
+
+    /// A call that waits ends: with this state, or without a trace. An exit of an
+    /// atomic block leaves there how it failed.
+    pub fn settle_call(
+        &mut self,
+        process: ProcessId,
+        number: u64,
+        state: Option<CallState>,
+        unfinished: Option<Unfinished>,
+    ) {
+        self.life.uncount(process);
+        let Some(record) = self.life.processes.get_mut(&process) else {
+            return;
+        };
+        let (incarnation, lease) = (record.incarnation, record.lease);
+        let newcomer = record.member_since == 0;
+        let Some(call) = record.calls.remove(&number) else {
+            return;
+        };
+        let key = call.round;
+        if let Some(state) = state {
+            let call = Call { round: key.clone(), at: self.revision, state };
+            record.calls.insert(number, call);
+            self.tell(lease);
+        }
+        if let Some(round) = self.life.rounds.get_mut(&key)
+            && let Some(arrived) = round.arrivals.remove(&process)
+        {
+            self.life.payload_bytes -= arrived.payload.len() as u64;
+            if key.conclusion == Conclusion::Exit
+                && let Some(how) = unfinished
+            {
+                let how = arrived.unfinished.unwrap_or(how);
+                round.arrivals.insert(process, Arrived::unfinished(incarnation, how));
+                round.tally.add_unfinished();
+            }
+        }
+        self.life.count(process, self.time);
+        self.changed = true;
+        if key.is_advance() {
+            self.advance_changed(newcomer);
+        }
+        self.dirty.insert(key);
+    }
+
+    fn acknowledge_all(
+        &mut self,
+        lease: LeaseId,
+        calls: &[CallId],
+    ) -> Result<RoundOutcome, Refusal> {
+        self.check_number(calls)?;
+        for CallId { process, incarnation, .. } in calls {
+            self.attached(lease, *process, *incarnation)?;
+        }
+        for CallId { process, call, .. } in calls {
+            self.acknowledge(*process, *call);
+        }
+        Ok(RoundOutcome::Done)
+    }
+
+    /// Calls below `ack` are over: what they came to need not be kept, and one
+    /// that still waits is withdrawn.
+    fn acknowledge(&mut self, process: ProcessId, ack: u64) {
+        let Some(record) = self.life.processes.get_mut(&process) else {
+            return;
+        };
+        if ack <= record.ack {
+            return;
+        }
+        record.ack = ack;
+        let over = record.calls.range(..ack);
+        let over: Vec<(u64, CallState)> =
+            over.map(|(number, call)| (*number, call.state.clone())).collect();
+        for (number, state) in over {
+            match state {
+                CallState::Waiting => {
+                    self.settle_call(process, number, None, Some(Unfinished::Withdrawn));
+                    continue;
+                }
+                CallState::Closed(generation) => self.release(generation),
+                CallState::Failed(_) | CallState::Withdrawn => {}
+            }
+            if let Some(record) = self.life.processes.get_mut(&process) {
+                record.calls.remove(&number);
+            }
+        }
+    }
+}
+
+/// Terms that nobody could meet, or that would not mean anything.
+fn check(terms: &Terms, processes_max: u64) -> Result<(), Refusal> {
+    let invalid = |why: &str| Err(Refusal::TermsInvalid { why: why.to_owned() });
+    let Terms { among, rule, require_all, deadline, conclusion } = terms;
+    let is_among_active = *among == Among::Active;
+    if let Among::Set(set) = among {
+        size::within("processes_per_run_max", set.len() as u64, processes_max)?;
+        if set.is_empty() || !set.is_sorted_by(|a, b| a < b) {
+            return invalid("a set names each of its processes once, in growing order");
+        }
+    }
+    if is_among_active && *require_all {
+        return invalid("require_all needs a set or a generation: say among whom");
+    }
+    if let Rule::Quorum { min, max, .. } = rule {
+        if *min == 0 || min > max {
+            return invalid("a quorum needs 1 <= min <= max");
+        }
+        if matches!(among, Among::Set(set) if *min as usize > set.len()) {
+            return invalid("the quorum's min is above the size of the set");
+        }
+        if *require_all {
+            return invalid("a quorum has no require_all");
+        }
+    }
+    if let Some(deadline) = deadline {
+        if deadline.after_ms == 0 {
+            return invalid("a deadline lies at least 1 ms after the first arrival");
+        }
+        if deadline.then == AtDeadline::Evict && !(is_among_active && *rule == Rule::All) {
+            return invalid("only a round among all active processes, with rule all, may evict");
+        }
+    }
+    match conclusion {
+        Conclusion::Advance | Conclusion::Block if !is_among_active || *rule != Rule::All => {
+            invalid("an advance, and the entry to a block, are among all active, with rule all")
+        }
+        Conclusion::Exit if !matches!(among, Among::Generation(_)) || *rule != Rule::All => {
+            invalid("the exit of a block is among the generation of its entry, with rule all")
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,391 @@
+//! When a round closes, fails or evicts, and what is then kept of it.
+
+use std::sync::Arc;
+
+use holdfast_api::round::MISSING_LISTED_MAX;
+use holdfast_api::{
+    Among, Blob, Cause, Closed, Conclusion, EventKind, FailedWhy, Members, Missing, ProcessId,
+    Role, RoundFailure, Rule,
+};
+use imbl::OrdMap;
+
+use super::decide::{Decision, decide};
+use super::{Arrived, Base, Block, Round, RoundKey, Unfinished};
+use crate::life::act::Act;
+use crate::life::{Call, CallState, Outcome};
+
+impl Act<'_> {
+    /// Looks at one round, and does what is to be done.
+    pub fn evaluate(&mut self, key: &RoundKey) {
+        if key.is_among_active() {
+            self.answer_over(key);
+        }
+        let Some(round) = self.life.rounds.get(key) else {
+            return;
+        };
+        if round.arrivals.is_empty() {
+            self.take_round(key);
+            return;
+        }
+        if round.waiting() == 0
+            && let Some(round) = self.life.rounds.get_mut(key)
+        {
+            round.counted_since = None;
+        }
+        let Some(round) = self.life.rounds.get(key) else {
+            return;
+        };
+        match decide(&self.life.facts(key, round)) {
+            Decision::Close { promoted } => self.close(key, promoted, Members::default()),
+            Decision::Evict { promoted } => {
+                let evicted = self.evict(key);
+                self.close(key, promoted, evicted);
+            }
+            Decision::Fail(why) => self.fail(key, why),
+            Decision::Wait { again, .. } => self.set_timer(key, again),
+        }
+    }
+
+    /// Standbys whose job is over need not wait: the last member has left in
+    /// order, and nobody active is alive.
+    fn answer_over(&mut self, key: &RoundKey) {
+        let over_before = self.life.past.over_before;
+        if over_before == 0 || self.life.live.active > 0 {
+            return;
+        }
+        let Some(round) = self.life.rounds.get(key) else {
+            return;
+        };
+        let old = round.arrivals.iter().filter(|(process, _)| {
+            let record = self.life.processes.get(process);
+            record.is_some_and(|record| record.since < over_before)
+        });
+        let old: Vec<(ProcessId, u64)> = old.map(|(process, a)| (*process, a.call)).collect();
+        if old.is_empty() {
+            return;
+        }
+        let failure = Arc::new(RoundFailure {
+            generation: round.generation,
+            why: FailedWhy::Over,
+            arrived: round.arrivals.len() as u32,
+            missing_count: 0,
+            missing: Vec::new(),
+        });
+        for (process, call) in old {
+            self.settle_call(process, call, Some(CallState::Failed(failure.clone())), None);
+        }
+    }
+
+    /// Ends all live active processes that it waits for.
+    fn evict(&mut self, key: &RoundKey) -> Members {
+        let Some(round) = self.life.rounds.get(key) else {
+            return Members::default();
+        };
+        let generation = round.generation;
+        let arrivals = round.arrivals.clone();
+        let formed = self.life.standing.is_formed();
+        let absent = self.life.processes.iter().filter(|(process, record)| {
+            let newcomer = record.member_since == 0 && record.is_advancing();
+            record.is_alive()
+                && record.role == Role::Active
+                && !arrivals.contains_key(process)
+                && !(formed && newcomer)
+        });
+        let evicted: Members =
+            absent.map(|(process, record)| (*process, record.incarnation)).collect();
+        for (process, _) in evicted.iter() {
+            self.end_incarnation(process, Cause::Evicted { round: key.name.clone(), generation });
+        }
+        evicted
+    }
+
+    /// Fixes the outcome, once and for all members.
+    fn close(&mut self, key: &RoundKey, promoted: u32, evicted: Members) {
+        let Some(round) = self.life.rounds.get(key) else {
+            return;
+        };
+        let numbers = round.numbers();
+        let (policy, taken) = (self.life.governing(round.arrivals.keys().copied()), round.clone());
+        let (all, left) = self.divide(key, &taken, promoted);
+        // Who failed in a block without a call is in its verdict, and is told nothing.
+        let told = all.iter().filter(|(_, arrived)| arrived.call > 0);
+        let arrivals: OrdMap<ProcessId, Arrived> =
+            told.map(|(process, arrived)| (*process, arrived.clone())).collect();
+        let differing = self.life.differing(key, &taken, arrivals.keys().copied());
+        self.take_round(key);
+        let generation = taken.generation;
+        let promoted = self.promote(&arrivals, generation);
+        let members: Members = arrivals.iter().map(|(id, a)| (*id, a.incarnation)).collect();
+        let payloads: Vec<Blob> = arrivals.values().map(|a| a.payload.clone()).collect();
+        let closes_group = key.is_among_active() && numbers.rule == Rule::All;
+        let (same_as, members) = self.life.roster(generation, members);
+        if closes_group {
+            self.let_in(&members, generation);
+        }
+        let conclusion = self.conclude(key, &taken, &policy, &members, &all, &payloads);
+        let count = members.len() as u32;
+        let closed = Closed {
+            run: self.run.run.clone(),
+            round: key.name.clone(),
+            generation,
+            witness: self.revision,
+            closed_at_ms: self.time,
+            same_as,
+            count,
+            members: None,
+            change: None,
+            absent: self.absent(key, &taken),
+            evicted,
+            promoted,
+            differing,
+            conclusion,
+            payloads: None,
+        };
+        self.hand_out(key, &arrivals, &CallState::Closed(generation));
+        self.changed = true;
+        if key.is_quorum {
+            self.life.note_quorum(key, generation, members.clone());
+        }
+        let payload_bytes: u64 = payloads.iter().map(|payload| payload.len() as u64).sum();
+        if count > 0 {
+            let outcome = Outcome {
+                closed: Arc::new(closed),
+                members,
+                payloads: Arc::new(payloads),
+                payload_bytes,
+                holders: count,
+            };
+            self.life.outcomes.insert(generation, outcome);
+        }
+        self.keep_waiting(key, taken.base, left);
+    }
+
+    /// Who is in the closing, and who waits for the next one: standbys that are
+    /// not promoted, newcomers that count elsewhere, and those that a quorum
+    /// cannot take.
+    fn divide(
+        &self,
+        key: &RoundKey,
+        round: &Round,
+        mut promoted: u32,
+    ) -> (OrdMap<ProcessId, Arrived>, OrdMap<ProcessId, Arrived>) {
+        let mut room = match round.numbers().rule {
+            Rule::Quorum { max, .. } => max,
+            Rule::All => u32::MAX,
+        };
+        let (mut members, mut left) = (OrdMap::new(), OrdMap::new());
+        for (process, arrived) in &round.arrivals {
+            let record = self.life.processes.get(process).expect("who arrived is registered");
+            let is_member = match key.is_among_active() && record.role == Role::Standby {
+                true => promoted > 0,
+                false => room > 0 && self.life.counts(key, record),
+            };
+            if !is_member {
+                left.insert(*process, arrived.clone());
+                continue;
+            }
+            match record.role == Role::Standby && key.is_among_active() {
+                true => promoted -= 1,
+                false => room -= 1,
+            }
+            members.insert(*process, arrived.clone());
+        }
+        (members, left)
+    }
+
+    /// Standbys among the members become active, in a round among all active
+    /// processes.
+    fn promote(&mut self, arrivals: &OrdMap<ProcessId, Arrived>, generation: u64) -> Members {
+        let standbys = arrivals.iter().filter(|(process, arrived)| {
+            let record = self.life.processes.get(process);
+            let is_of_active = record.is_some_and(|record| {
+                let call = record.calls.get(&arrived.call);
+                call.is_some_and(|call| call.round.is_among_active())
+            });
+            is_of_active && record.is_some_and(|record| record.role == Role::Standby)
+        });
+        let promoted: Members = standbys.map(|(process, a)| (*process, a.incarnation)).collect();
+        for (process, incarnation) in promoted.iter() {
+            self.life.uncount(process);
+            if let Some(record) = self.life.processes.get_mut(&process) {
+                record.role = Role::Active;
+            }
+            self.life.live.standby -= 1;
+            self.life.live.active += 1;
+            if let Some(record) = self.life.processes.get(&process) {
+                self.life.standing.add(process, record);
+            }
+            self.life.count(process, self.time);
+            self.membership_changed = true;
+            self.record(EventKind::Promoted { process, incarnation, generation });
+        }
+        promoted
+    }
+
+    /// From this closing on they are members, until they end.
+    fn let_in(&mut self, members: &Members, generation: u64) {
+        let was_formed = self.life.standing.is_formed();
+        for (process, _) in members.iter() {
+            let is_new =
+                self.life.processes.get(&process).is_some_and(|record| record.member_since == 0);
+            if !is_new {
+                continue;
+            }
+            self.life.uncount(process);
+            if let Some(record) = self.life.processes.get(&process) {
+                self.life.standing.remove(process, record);
+            }
+            if let Some(record) = self.life.processes.get_mut(&process) {
+                record.member_since = generation;
+            }
+            if let Some(record) = self.life.processes.get(&process) {
+                self.life.standing.add(process, record);
+            }
+            self.life.count(process, self.time);
+            self.membership_changed = true;
+        }
+        if !was_formed {
+            self.life.recount(self.time);
+            self.membership_changed = true;
+        }
+        let past = &mut self.life.past;
+        let expected = members.len() as u32;
+        // Others may have waited for somebody who is not expected any more.
+        self.membership_changed |= past.expected != expected;
+        past.expected = expected;
+        past.over_before = 0;
+    }
+
+    /// Those who are not in a closing wait in the next generation.
+    fn keep_waiting(
+        &mut self,
+        key: &RoundKey,
+        base: Option<Base>,
+        left: OrdMap<ProcessId, Arrived>,
+    ) {
+        if left.is_empty() {
+            return;
+        }
+        let mut round = self.gathering(base);
+        let now = self.time;
+        let anew = |(process, arrived)| (process, Arrived { at: now, ..arrived });
+        round.arrivals = left.into_iter().map(anew).collect();
+        self.open(key, round);
+        if let Some(round) = self.life.rounds.get_mut(key)
+            && round.waiting() > 0
+        {
+            round.counted_since = Some(self.time);
+        }
+        self.dirty.insert(key.clone());
+    }
+
+    /// Those in scope that have ended, or have no part any more.
+    fn absent(&self, key: &RoundKey, round: &Round) -> Vec<Missing> {
+        let missing = |process| self.life.missing(process);
+        let absent: Box<dyn Iterator<Item = ProcessId>> = match (key.among.as_ref(), &round.base) {
+            (Among::Set(set), _) => {
+                let alive = |id: &ProcessId| {
+                    self.life.processes.get(id).is_some_and(|record| record.is_alive())
+                };
+                Box::new(set.iter().copied().filter(move |process| !alive(process)))
+            }
+            (Among::Generation(_), Some(base)) => {
+                let of_base = base.members.iter();
+                let absent = of_base.filter(|(process, incarnation)| {
+                    let record = self.life.living(*process, *incarnation);
+                    !record.is_ok_and(|record| record.has_part(base.witness))
+                });
+                Box::new(absent.map(|(process, _)| process))
+            }
+            _ => return Vec::new(),
+        };
+        absent.take(MISSING_LISTED_MAX).map(missing).collect()
+    }
+
+    /// All waiting calls are void, for ever. The exits of an atomic block stay
+    /// there as failed ones.
+    fn fail(&mut self, key: &RoundKey, why: FailedWhy) {
+        let Some(round) = self.life.rounds.get(key) else {
+            return;
+        };
+        let (missing_count, missing) = match why {
+            FailedWhy::Regroup => self.life.missing_in_advance(key, round),
+            FailedWhy::Deadline | FailedWhy::Over => self.life.missing_in(key, round, usize::MAX),
+        };
+        let generation = round.generation;
+        let failure = Arc::new(RoundFailure {
+            generation,
+            why,
+            arrived: round.arrivals.len() as u32,
+            missing_count,
+            missing,
+        });
+        let Some(Round { arrivals, base, .. }) = self.take_round(key) else {
+            return;
+        };
+        for arrived in arrivals.values() {
+            self.life.payload_bytes -= arrived.payload.len() as u64;
+        }
+        self.hand_out(key, &arrivals, &CallState::Failed(failure));
+        // To regroup is no failure, and everybody of a job may do so at once.
+        if why == FailedWhy::Deadline {
+            self.record(EventKind::RoundFailed {
+                round: key.name.clone(),
+                generation,
+                missing: missing_count,
+            });
+        }
+        self.changed = true;
+        if key.conclusion == Conclusion::Exit {
+            let mut round = self.gathering(base);
+            let failed = arrivals.iter().map(|(process, arrived)| {
+                let how = arrived.unfinished.unwrap_or(Unfinished::Deadline);
+                (*process, Arrived::unfinished(arrived.incarnation, how))
+            });
+            round.arrivals = failed.collect();
+            self.open(key, round);
+            self.dirty.insert(key.clone());
+        }
+    }
+
+    /// Each call is decided, and its agent told.
+    fn hand_out(
+        &mut self,
+        key: &RoundKey,
+        arrivals: &OrdMap<ProcessId, Arrived>,
+        state: &CallState,
+    ) {
+        let mut newcomer = false;
+        for (process, arrived) in arrivals.iter().filter(|(_, arrived)| arrived.call > 0) {
+            let record = self.life.processes.get(process).expect("who arrived is registered");
+            // Of a member nothing depends on what it waits in.
+            let counts = record.member_since == 0;
+            if counts {
+                newcomer = true;
+                self.life.uncount(*process);
+            }
+            let record = self.life.processes.get_mut(process).expect("found above");
+            let call = Call { round: key.clone(), at: self.revision, state: state.clone() };
+            record.calls.insert(arrived.call, call);
+            let lease = record.lease;
+            if counts {
+                self.life.count(*process, self.time);
+            }
+            if self.told.insert(lease) {
+                self.leases.tell(lease, self.revision);
+            }
+        }
+        self.membership_changed |= newcomer && key.is_advance();
+    }
+
+    /// An atomic block begins, or a generation is one that rounds may be among.
+    pub fn remember(&mut self, key: &RoundKey, generation: u64, members: &Arc<Members>) {
+        let base = Base { witness: self.revision, members: members.clone() };
+        if key.conclusion == Conclusion::Block {
+            let block = Block { name: key.name.clone(), base, verdict: None };
+            self.life.open_block(generation, block);
+        } else if key.is_among_active() {
+            self.life.remember(key.conclusion, generation, base);
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! What is counted of arrivals, and how all active processes stand. Everything
+//! here follows from the processes and the arrivals, and is counted again when
+//! an image is read.
+
+use std::sync::Arc;
+
+use holdfast_api::{Generation, Incarnation, LogTime, Policy, ProcessId, Role};
+use imbl::{OrdMap, OrdSet};
+
+use super::{Numbers, Round, RoundKey, Tally, most_frequent};
+use crate::life::{CallState, Life, Process};
+
+/// In the place of a generation: not a member yet.
+const NOT_IN: Generation = Generation::MAX;
+
+/// Policies, each with who gave it.
+type Policies = OrdMap<Arc<Policy>, OrdSet<ProcessId>>;
+
+/// How the live active processes stand.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Standing {
+    /// By the generation since which they are members, and by their policies.
+    cohorts: OrdMap<Generation, Policies>,
+    /// In the order of their registrations.
+    ages: OrdMap<Incarnation, ProcessId>,
+    /// How many are members.
+    pub members: u32,
+    /// How many are not, and wait in an advance.
+    pub newcomers_advancing: u32,
+}
+
+impl Standing {
+    /// Whether somebody is a member.
+    pub fn is_formed(&self) -> bool {
+        self.members > 0
+    }
+
+    pub fn add(&mut self, process: ProcessId, record: &Process) {
+        let cohort = cohort(record);
+        let policies = self.cohorts.entry(cohort).or_default();
+        policies.entry(record.policy.clone()).or_default().insert(process);
+        self.ages.insert(record.incarnation, process);
+        self.members += u32::from(cohort != NOT_IN);
+    }
+
+    pub fn remove(&mut self, process: ProcessId, record: &Process) {
+        let cohort = cohort(record);
+        if let Some(policies) = self.cohorts.get_mut(&cohort) {
+            if let Some(by) = policies.get_mut(&record.policy) {
+                by.remove(&process);
+                if by.is_empty() {
+                    policies.remove(&record.policy);
+                }
+            }
+            if policies.is_empty() {
+                self.cohorts.remove(&cohort);
+            }
+        }
+        self.ages.remove(&record.incarnation);
+        self.members -= u32::from(cohort != NOT_IN);
+    }
+
+    /// The policy that governs; none without a live active process.
+    pub fn governing(&self) -> Option<&Arc<Policy>> {
+        self.cohorts.get_min().and_then(|(_, policies)| most_frequent(policies))
+    }
+
+    /// The same numbers, in one copy if a process has them.
+    pub fn shared(&self, policy: &Policy) -> Arc<Policy> {
+        let of = |cohort: Option<&(Generation, Policies)>| {
+            cohort
+                .and_then(|(_, found)| found.get_key_value(policy))
+                .map(|(known, _)| known.clone())
+        };
+        let (first, last) = (self.cohorts.get_min(), self.cohorts.get_max());
+        of(last).or_else(|| of(first)).unwrap_or_else(|| Arc::new(policy.clone()))
+    }
+
+    /// The live active process that registered first.
+    pub fn eldest(&self) -> Option<ProcessId> {
+        self.ages.get_min().map(|(_, process)| *process)
+    }
+}
+
+fn cohort(record: &Process) -> Generation {
+    if record.member_since == 0 { NOT_IN } else { record.member_since }
+}
+
+impl Process {
+    /// Whether it waits in an advance.
+    pub fn is_advancing(&self) -> bool {
+        let mut waits = self.calls.values();
+        waits.any(|call| matches!(call.state, CallState::Waiting) && call.round.is_advance())
+    }
+
+    /// A live active process that is no member and waits in an advance: it
+    /// counts in no other round while somebody is a member.
+    fn is_advancing_newcomer(&self) -> bool {
+        self.is_alive()
+            && self.role == Role::Active
+            && self.member_since == 0
+            && self.is_advancing()
+    }
+
+    /// Whether it still has a part in rounds among a generation that closed
+    /// then.
+    pub fn has_part(&self, witness: u64) -> bool {
+        witness >= self.part_over
+    }
+}
+
+impl Life {
+    /// Whether the arrival of a process counts.
+    pub fn counts(&self, key: &RoundKey, record: &Process) -> bool {
+        !key.is_among_active()
+            || record.role == Role::Active
+                && (key.is_advance()
+                    || !self.standing.is_formed()
+                    || !record.is_advancing_newcomer())
+    }
+
+    /// Takes what this process counts for out of everything that it waits in:
+    /// to be done before anything of it changes.
+    pub fn uncount(&mut self, process: ProcessId) {
+        self.tally(process, false, 0);
+    }
+
+    /// Counts it again.
+    pub fn count(&mut self, process: ProcessId, time: LogTime) {
+        self.tally(process, true, time);
+    }
+
+    fn tally(&mut self, process: ProcessId, adds: bool, time: LogTime) {
+        let Some(record) = self.processes.get(&process) else {
+            return;
+        };
+        let newcomer = u32::from(record.is_advancing_newcomer());
+        let waits = record.calls.values().filter(|call| matches!(call.state, CallState::Waiting));
+        let rounds: Vec<(RoundKey, bool, bool)> = waits
+            .map(|call| {
+                let standby = call.round.is_among_active() && record.role == Role::Standby;
+                (call.round.clone(), self.counts(&call.round, record), standby)
+            })
+            .collect();
+        if adds {
+            self.standing.newcomers_advancing += newcomer;
+        } else {
+            self.standing.newcomers_advancing -= newcomer;
+        }
+        for (key, counts, standby) in rounds {
+            let Some(round) = self.rounds.get_mut(&key) else {
+                continue;
+            };
+            let Some(arrived) = round.arrivals.get(&process) else {
+                continue;
+            };
+            let numbers = arrived.numbers;
+            match adds {
+                true => round.add(process, numbers, counts, standby, time),
+                false => round.tally.remove(process, numbers, counts, standby),
+            }
+        }
+    }
+
+    /// Counts all rounds among all active processes again: the first member is
+    /// there, or the last one has gone.
+    pub fn recount(&mut self, time: LogTime) {
+        let keys: Vec<RoundKey> =
+            self.rounds.keys().filter(|key| key.is_among_active()).cloned().collect();
+        for key in keys {
+            let Some(round) = self.rounds.get(&key) else {
+                continue;
+            };
+            let mut counted = round.clone();
+            counted.tally = Tally::default();
+            for (process, arrived) in &round.arrivals {
+                let Some(record) = self.processes.get(process) else {
+                    continue;
+                };
+                let standby = record.role == Role::Standby;
+                let counts = self.counts(&key, record);
+                counted.tally.add(*process, arrived.numbers, counts, standby);
+            }
+            if counted.tally.counted > 0 {
+                counted.counted_since.get_or_insert(time);
+            }
+            self.rounds.insert(key, counted);
+        }
+    }
+
+    /// Counts a round from nothing: arrivals, and who of a set or a generation
+    /// lives.
+    pub fn tally_of(&self, key: &RoundKey, round: &Round) -> Tally {
+        let mut tally = Tally { live: self.live_in(key, round), ..Tally::default() };
+        for (process, arrived) in &round.arrivals {
+            let Some(record) = self.processes.get(process) else {
+                continue;
+            };
+            if arrived.call == 0 {
+                tally.add_unfinished();
+                continue;
+            }
+            let standby = key.is_among_active() && record.role == Role::Standby;
+            tally.add(*process, arrived.numbers, self.counts(key, record), standby);
+        }
+        tally
+    }
+
+    /// How many of those that a round is among by name it waits for, arrived or
+    /// not: those that live and have a part, and of a set those that never joined.
+    fn live_in(&self, key: &RoundKey, round: &Round) -> u32 {
+        let alive =
+            |process: &ProcessId| self.processes.get(process).filter(|record| record.is_alive());
+        match &round.base {
+            Some(base) => {
+                let takes_part = |(process, incarnation): &(ProcessId, Incarnation)| {
+                    alive(process).is_some_and(|record| {
+                        record.incarnation == *incarnation && record.has_part(base.witness)
+                    })
+                };
+                base.members.iter().filter(takes_part).count() as u32
+            }
+            // One that never joined is waited for.
+            None => {
+                let waited_for = |process: &&ProcessId| {
+                    alive(process).is_some() || !self.processes.contains_key(process)
+                };
+                key.set().iter().filter(waited_for).count() as u32
+            }
+        }
+    }
+
+    /// Newcomers that wait in an advance, counted from nothing.
+    pub fn standing_of(&self) -> Standing {
+        let mut standing = Standing::default();
+        for (process, record) in &self.processes {
+            if record.is_alive() && record.role == Role::Active {
+                standing.add(*process, record);
+                standing.newcomers_advancing += u32::from(record.is_advancing_newcomer());
+            }
+        }
+        standing
+    }
+}
+
+impl Round {
+    /// One more arrival. The first that counts opens: spares may have waited
+    /// since long before.
+    fn add(
+        &mut self,
+        process: ProcessId,
+        numbers: Numbers,
+        counts: bool,
+        standby: bool,
+        time: LogTime,
+    ) {
+        if counts {
+            self.counted_since.get_or_insert(time);
+        }
+        self.tally.add(process, numbers, counts, standby);
+    }
+}
+
+impl Tally {
+    fn add(&mut self, process: ProcessId, numbers: Numbers, counts: bool, standby: bool) {
+        self.counted += u32::from(counts);
+        self.standbys += u32::from(standby);
+        if counts {
+            self.variants.entry(numbers).or_default().insert(process);
+        }
+    }
+
+    fn remove(&mut self, process: ProcessId, numbers: Numbers, counts: bool, standby: bool) {
+        self.counted -= u32::from(counts);
+        self.standbys -= u32::from(standby);
+        if counts && let Some(by) = self.variants.get_mut(&numbers) {
+            by.remove(&process);
+            if by.is_empty() {
+                self.variants.remove(&numbers);
+            }
+        }
+    }
+
+    /// An exit that failed: it counts, and nobody waits.
+    pub fn add_unfinished(&mut self) {
+        self.counted += 1;
+        self.unfinished += 1;
+    }
+
+    pub fn remove_unfinished(&mut self) {
+        self.counted -= 1;
+        self.unfinished -= 1;
+    }
+}

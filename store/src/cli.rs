@@ -1,0 +1,127 @@
+//! The grammar of the `holdfast-store` command line, and where a value that is
+//! wrong came from.
+
+use std::ffi::{OsStr, OsString};
+
+use clap::{Args, Command as Grammar, CommandFactory, Parser, Subcommand};
+
+use crate::config::{ServeArgs, check_address};
+use crate::dev;
+
+/// A Holdfast store node: the replicated control plane of training jobs.
+#[derive(Debug, Parser)]
+#[command(name = "holdfast-store", version, after_help = EXAMPLES)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  A cluster to try, on this machine:
+    holdfast-store dev --nodes 3 --data-dir /tmp/holdfast --base-port 21000
+
+  One of three nodes (run the like on each host):
+    holdfast-store serve --node-id 1 --data-dir /var/lib/holdfast --listen 10.0.0.1:21001 \\
+      --token-file /etc/holdfast/token \\
+      --initial-cluster 1=10.0.0.1:21001,2=10.0.0.2:21001,3=10.0.0.3:21001
+
+  A fourth node for a running cluster (with HOLDFAST_TOKEN_FILE=/etc/holdfast/token everywhere):
+    holdfast-store serve --node-id 4 --data-dir /var/lib/holdfast --listen 10.0.0.4:21001 --join 10.0.0.1:21001
+    holdfast --store 10.0.0.1:21001 node add 4 10.0.0.4:21001
+    holdfast --store 10.0.0.1:21001 node promote 4
+
+Exit codes: 0 stopped as asked, 1 failed (the last message says why and what to do), 2 usage.";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run one node
+    Serve(Box<ServeArgs>),
+    /// Run a whole cluster on this machine, to try things
+    Dev(dev::DevArgs),
+    /// Ask a node whether it is alive; for container health checks
+    Health(HealthArgs),
+    /// Print a script that completes this program's arguments
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Flags of `holdfast-store health`.
+#[derive(Debug, Args)]
+pub struct HealthArgs {
+    /// The node's address
+    #[arg(long, default_value = "127.0.0.1:21001", value_name = "HOST:PORT", value_parser = address)]
+    pub address: String,
+    /// Ask whether it is ready to serve, not only alive
+    #[arg(long)]
+    pub ready: bool,
+}
+
+fn address(text: &str) -> Result<String, String> {
+    match check_address("--address", text) {
+        Ok(()) => Ok(text.to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Where the value came from that an error is about, if that was not the
+/// command line. An error names the flag, also where a variable set it.
+pub fn origin(
+    error: &str,
+    arguments: &[OsString],
+    variable: &dyn Fn(&OsStr) -> Option<OsString>,
+) -> Option<String> {
+    let grammar = Cli::command();
+    let known: Vec<_> = grammar.get_subcommands().flat_map(Grammar::get_arguments).collect();
+    let (_, flag) = known
+        .iter()
+        .filter_map(|flag| Some((find_flag(error, flag.get_long()?)?, flag)))
+        .min_by_key(|(at, _)| *at)?;
+    let (long, name) = (flag.get_long()?, flag.get_env()?);
+    let typed = arguments.iter().filter_map(|argument| argument.to_str()).any(|argument| {
+        let flag = argument.strip_prefix("--").map(|flag| flag.split('=').next());
+        flag == Some(Some(long))
+    });
+    (!typed && variable(name).is_some()).then(|| {
+        format!("this value comes from the environment variable {}", name.to_string_lossy())
+    })
+}
+
+/// Where a text names this flag, and not another that begins like it.
+fn find_flag(text: &str, long: &str) -> Option<usize> {
+    let flag = format!("--{long}");
+    let ends = |at: &usize| {
+        let next = text[at + flag.len()..].chars().next();
+        next.is_none_or(|next| next != '-' && !next.is_alphanumeric())
+    };
+    text.match_indices(&flag).map(|(at, _)| at).find(ends)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_of_a_variable_is_told_with_its_name() {
+        let set = |name: &OsStr| (name == "HOLDFAST_NODE_ID").then(|| "x".into());
+        let of = |error: &str, arguments: &[&str]| {
+            let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+            origin(error, &arguments, &set)
+        };
+        let error = "error: invalid value 'x' for '--node-id <ID>'";
+        assert!(of(error, &["serve"]).unwrap().ends_with("HOLDFAST_NODE_ID"));
+        assert_eq!(of(error, &["serve", "--node-id", "x"]), None);
+        assert_eq!(of(error, &["serve", "--node-id=x"]), None);
+        assert_eq!(of("--listen \"x\" is wrong; see --node-id", &["serve"]), None);
+        assert_eq!(of("--node-identity is wrong", &["serve"]), None);
+    }
+
+    #[test]
+    fn the_grammar_is_sound() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,153 @@
+//! A launch that would end another one, or read its keys, is not started.
+
+use holdfast_tests::command::{COMES, Command, WAITS};
+use holdfast_tests::tcpstore::{TcpStore, key, op};
+use holdfast_tests::{Agent, Cluster, Process, eventually};
+
+/// Every part stands in the text.
+fn assert_says(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is missing in: {text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_launch_of_a_job_ends_the_first_only_on_purpose() {
+    let mut cluster = Cluster::start(1).await;
+    let mut first = Command::start(&mut cluster, "first", &["--job", "guard"]).await;
+    first.agent.says("job guard run r1 (a new run)").await;
+    let mut store = TcpStore::connect(&first.address).await;
+    assert_eq!(store.add("n", 1).await, 1);
+    eventually("the client to be known", async || {
+        let agents = cluster.cli_ok(&["--job", "guard", "-o", "json", "agent", "list"]).await;
+        agents.contains("\"connections\":1").then_some(())
+    })
+    .await;
+
+    let flags = ["--job", "guard"];
+    let (mut second, _) = Agent::run(&mut cluster, "second", &flags, &["sh", "-c", "exit 3"]);
+    assert_eq!(second.ended().await.code(), Some(125), "{}", second.said());
+    let (said, list) = (second.said(), cluster.list());
+    let other = format!("holdfast-agent run --job guard-2 --store {list} -- sh -c 'exit 3'");
+    let over =
+        format!("holdfast-agent run --takeover --store {list} --job guard -- sh -c 'exit 3'");
+    let held = "not started: job guard is in use: its run r1 has been open for";
+    assert_says(&said, &[held, "1 agent holds it", "1 process is connected", &other, &over]);
+    let refused = cluster.cli_fails(1, &["--job", "guard", "run", "open", "mine"]).await;
+    assert_says(&refused, &["its run r1 has been open for", "run open NAME --takeover"]);
+    let address = format!("127.0.0.1:{}", cluster.port());
+    let mut serve = holdfast_tests::binaries::command("holdfast-agent");
+    serve.args(["serve", "--store", &list, "--job", "guard", "--run", "mine"]);
+    serve.args(["--tcpstore", &address]);
+    let ended = holdfast_tests::Ended::of(serve).await;
+    assert_eq!(ended.code, Some(125), "{ended:?}");
+    assert_says(&ended.stderr, &["its run r1 has been open for", "serve --takeover"]);
+    assert_eq!(store.add("n", 1).await, 2, "nothing has ended it");
+
+    let flags = ["--job", "guard", "--takeover"];
+    let (mut third, _) = Agent::run(&mut cluster, "third", &flags, &["sh", "-c", "exit 4"]);
+    assert_eq!(third.ended().await.code(), Some(4), "{}", third.said());
+    third.says("this ended run r1 of job guard").await;
+    store.send(op::ADD, &[&key("n"), &1_i64.to_le_bytes()]).await;
+    assert!(store.is_closed().await, "its run is over");
+    first.end(0).await;
+    // Nobody holds the job any more: no takeover is needed, and one does no harm.
+    cluster.cli_ok(&["--job", "guard", "run", "open", "mine"]).await;
+    cluster.cli_ok(&["--job", "guard", "run", "open", "yours", "--takeover"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ranks_that_are_started_one_by_one_meet_and_none_is_there_twice() {
+    let mut cluster = Cluster::start(1).await;
+    let rank = |rank: &'static str| [("RANK", rank), ("WORLD_SIZE", "2")];
+    let flags = ["--job", "ranks"];
+    let mut first = Command::start_with(&mut cluster, "rank-0", &rank("0"), &flags).await;
+    let mut second = Command::start_with(&mut cluster, "rank-1", &rank("1"), &flags).await;
+    first.agent.says("job ranks run r1 (a new run)").await;
+    second.agent.says("job ranks run r1 (the run of another command of this host)").await;
+    assert_eq!(first.address, second.address);
+
+    let again = async |cluster: &mut Cluster, name: &str| {
+        let command = ["sh", "-c", WAITS, "/dev/null"];
+        let (mut twice, _) = Agent::run_with(cluster, name, &rank("0"), &flags, &command);
+        assert_eq!(twice.ended().await.code(), Some(125), "{}", twice.said());
+        twice.said()
+    };
+    let said = again(&mut cluster, "twice").await;
+    let here = "in its run r1, rank 0 is running here already: process ";
+    assert_says(&said, &[here, "run --job ranks-2 ", "run --takeover "]);
+    // One that is done is not there again as long as the others are.
+    first.end(0).await;
+    let said = again(&mut cluster, "late").await;
+    assert_says(&said, &["rank 0 has ended here already", "run --job ranks-2 "]);
+    second.end(0).await;
+    let next = Command::start_with(&mut cluster, "next", &rank("0"), &flags).await;
+    next.end(0).await;
+    let runs = cluster.cli_ok(&["--job", "ranks", "run", "list"]).await;
+    assert_says(&runs, &["r1", "r2"]);
+}
+
+/// A TCPStore client with this rank, that goes on until it is killed.
+fn rank_at(cluster: &mut Cluster, name: &str, agent: &Agent, rank: &str) -> Process {
+    let mut command = holdfast_tests::binaries::without_settings("bash");
+    let (host, port) = agent.host_and_port();
+    command.args(["-c", &format!("{COMES}\necho there; exec sleep 600")]);
+    command.envs([("RANK", rank), ("MASTER_ADDR", host), ("MASTER_PORT", port)]);
+    Process::start(name, command, &cluster.keep_log(name))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_launch_of_plain_ranks_is_told_whose_keys_it_meets() {
+    let mut cluster = Cluster::start(1).await;
+    let mut agent = Agent::start(&mut cluster, "plain").await;
+    let mut launch = Vec::new();
+    for (name, rank) in [("first-0", "0"), ("first-1", "1")] {
+        let mut process = rank_at(&mut cluster, name, &agent, rank);
+        process.says("there").await;
+        launch.push(process);
+    }
+    let known = async |ranks: usize| {
+        eventually("the ranks to be known", async || {
+            let agents = cluster.cli_ok(&["--job", "plain", "-o", "json", "agent", "list"]).await;
+            let agents: serde_json::Value = serde_json::from_str(&agents).expect("a document");
+            let report = &agents["agents"][0];
+            let clients = report["clients"].as_array()?.iter();
+            let here = clients.filter(|client| client["rank"].is_u64()).count();
+            (here == ranks).then_some(())
+        })
+        .await;
+    };
+    known(2).await;
+    for process in &mut launch {
+        process.kill();
+    }
+    known(0).await;
+    let mut again = rank_at(&mut cluster, "second-1", &agent, "1");
+    let line = agent.process.says("a second launch uses the keys of the one before").await;
+    assert_says(&line, &["rank 1 (process ", "--run new", "holdfast-agent run"]);
+    let mut other = rank_at(&mut cluster, "second-0", &agent, "0");
+    other.says("there").await;
+    again.kill();
+    other.kill();
+    let said = agent.process.said();
+    assert_eq!(said.matches("a second launch").count(), 1, "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_its_last_agent_has_left_is_entered_by_nobody() {
+    let mut cluster = Cluster::start(1).await;
+    let flags = ["--job", "tr3", "--run", "n1"];
+    let (mut first, _) = Agent::run(&mut cluster, "first", &flags, &["true"]);
+    assert_eq!(first.ended().await.code(), Some(0), "{}", first.said());
+    let over = "run n1 of job tr3 is over: its last agent left";
+    let line = format!("holdfast-agent run --store {} --job tr3 -- true", cluster.list());
+    for name in ["again", "once-more"] {
+        let (mut again, _) = Agent::run(&mut cluster, name, &flags, &["true"]);
+        assert_eq!(again.ended().await.code(), Some(125), "{}", again.said());
+        assert_says(&again.said(), &[over, " ago (host ", &line]);
+    }
+    let (mut new, _) = Agent::run(&mut cluster, "new", &["--job", "tr3"], &["true"]);
+    assert_eq!(new.ended().await.code(), Some(0), "{}", new.said());
+    let refused = cluster.cli_fails(1, &["--job", "tr3", "run", "open", "n1"]).await;
+    assert_says(&refused, &[over, "a name never used before"]);
+}

@@ -1,0 +1,156 @@
+//! The lines to type in place of one that was refused.
+
+use std::ffi::{OsStr, OsString};
+
+use holdfast_agent::agent::{self, Remedy};
+use holdfast_agent::control::protocol::Refused;
+use holdfast_api::Name;
+
+/// A refusal of the agent that a command was to be attached to.
+#[derive(Debug, thiserror::Error)]
+#[error("not started: {}", .0.reason)]
+pub struct NotAttached(pub Refused);
+
+/// What to type instead of this program's own line, if the error knows. The last
+/// words of that, so many, are a command and its arguments.
+pub fn of(error: &anyhow::Error, command: usize) -> Option<String> {
+    let refused = error.downcast_ref::<NotAttached>().and_then(|one| one.0.remedy.clone());
+    let own = || error.downcast_ref::<agent::Error>().and_then(agent::Error::remedy);
+    let remedy = refused.or_else(own)?;
+    let mut typed: Vec<OsString> = std::env::args_os().collect();
+    let command = typed.split_off(typed.len().saturating_sub(command));
+    Some(lines(&remedy, &typed, &command))
+}
+
+fn lines(remedy: &Remedy, typed: &[OsString], command: &[OsString]) -> String {
+    let shown = |words: Vec<OsString>| {
+        let words = words.iter().chain(command);
+        words.map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+    };
+    match remedy {
+        Remedy::AnotherJob { job, run } => {
+            let other = shown(with(without(typed, "--job"), &["--job", &next(job)]));
+            let over = shown(with(typed.to_vec(), &["--takeover"]));
+            format!(
+                "choose:\n  beside it, as another job:  {other}\n  in its place, which ends run \
+                 {run}:  {over}"
+            )
+        }
+        Remedy::AnotherRun { .. } => {
+            let set = std::env::var_os("HOLDFAST_RUN").is_some_and(|run| !run.is_empty());
+            let auto: &[&str] = if set { &["--run", "auto"] } else { &[] };
+            let line = shown(with(without(typed, "--run"), auto));
+            format!("start a new one (or name one never used before with --run):\n  {line}")
+        }
+    }
+}
+
+/// The line with these words behind the program and the verb.
+fn with(mut line: Vec<OsString>, words: &[&str]) -> Vec<OsString> {
+    let at = line.len().min(2);
+    line.splice(at..at, words.iter().map(OsString::from));
+    line
+}
+
+/// The line without a flag and its value.
+fn without(typed: &[OsString], flag: &str) -> Vec<OsString> {
+    let joined = format!("{flag}=");
+    let mut kept = Vec::new();
+    let mut words = typed.iter();
+    while let Some(word) = words.next() {
+        if word == flag {
+            words.next();
+        } else if !word.to_string_lossy().starts_with(&joined) {
+            kept.push(word.clone());
+        }
+    }
+    kept
+}
+
+/// Another name for a job, which can be told from it: `train` is followed by
+/// `train-2`.
+fn next(job: &Name) -> String {
+    let name = job.as_str();
+    let numbered = name.rsplit_once('-').and_then(|(stem, number)| {
+        let number: u32 = number.parse().ok()?;
+        Some(format!("{stem}-{}", number.checked_add(1)?))
+    });
+    let next = numbered.unwrap_or_else(|| format!("{name}-2"));
+    if next.parse::<Name>().is_ok() { next } else { "NAME".to_owned() }
+}
+
+/// A word as a shell reads it.
+pub fn quoted(word: &OsStr) -> String {
+    let text = word.to_string_lossy();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,@%+$".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.into_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<OsString> {
+        text.split_whitespace().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn words_are_quoted_where_a_shell_would_split_them() {
+        for (word, shown) in [
+            ("torchrun", "torchrun"),
+            ("--node-rank=$SLURM_NODEID", "--node-rank=$SLURM_NODEID"),
+            ("a b", "'a b'"),
+            ("", "''"),
+            ("it's", "'it'\\''s'"),
+            ("*", "'*'"),
+        ] {
+            assert_eq!(quoted(OsStr::new(word)), shown);
+        }
+    }
+
+    #[test]
+    fn a_line_is_shown_as_it_has_to_be_typed() {
+        let job = |name: &str| name.parse::<Name>().unwrap();
+        for (typed, command, other, over) in [
+            (
+                "holdfast-agent run --job train --",
+                "torchrun --job x train.py",
+                "holdfast-agent run --job train-2 -- torchrun --job x train.py",
+                "holdfast-agent run --takeover --job train -- torchrun --job x train.py",
+            ),
+            (
+                "holdfast-agent run --store a:1 --job=train",
+                "python train.py",
+                "holdfast-agent run --job train-2 --store a:1 python train.py",
+                "holdfast-agent run --takeover --store a:1 --job=train python train.py",
+            ),
+            (
+                "holdfast-agent serve",
+                "",
+                "holdfast-agent serve --job train-2",
+                "holdfast-agent serve --takeover",
+            ),
+        ] {
+            let remedy = Remedy::AnotherJob { job: job("train"), run: job("r1") };
+            let shown = lines(&remedy, &words(typed), &words(command));
+            assert!(shown.contains(&format!("another job:  {other}\n")), "{shown}");
+            assert!(shown.ends_with(&format!("ends run r1:  {over}")), "{shown}");
+        }
+        let typed = words("holdfast-agent run --job tr3 --run n1 --");
+        let remedy = Remedy::AnotherRun { job: job("tr3") };
+        let shown = lines(&remedy, &typed, &words("torchrun train.py"));
+        assert!(shown.ends_with("holdfast-agent run --job tr3 -- torchrun train.py"), "{shown}");
+    }
+
+    #[test]
+    fn the_next_job_is_a_name() {
+        let next = |name: &str| next(&name.parse().unwrap());
+        assert_eq!(next("train"), "train-2");
+        assert_eq!(next("train-2"), "train-3");
+        assert_eq!(next("train-4294967295"), "train-4294967295-2");
+        assert_eq!(next(&"x".repeat(128)), "NAME");
+    }
+}

@@ -1,0 +1,154 @@
+//! Who is attached to an agent, and as which part of the launch: a second command
+//! for the same part is a second launch, which would read the first one's keys.
+
+use std::collections::BTreeMap;
+
+use holdfast_api::lasting;
+use tokio::time::Instant;
+
+/// Longest name of a part, in characters; what is longer is cut off.
+const PART_CHARS_MAX: usize = 64;
+/// Most parts that are remembered once they are done.
+const DONE_MAX: usize = 1_024;
+
+/// Which part of a launch a command is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// As in "rank 0".
+    name: String,
+    /// The process id of the command's `run`.
+    pid: Option<i32>,
+}
+
+/// Who is attached.
+#[derive(Debug, Default)]
+pub struct Attendance {
+    attached: usize,
+    ever: usize,
+    over: bool,
+    /// Who is there for each part, and since when.
+    present: BTreeMap<String, (Option<i32>, Instant)>,
+    /// When a part was done.
+    done: BTreeMap<String, Instant>,
+}
+
+impl Part {
+    /// The part of this name, for the command of this process.
+    pub fn new(name: &str, pid: Option<i32>) -> Part {
+        let name = name.chars().filter(|c| !c.is_control());
+        Part { name: name.take(PART_CHARS_MAX).collect(), pid }
+    }
+}
+
+impl Attendance {
+    /// Whether the agent is about to end.
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// Commands that are attached.
+    pub fn attached(&self) -> usize {
+        self.attached
+    }
+
+    /// One comes; refused, with the reason, if another one is there for its part,
+    /// or that part is done.
+    pub fn enter(&mut self, part: Option<&Part>, now: Instant) -> Result<(), String> {
+        if let Some(Part { name, pid }) = part {
+            if let Some((other, since)) = self.present.get(name) {
+                let who = other.map(|pid| format!(": process {pid}")).unwrap_or_default();
+                let since = lasted(now, *since);
+                return Err(format!("{name} is running here already{who}, since {since}"));
+            }
+            if let Some(at) = self.done.get(name) {
+                return Err(format!(
+                    "{name} has ended here already, {} ago with code 0, and others of that launch \
+                     are still there",
+                    lasted(now, *at)
+                ));
+            }
+            self.present.insert(name.clone(), (*pid, now));
+        }
+        self.attached += 1;
+        self.ever += 1;
+        Ok(())
+    }
+
+    /// A part of the launch came to its good end.
+    pub fn note_done(&mut self, part: &Part, now: Instant) {
+        if self.done.len() < DONE_MAX {
+            self.done.insert(part.name.clone(), now);
+        }
+    }
+
+    /// One goes; answers whether the agent ends with it, as one that `ends` does
+    /// with the last.
+    pub fn leave(&mut self, part: Option<&Part>, ends: bool) -> bool {
+        if let Some(part) = part {
+            self.present.remove(&part.name);
+        }
+        self.attached -= 1;
+        self.over |= ends && self.attached == 0;
+        self.over
+    }
+
+    /// Ends if nobody ever came; answers whether that is so.
+    pub fn end_unless_used(&mut self) -> bool {
+        self.over |= self.ever == 0;
+        self.ever == 0
+    }
+}
+
+fn lasted(now: Instant, since: Instant) -> String {
+    let ms = now.duration_since(since).as_millis();
+    lasting(u64::try_from(ms).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_launch_is_there_once() {
+        let (mut all, now) = (Attendance::default(), Instant::now());
+        let part = |name: &str, pid| Part::new(name, Some(pid));
+        let (first, other) = (part("rank 0", 42), part("rank 1", 43));
+        all.enter(Some(&first), now).unwrap();
+        all.enter(Some(&other), now).unwrap();
+        all.enter(None, now).unwrap();
+        all.enter(None, now).unwrap();
+        let later = now + Duration::from_secs(180);
+        let refused = all.enter(Some(&part("rank 0", 44)), later).unwrap_err();
+        assert_eq!(refused, "rank 0 is running here already: process 42, since 3 min");
+        assert_eq!(all.attached(), 4, "who is refused is not attached");
+        // One that died comes back; one that is done does not.
+        assert!(!all.leave(Some(&first), true));
+        all.enter(Some(&first), later).unwrap();
+        all.note_done(&first, later);
+        assert!(!all.leave(Some(&first), true));
+        let refused = all.enter(Some(&first), later + Duration::from_secs(7)).unwrap_err();
+        assert!(refused.starts_with("rank 0 has ended here already, 7 s ago"), "{refused}");
+    }
+
+    #[test]
+    fn an_agent_ends_with_the_last_that_is_attached_or_if_nobody_comes() {
+        let (mut all, now) = (Attendance::default(), Instant::now());
+        all.enter(None, now).unwrap();
+        assert!(!all.end_unless_used());
+        assert!(!all.leave(None, false) && !all.is_over(), "it lasts");
+        all.enter(None, now).unwrap();
+        assert!(all.leave(None, true) && all.is_over());
+        let mut unused = Attendance::default();
+        assert!(unused.end_unless_used() && unused.is_over());
+    }
+
+    #[test]
+    fn the_name_of_a_part_is_bounded() {
+        let part = Part::new(&"\u{1F600}\n".repeat(1_000), None);
+        assert_eq!(part.name.chars().count(), PART_CHARS_MAX);
+        assert!(!part.name.contains('\n'));
+        assert_eq!(Part::new("node rank 10 of torchrun", None).name, "node rank 10 of torchrun");
+    }
+}
