@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use holdfast_api::stream::MINOR_LIFE;
+use holdfast_api::stream::{MINOR_EVENTS, MINOR_LIFE};
 use holdfast_api::{
-    Admin, Answer, Blob, Command, Condition, Effectiveness, Feed, Generation, LeaseId,
+    Admin, Answer, Blob, Command, Condition, Effectiveness, Feed, Generation, LeaseId, Name,
     ProcessCommand, Read, ReadAnswer, Revision, Scope, Status, WatchBatch,
 };
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
 
 use crate::error::Error;
+use crate::events::EventsPage;
 use crate::mailbox::Mailbox;
 
 /// Names a call within its client.
@@ -27,6 +28,7 @@ pub(crate) enum Ask {
     Read { read: Read, stale: bool, reply: ReplyTo<ReadAnswer> },
     Wait { wait: Wait, reply: ReplyTo<Revision> },
     Feed(FeedAsk),
+    Events(EventsAsk),
     Watch(WatchAsk),
     Status { reply: ReplyTo<Status> },
     Admin { admin: Admin, reply: ReplyTo<()> },
@@ -47,6 +49,14 @@ pub(crate) struct FeedAsk {
     pub(crate) since: Revision,
     pub(crate) have: Vec<Generation>,
     pub(crate) mailbox: Arc<Mailbox<Feed>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct EventsAsk {
+    pub(crate) job: Name,
+    /// Up to where they were delivered.
+    pub(crate) after: Revision,
+    pub(crate) mailbox: Arc<Mailbox<EventsPage>>,
 }
 
 #[derive(Debug)]
@@ -109,20 +119,16 @@ impl Ask {
         matches!(self, Ask::Propose { .. } | Ask::Admin { .. })
     }
 
-    /// Whether it comes to the same in another session, whatever became of it in
-    /// the one before: a nonce, a lease or the number of a call says what it is.
+    /// Whether it comes to the same however often it is sent: it needs no
+    /// session, and goes out before all others.
     pub(crate) fn names_itself(&self) -> bool {
-        let Ask::Propose { command, .. } = self else { return false };
-        match command {
-            Command::Lease(_) | Command::Round(_) => true,
-            Command::Process(command) => !matches!(command, ProcessCommand::Remove { .. }),
-            _ => false,
-        }
+        matches!(self, Ask::Propose { command, .. } if names_itself(command))
     }
 
     /// The minor version of the stream that a node needs to take it.
     pub(crate) fn minor(&self) -> u32 {
         match self {
+            Ask::Events(_) => MINOR_EVENTS,
             Ask::Propose {
                 command: Command::Lease(_) | Command::Process(_) | Command::Round(_),
                 ..
@@ -149,10 +155,20 @@ impl Ask {
             Ask::Read { reply, .. } => drop(reply.send(Err(error))),
             Ask::Wait { reply, .. } => drop(reply.send(Err(error))),
             Ask::Feed(feed) => feed.mailbox.end(error),
+            Ask::Events(events) => events.mailbox.end(error),
             Ask::Watch(watch) => watch.mailbox.end(error),
             Ask::Status { reply } => drop(reply.send(Err(error))),
             Ask::Admin { reply, .. } => drop(reply.send(Err(error))),
         }
+    }
+}
+
+/// Whether a nonce, a lease or the number of a call says what a command is.
+pub(crate) fn names_itself(command: &Command) -> bool {
+    match command {
+        Command::Lease(_) | Command::Round(_) => true,
+        Command::Process(command) => !matches!(command, ProcessCommand::Remove { .. }),
+        _ => false,
     }
 }
 
@@ -167,6 +183,11 @@ impl Call {
             progress: Progress::default(),
             _permits: permits,
         }
+    }
+
+    /// Whether it is a command that a session makes exactly one of.
+    pub(crate) fn needs_session(&self) -> bool {
+        matches!(self.ask, Ask::Propose { .. }) && !self.ask.names_itself()
     }
 
     /// What is known about its effect now.

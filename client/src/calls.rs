@@ -56,6 +56,9 @@ pub(crate) struct Calls {
 /// Calls that are to be sent. A call is in one queue at most.
 #[derive(Debug, Default)]
 struct Queues {
+    /// Commands that need no session: of leases, processes and rounds. No other
+    /// call keeps them waiting.
+    first: BTreeSet<CallId>,
     /// Commands that have their sequence: they are sent before all others.
     again: BTreeMap<u64, CallId>,
     /// Commands that have none yet.
@@ -95,7 +98,7 @@ impl Calls {
 
     pub(crate) fn submit(&mut self, id: CallId, call: Call) {
         let over = self.counters.sessions_over.get();
-        if matches!(call.ask, Ask::Propose { .. }) && call.bound.is_some_and(|bound| bound < over) {
+        if call.needs_session() && call.bound.is_some_and(|bound| bound < over) {
             return call.ask.fail(Error::SessionExpired { session: self.over });
         }
         if let Some(deadline) = call.deadline {
@@ -177,7 +180,8 @@ impl Calls {
     /// What the client needs of a connection.
     pub(crate) fn wants(&self) -> Wants {
         let queues = &self.queues;
-        let leader = !queues.fresh.is_empty()
+        let leader = !queues.first.is_empty()
+            || !queues.fresh.is_empty()
             || !queues.again.is_empty()
             || !queues.to_leader.is_empty()
             || !self.delayed.is_empty()
@@ -221,7 +225,7 @@ impl Calls {
             || self.tenancy.has_sendable(!queues.fresh.is_empty(), now);
         !self.cancels.is_empty()
             || !queues.to_any.is_empty()
-            || (leads && (commands || !queues.to_leader.is_empty()))
+            || (leads && (commands || !queues.first.is_empty() || !queues.to_leader.is_empty()))
     }
 
     /// Fills a frame with what is waiting, within its bounds. What goes into
@@ -246,9 +250,11 @@ impl Calls {
         // Commands and the rest take turns, so that neither starves the other.
         let mut commands_turn = true;
         while batch.len() < BATCH_REQUESTS_MAX {
+            let first = self.queues.first.first().copied().filter(|_| leads);
             let command = self.first_command(leads);
             let other = self.first_other(leads);
-            let next = if commands_turn { command.or(other) } else { other.or(command) };
+            let turn = if commands_turn { command.or(other) } else { other.or(command) };
+            let next = first.or(turn);
             let Some(id) = next else { break };
             let size = self.open.get(&id).map_or(0, |call| call.bytes);
             if !batch.is_empty() && bytes + size > BATCH_BYTES_MAX {
@@ -284,14 +290,14 @@ impl Calls {
         let wire = self.next_wire();
         let call = self.open.get_mut(&id)?;
         let mut session = None;
-        if let Ask::Propose { .. } = &call.ask {
+        if matches!(call.ask, Ask::Propose { .. }) && call.progress.sent {
+            self.counters.resent.add(1);
+        }
+        if call.needs_session() {
             let reference = self
                 .tenancy
                 .reference(call.progress.sequence, now)
                 .expect("a command is taken from its queue only when its session can take it");
-            if call.progress.sent {
-                self.counters.resent.add(1);
-            }
             call.progress.sequence = Some(reference.sequence);
             session = Some(reference);
         }
@@ -329,6 +335,9 @@ impl Calls {
     pub(crate) fn enqueue(&mut self, id: CallId) {
         let Some(call) = self.open.get(&id) else { return };
         match (&call.ask, call.progress.sequence) {
+            (ask, _) if ask.names_itself() => {
+                self.queues.first.insert(id);
+            }
             (Ask::Propose { .. }, Some(sequence)) => {
                 self.queues.again.insert(sequence, id);
             }
@@ -352,6 +361,7 @@ impl Calls {
         if let Some(at) = call.not_before {
             self.held.remove(&(at, id));
         }
+        self.queues.first.remove(&id);
         self.queues.fresh.remove(&id);
         self.queues.to_leader.remove(&id);
         self.queues.to_any.remove(&id);
@@ -388,7 +398,7 @@ impl Calls {
         }
         if let Some(wire) = call.progress.wire
             && self.on_wire.remove(&wire).is_some()
-            && matches!(call.ask, Ask::Wait { .. } | Ask::Feed(_) | Ask::Watch(_))
+            && matches!(call.ask, Ask::Wait { .. } | Ask::Feed(_) | Ask::Events(_) | Ask::Watch(_))
         {
             self.cancels.push(wire);
         }
@@ -451,26 +461,23 @@ impl Calls {
     }
 
     /// The session is gone. What may have been applied under it ends; what
-    /// certainly was not, or comes to the same again, goes out under the next
-    /// one, unless it is bound to this one.
+    /// certainly was not goes out under the next one, unless it is bound to this
+    /// one.
     pub(crate) fn session_expired(&mut self) {
         let Some(session) = self.tenancy.expired() else { return };
         self.over = session;
         self.counters.sessions_over.add(1);
-        let is_affected = |call: &Call| match &call.ask {
-            Ask::Propose { .. } => call.progress.sequence.is_some() || call.bound.is_some(),
-            _ => false,
+        let is_affected = |call: &Call| {
+            call.needs_session() && (call.progress.sequence.is_some() || call.bound.is_some())
         };
         let affected: Vec<CallId> =
             self.open.iter().filter(|(_, call)| is_affected(call)).map(|(id, _)| *id).collect();
         for id in affected {
             self.dequeue(id);
             let Some(call) = self.open.get_mut(&id) else { continue };
-            let unknown = call.effect() == Effectiveness::Unknown;
-            if call.bound.is_some() || unknown && !call.ask.names_itself() {
+            if call.bound.is_some() || call.effect() == Effectiveness::Unknown {
                 self.fail(id, Error::SessionExpired { session });
             } else {
-                call.progress.uncertain |= unknown;
                 self.take_off_wire(id);
                 let Some(call) = self.open.get_mut(&id) else { continue };
                 call.progress.sequence = None;
@@ -591,6 +598,7 @@ fn request_body(ask: &Ask, session: Option<SessionRef>) -> RequestBody {
         Ask::Feed(feed) => {
             RequestBody::Feed { lease: feed.lease, since: feed.since, have: feed.have.clone() }
         }
+        Ask::Events(events) => RequestBody::Events { job: events.job.clone(), after: events.after },
         Ask::Watch(watch) => RequestBody::Watch {
             scope: watch.scope.clone(),
             prefix: watch.prefix.clone(),

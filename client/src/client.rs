@@ -7,16 +7,19 @@ use std::time::Duration;
 
 use holdfast_api::{
     Admin, AgentReport, Answer, Blob, Code, Command, Condition, Effectiveness, Generation, LeaseId,
-    Problem, Read, ReadAnswer, ReadOutcome, Revision, Scope, Status,
+    Name, Problem, Read, ReadAnswer, ReadOutcome, Revision, Scope, Status,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::actor::{Actor, Event};
-use crate::call::{Ask, Call, CallId, FeedAsk, Permits, ReplyTo, Wait, WatchAsk};
+use crate::call::{
+    Ask, Call, CallId, EventsAsk, FeedAsk, Permits, ReplyTo, Wait, WatchAsk, names_itself,
+};
 use crate::deadline::Deadline;
 use crate::error::Error;
+use crate::events::Events;
 use crate::feed::FeedReader;
 use crate::frame;
 use crate::keys::Keys;
@@ -28,7 +31,8 @@ use crate::watch::Watch;
 /// Most commands and reads open at a time; further callers wait their turn. A
 /// node reads on from a connection with that many requests under way.
 pub const OPEN_CALLS_MAX: usize = 4_096;
-/// Most bytes of open calls; further callers wait their turn.
+/// Most bytes of open calls; further callers wait their turn. Commands of
+/// leases, processes and rounds have as much of both for themselves.
 pub const OPEN_BYTES_MAX: usize = 128 * 1024 * 1024;
 /// Most waits open at a time; further callers wait their turn.
 pub const OPEN_WAITS_MAX: usize = 65_536;
@@ -60,11 +64,19 @@ struct Shared {
     call_timeout: Duration,
     counters: Arc<Counters>,
     token_file: Option<PathBuf>,
-    calls: Arc<Semaphore>,
-    bytes: Arc<Semaphore>,
-    waits: Arc<Semaphore>,
+    calls: Bounds,
+    waits: Bounds,
+    /// Of what keeps a host alive: no other call takes its room.
+    first: Bounds,
     watches: Arc<Semaphore>,
     tasks: TaskTracker,
+}
+
+/// How many calls of a kind may be open, and with how many bytes.
+#[derive(Clone)]
+struct Bounds {
+    count: Arc<Semaphore>,
+    bytes: Arc<Semaphore>,
 }
 
 /// How fresh a read must be.
@@ -94,15 +106,18 @@ impl Client {
         counters.set_addresses(options.endpoints.clone());
         let actor = Actor::new(options, inbox, counters.clone(), tasks.clone());
         tasks.spawn(actor.run());
+        let semaphore = |most| Arc::new(Semaphore::new(most));
+        let bytes = || semaphore(OPEN_BYTES_MAX / BYTES_UNIT);
+        let calls = Bounds { count: semaphore(OPEN_CALLS_MAX), bytes: bytes() };
         let shared = Shared {
             events,
             next_call: AtomicU64::new(1),
             call_timeout,
             counters,
             token_file,
-            calls: Arc::new(Semaphore::new(OPEN_CALLS_MAX)),
-            bytes: Arc::new(Semaphore::new(OPEN_BYTES_MAX / BYTES_UNIT)),
-            waits: Arc::new(Semaphore::new(OPEN_WAITS_MAX)),
+            waits: Bounds { count: semaphore(OPEN_WAITS_MAX), bytes: calls.bytes.clone() },
+            first: Bounds { count: semaphore(OPEN_CALLS_MAX), bytes: bytes() },
+            calls,
             watches: Arc::new(Semaphore::new(OPEN_WATCHES_MAX)),
             tasks,
         };
@@ -119,15 +134,17 @@ impl Client {
     }
 
     /// Applies a command exactly once, through however many connections and
-    /// leaders that takes. What the state machine refused is
+    /// leaders that takes. Commands of leases, processes and rounds go before all
+    /// others, and need no session: they say themselves what they are. What the state machine refused is
     /// [`Error::Refused`].
     ///
     /// If the deadline passes, or the future is dropped, before the answer is
     /// there, the command is not sent again, but may have been applied.
     pub async fn propose(&self, command: Command, deadline: Deadline) -> Result<Answer, Error> {
         let bytes = frame::encoded_bytes(&command);
+        let bounds = if names_itself(&command) { &self.shared.first } else { &self.shared.calls };
         let ask = |reply| Ask::Propose { command, reply };
-        self.call(ask, bytes, &self.shared.calls, deadline).await
+        self.call(ask, bytes, bounds, deadline).await
     }
 
     /// Asks the state. A refusal is [`Error::Refused`].
@@ -151,8 +168,8 @@ impl Client {
     ) -> Result<ReadAnswer, Error> {
         let bytes = frame::encoded_bytes(&read);
         let ask = |reply| Ask::Read { read, stale: false, reply };
-        let bound = &self.shared.calls;
-        let answer = self.call_at(ask, bytes, bound, Some(not_before), deadline).await?;
+        let bounds = &self.shared.calls;
+        let answer = self.call_at(ask, bytes, bounds, Some(not_before), deadline).await?;
         answered(answer)
     }
 
@@ -192,11 +209,22 @@ impl Client {
         have: Vec<Generation>,
     ) -> Result<FeedReader, Error> {
         let bytes = have.len() * size_of::<Generation>();
-        let permits = self.admit(bytes, &self.shared.waits, Deadline::never()).await?;
+        let permits = self.admit(bytes, &self.shared.first, Deadline::never()).await?;
         let mailbox = Arc::new(Mailbox::default());
         let feed = FeedAsk { lease, since, have: have.clone(), mailbox: mailbox.clone() };
         let guard = self.submit(Call::new(Ask::Feed(feed), None, bytes, permits))?;
         Ok(FeedReader::new(mailbox, guard, since, have))
+    }
+
+    /// Hears of what happens in a job behind a revision: registrations, ends,
+    /// promotions, iterations with other members, failed rounds, the end of a
+    /// run. A job that is not there yet is waited for.
+    pub async fn events(&self, job: Name, after: Revision) -> Result<Events, Error> {
+        let permits = self.admit(job.as_str().len(), &self.shared.waits, Deadline::never()).await?;
+        let mailbox = Arc::new(Mailbox::default());
+        let ask = Ask::Events(EventsAsk { job, after, mailbox: mailbox.clone() });
+        let guard = self.submit(Call::new(ask, None, 0, permits))?;
+        Ok(Events::new(mailbox, guard, after))
     }
 
     /// Watches the keys that start with `prefix`: every change from revision
@@ -289,17 +317,17 @@ impl Client {
         &self,
         ask: impl FnOnce(ReplyTo<T>) -> Ask,
         bytes: usize,
-        bound: &Arc<Semaphore>,
+        bounds: &Bounds,
         deadline: Deadline,
     ) -> Result<T, Error> {
-        self.call_at(ask, bytes, bound, None, deadline).await
+        self.call_at(ask, bytes, bounds, None, deadline).await
     }
 
     async fn call_at<T>(
         &self,
         ask: impl FnOnce(ReplyTo<T>) -> Ask,
         bytes: usize,
-        bound: &Arc<Semaphore>,
+        bounds: &Bounds,
         not_before: Option<Instant>,
         deadline: Deadline,
     ) -> Result<T, Error> {
@@ -309,7 +337,7 @@ impl Client {
             );
             return Err(Error::refused(Problem::refused(Code::LimitExceeded, message)));
         }
-        let permits = self.admit(bytes, bound, deadline).await?;
+        let permits = self.admit(bytes, bounds, deadline).await?;
         let (reply, result) = oneshot::channel();
         let call = Call::new(ask(reply), deadline.instant(), bytes, permits);
         let guard = self.submit(Call { not_before, ..call })?;
@@ -323,14 +351,14 @@ impl Client {
     async fn admit(
         &self,
         bytes: usize,
-        bound: &Arc<Semaphore>,
+        bounds: &Bounds,
         deadline: Deadline,
     ) -> Result<Permits, Error> {
         let units = bytes.div_ceil(BYTES_UNIT).max(1);
         let units = u32::try_from(units).expect("a request is shorter than a frame");
         let acquire = async {
-            let count = bound.clone().acquire_owned().await;
-            let bytes = self.shared.bytes.clone().acquire_many_owned(units).await;
+            let count = bounds.count.clone().acquire_owned().await;
+            let bytes = bounds.bytes.clone().acquire_many_owned(units).await;
             (count, bytes)
         };
         let open = |permit: Result<OwnedSemaphorePermit, _>| {

@@ -83,7 +83,8 @@
 //!   an answer the outcome is unknown.
 //! * Everything has a bound with a name: open calls and their bytes
 //!   ([`OPEN_CALLS_MAX`], [`OPEN_BYTES_MAX`]), waits ([`OPEN_WAITS_MAX`]),
-//!   watches ([`OPEN_WATCHES_MAX`]), what waits in each watch and feed
+//!   watches ([`OPEN_WATCHES_MAX`]), what waits in each watch, feed and
+//!   subscription
 //!   ([`PARCELS_MAX`], [`PARCEL_BYTES_MAX`]), the commands on the wire
 //!   (the session's window), requests ([`REQUEST_BYTES_MAX`]) and frames.
 //! * Deliberately absent: a cache, a background refresh of the node list, a
@@ -104,6 +105,7 @@ mod connection;
 mod deadline;
 mod endpoints;
 mod error;
+mod events;
 mod feed;
 mod fetch;
 mod flights;
@@ -128,6 +130,7 @@ pub use client::{
 };
 pub use deadline::Deadline;
 pub use error::Error;
+pub use events::{Events, EventsPage};
 pub use feed::FeedReader;
 pub use fetch::{FETCH_BYTES_MAX, FetchError, Fetched, fetch};
 pub use keys::{Compared, Keys, Page, Popped, Transacted};

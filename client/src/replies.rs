@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use crate::call::{Ask, Call, CallId};
 use crate::calls::Calls;
 use crate::error::Error;
+use crate::events::EventsPage;
 use crate::navigator::Random;
 use crate::tenancy::ChoreKind;
 
@@ -57,6 +58,7 @@ impl Calls {
             }
             (Ask::Watch(_), ReplyBody::Changes(batch)) => self.on_changes(id, batch),
             (Ask::Feed(_), ReplyBody::Read(answer)) => self.on_feed(id, answer),
+            (Ask::Events(_), ReplyBody::Read(answer)) => self.on_events(id, answer),
             (_, body) => self.finish(id, body),
         }
     }
@@ -135,6 +137,37 @@ impl Calls {
         piece.note_rosters(&mut have);
         if ask.mailbox.offer(piece) {
             (ask.since, ask.have) = (since, have);
+            call.progress.turned_away = 0;
+        } else if let Some(wire) = call.progress.wire {
+            // Cut here, as a watch is.
+            self.take_off_wire(id);
+            self.cancel(wire);
+        }
+    }
+
+    fn on_events(&mut self, id: CallId, answer: ReadAnswer) {
+        let Some(call) = self.open.get_mut(&id) else { return };
+        let Ask::Events(ask) = &mut call.ask else { return };
+        let page = match answer.outcome {
+            ReadOutcome::Events { events, compacted, upto } => {
+                EventsPage { events, compacted, upto }
+            }
+            other => {
+                let error = match other {
+                    ReadOutcome::Refused(refusal) => Error::from_refusal(refusal),
+                    _ => Error::unexpected("events"),
+                };
+                self.take_off_wire(id);
+                return self.fail(id, error);
+            }
+        };
+        let upto = page.upto;
+        if upto <= ask.after {
+            // Delivered before.
+            return;
+        }
+        if ask.mailbox.offer(page) {
+            ask.after = upto;
             call.progress.turned_away = 0;
         } else if let Some(wire) = call.progress.wire {
             // Cut here, as a watch is.

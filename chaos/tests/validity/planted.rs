@@ -299,7 +299,8 @@ fn what_the_store_says_is_compared_and_closings_are_counted() {
         ("expired:1.2@20", "expired:1.2@21", "generation 2 does not name incarnation 2"),
         ("expired:1.2@20", "superseded:1.2@20", "nobody did that"),
         ("expired:1.2@20", "left:1.2@20", "nobody did that"),
-        ("advanced:2:2:1", "advanced:3:2:1", "iteration 3 came after Some(1)"),
+        ("advanced:2:2:1", "advanced:1:2:1", "iteration 1 came after Some(1)"),
+        ("advanced:2:2:1", "advanced:3:2:1", "the store says Some((3, 1))"),
         ("advanced:2:2:1", "advanced:2:2:2", "the store says Some((2, 2))"),
     ] {
         let bad = good.replace(good_text, bad_text);

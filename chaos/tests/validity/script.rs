@@ -77,7 +77,7 @@ fn testimony(event: &str) -> Record {
         "advanced" => {
             let numbers: Vec<u64> = of.split(':').map(|n| n.parse().expect("a number")).collect();
             let (iteration, generation, members) = (numbers[0], numbers[1], numbers[2] as u32);
-            EventKind::Advanced { iteration, generation, members }
+            EventKind::Advanced { iteration, generation, members, turnover: None }
         }
         _ => of_life(what, member(of)),
     };

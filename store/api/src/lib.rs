@@ -47,6 +47,7 @@ pub mod agent;
 pub mod blob;
 pub mod closed;
 pub mod command;
+pub mod event;
 pub mod fence;
 pub mod lease;
 pub mod limits;
@@ -78,6 +79,7 @@ pub use command::{
     ClusterCommand, Command, Compare, Entry, KeyValue, KvOp, LogTime, Nonce, Proposal, Revision,
     RunCommand, SessionCommand, SessionId, SessionRef, TransactionOp,
 };
+pub use event::{Event, EventKind, Fault, ProcessList, ProcessStretch, Turnover};
 pub use fence::{Fence, FenceError};
 pub use lease::{LeaseCommand, LeaseId, LeaseOutcome};
 pub use limits::{LifeLimits, Limits};
@@ -90,8 +92,8 @@ pub use outcome::{
 };
 pub use problem::{Code, Effectiveness, LeaderHint, Problem};
 pub use process::{
-    Cause, EndInfo, Event, EventKind, Incarnation, Labels, ProcessCommand, ProcessEnd, ProcessId,
-    ProcessInfo, ProcessOutcome, Role,
+    Cause, EndInfo, Incarnation, Labels, ProcessCommand, ProcessEnd, ProcessId, ProcessInfo,
+    ProcessOutcome, Role,
 };
 pub use read::{Condition, KeyEntry, Plan, Read, ReadAnswer, ReadOutcome, RunInfo, Until};
 pub use round::{

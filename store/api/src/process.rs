@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::blob::Blob;
 use crate::command::{LogTime, Nonce, Revision};
 use crate::lease::LeaseId;
-use crate::name::{Name, Scope};
+use crate::name::Scope;
 use crate::round::Generation;
 use crate::terms::Policy;
 
@@ -91,6 +91,16 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// Bytes of its words.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Cause::Raised { error } => error.len(),
+            Cause::Evicted { round, .. } => round.len(),
+            Cause::Removed { reason } => reason.len(),
+            _ => 0,
+        }
+    }
+
     /// Whether it was done, and nobody is to take its place.
     pub fn is_clean(&self) -> bool {
         matches!(self, Cause::Left | Cause::Exited { code: 0 })
@@ -264,76 +274,6 @@ pub struct EndInfo {
     pub at_ms: LogTime,
     /// How.
     pub cause: Cause,
-}
-
-/// One line of a job's event log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Event {
-    /// Revision at which it happened; one entry of the log can hold several.
-    pub revision: Revision,
-    /// Log time, in milliseconds.
-    pub at_ms: LogTime,
-    /// The run.
-    pub run: Name,
-    /// What happened.
-    pub what: EventKind,
-}
-
-/// What can happen to processes and rounds.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum EventKind {
-    /// A process registered.
-    Registered {
-        /// The process.
-        process: ProcessId,
-        /// Its life.
-        incarnation: Incarnation,
-        /// Active or standby.
-        role: Role,
-        /// Its host.
-        host: String,
-    },
-    /// A process ended.
-    Ended {
-        /// The process.
-        process: ProcessId,
-        /// Its life.
-        incarnation: Incarnation,
-        /// How.
-        cause: Cause,
-        /// Its host.
-        host: String,
-    },
-    /// A standby became active.
-    Promoted {
-        /// The process.
-        process: ProcessId,
-        /// Its life.
-        incarnation: Incarnation,
-        /// The generation that needed it.
-        generation: Generation,
-    },
-    /// The iteration advanced.
-    Advanced {
-        /// The iteration that began.
-        iteration: u64,
-        /// The generation that decided it.
-        generation: Generation,
-        /// How many processes take part.
-        members: u32,
-    },
-    /// A round failed at its deadline.
-    RoundFailed {
-        /// The round.
-        round: Blob,
-        /// Its generation.
-        generation: Generation,
-        /// How many were missing.
-        missing: u32,
-    },
 }
 
 fn is_zero(number: &u64) -> bool {

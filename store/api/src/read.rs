@@ -5,10 +5,11 @@ use serde::{Deserialize, Serialize};
 use crate::blob::Blob;
 use crate::closed::Closed;
 use crate::command::{LogTime, Revision};
+use crate::event::Event;
 use crate::lease::LeaseId;
 use crate::name::{Name, Scope};
 use crate::outcome::Refusal;
-use crate::process::{Event, Incarnation, ProcessId, ProcessInfo};
+use crate::process::{Incarnation, ProcessId, ProcessInfo};
 use crate::round::{Feed, Generation, IterationInfo, RoundInfo, WaitsFor};
 use crate::run::RunOverCause;
 
@@ -213,7 +214,8 @@ pub enum ReadOutcome {
     Events {
         /// A page of them.
         events: Vec<Event>,
-        /// Events up to this revision are no longer kept.
+        /// Registrations, ends and promotions up to this revision are no longer
+        /// kept. What iterations changed is kept for longer.
         compacted: Revision,
         /// Pass as `after` to go on: the last revision looked at.
         upto: Revision,

@@ -13,7 +13,7 @@ use crate::Blob;
 use crate::agent::AgentReport;
 use crate::command::{Proposal, Revision};
 use crate::lease::LeaseId;
-use crate::name::{NodeId, Scope};
+use crate::name::{Name, NodeId, Scope};
 use crate::outcome::Answer;
 use crate::problem::{LeaderHint, Problem};
 use crate::read::{Condition, Read, ReadAnswer};
@@ -28,7 +28,7 @@ pub const UPGRADE: &str = "holdfast-stream/1";
 pub const FRAME_BYTES_MAX: u32 = 64 * 1024 * 1024;
 
 /// What this version understands beyond the first one, in [`Hello::minor`].
-pub const MINOR: u32 = MINOR_LIFE;
+pub const MINOR: u32 = MINOR_EVENTS;
 
 /// From this minor version on a node takes [`RequestBody::Report`]; an older
 /// one would take it for a broken frame.
@@ -37,6 +37,9 @@ pub const MINOR_REPORTS: u32 = 1;
 /// From this minor version on a node takes [`RequestBody::Feed`], and commands
 /// on leases, processes and rounds.
 pub const MINOR_LIFE: u32 = 2;
+
+/// From this minor version on a node takes [`RequestBody::Events`].
+pub const MINOR_EVENTS: u32 = 3;
 
 /// The node's first frame.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -120,7 +123,18 @@ pub enum RequestBody {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         have: Vec<Generation>,
     },
-    /// Ends a wait, a watch or a feed of this stream. Not answered.
+    /// Answered with `Read` as soon as the job's event log has anything behind
+    /// `after`, and again whenever there is more behind the answer before, until
+    /// it is cancelled. A job that is not there yet has no events. From
+    /// [`MINOR_EVENTS`] on.
+    Events {
+        /// The job.
+        job: Name,
+        /// Only events behind this revision.
+        after: Revision,
+    },
+    /// Ends a wait, a watch, a feed or a subscription of this stream. Not
+    /// answered.
     Cancel {
         /// Its request id.
         request: u64,

@@ -67,6 +67,11 @@ pub enum Effect {
         /// [`Refusal::Fenced`].
         refusal: Refusal,
     },
+    /// A job's event log has something new: see [`crate::Machine::recorded`].
+    Recorded {
+        /// The job.
+        job: Name,
+    },
     /// The holders of these leases have something to read, or the lease has
     /// ended: see [`crate::Machine::told`].
     Told(Vec<LeaseId>),

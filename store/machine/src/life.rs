@@ -2,12 +2,13 @@
 //! outcomes that somebody still may ask for; and what of it belongs to the
 //! job: counters that never go back, and the event log.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use holdfast_api::{
-    Among, Blob, Closed, Conclusion, EndInfo, Event, Generation, Incarnation, Labels, LeaseId,
-    LogTime, Members, MembersChange, Missing, Nonce, Policy, ProcessId, ProcessState, Ranks,
-    Revision, Role, RoundFailure,
+    Among, Blob, Closed, Conclusion, EndInfo, Event, Fault, Generation, Incarnation, Labels,
+    LeaseId, LogTime, Members, MembersChange, Missing, Nonce, Policy, ProcessId, ProcessState,
+    Ranks, Revision, Role, RoundFailure,
 };
 use imbl::{OrdMap, OrdSet, Vector};
 
@@ -32,6 +33,9 @@ const QUORUMS_MAX: usize = 256;
 /// Incidents of a job whose times are remembered.
 const INCIDENTS_MAX: usize = 1_024;
 
+/// Bytes of each kind of a job's events that are kept.
+const EVENT_BYTES_MAX: usize = 2 * 1024 * 1024;
+
 /// Memberships that are remembered so that an unchanged one is told in few bytes.
 const ROSTERS_MAX: usize = 16;
 
@@ -45,9 +49,24 @@ pub(crate) struct JobLife {
     /// Advances that lost or replaced somebody: how many, and when the latest.
     pub incidents: u64,
     pub incident_times: Vector<LogTime>,
+    pub events: EventLog,
+}
+
+/// What is kept of a job's events: the single steps, and what they led to.
+#[derive(Clone, Default)]
+pub(crate) struct EventLog {
+    pub details: Kept,
+    pub closings: Kept,
+}
+
+/// Events in order, up to a number and bytes.
+#[derive(Clone, Default)]
+pub(crate) struct Kept {
     pub events: Vector<Arc<Event>>,
+    /// About their bytes. Follows from them.
+    pub bytes: usize,
     /// Events up to this revision were dropped.
-    pub events_compacted: Revision,
+    pub compacted: Revision,
 }
 
 /// What lives in a run.
@@ -74,6 +93,10 @@ pub(crate) struct Life {
     pub payload_bytes: u64,
     /// What closings among all active processes have left behind.
     pub past: Past,
+    /// Members that were lost since the latest advance, and did not leave in
+    /// order: how many, and the first.
+    pub faults: u32,
+    pub first_fault: Option<Arc<Fault>>,
     /// The latest advance.
     pub advanced: Option<Advanced>,
     /// The latest advance that nobody was told to stop by.
@@ -226,23 +249,68 @@ impl JobLife {
         let times = self.incident_times.iter().rev();
         times.take_while(|at| now.saturating_sub(**at) <= window_ms).count() as u64
     }
+}
 
+impl EventLog {
     /// Drops all events, and gives them back to be freed.
-    pub fn forget_events(&mut self) -> Vector<Arc<Event>> {
-        if let Some(last) = self.events.last() {
-            self.events_compacted = last.revision;
-        }
-        std::mem::take(&mut self.events)
+    pub fn forget(&mut self) -> EventLog {
+        let EventLog { details, closings } = self;
+        EventLog { details: details.forget(), closings: closings.forget() }
     }
 
-    /// Puts an event in; the oldest go.
+    /// Puts an event in; the oldest of its kind go.
     pub fn record(&mut self, event: Event, events_max: u64) {
-        self.events.push_back(Arc::new(event));
-        while self.events.len() as u64 > events_max {
-            if let Some(dropped) = self.events.pop_front() {
-                self.events_compacted = dropped.revision;
-            }
+        let kept = if event.what.is_closing() { &mut self.closings } else { &mut self.details };
+        kept.push(event);
+        while kept.events.len() as u64 > events_max || kept.bytes > EVENT_BYTES_MAX {
+            kept.pop();
         }
+    }
+
+    /// Revision of the latest.
+    pub fn latest(&self) -> Revision {
+        let latest = |kept: &Kept| kept.events.last().map_or(kept.compacted, |last| last.revision);
+        latest(&self.details).max(latest(&self.closings))
+    }
+
+    /// Those behind a revision that are kept: of one revision the single steps
+    /// first.
+    pub fn behind(&self, after: Revision) -> impl Iterator<Item = &Arc<Event>> {
+        let mut details = self.details.behind(after).peekable();
+        let mut closings = self.closings.behind(after).peekable();
+        std::iter::from_fn(move || match (details.peek(), closings.peek()) {
+            (Some(detail), Some(closing)) if closing.revision < detail.revision => closings.next(),
+            (Some(_), _) => details.next(),
+            (None, _) => closings.next(),
+        })
+    }
+}
+
+impl Kept {
+    pub fn push(&mut self, event: Event) {
+        self.bytes += event.bytes();
+        self.events.push_back(Arc::new(event));
+    }
+
+    fn pop(&mut self) {
+        if let Some(dropped) = self.events.pop_front() {
+            self.bytes -= dropped.bytes();
+            self.compacted = dropped.revision;
+        }
+    }
+
+    fn forget(&mut self) -> Kept {
+        let compacted = self.events.last().map_or(self.compacted, |last| last.revision);
+        std::mem::replace(self, Kept { compacted, ..Kept::default() })
+    }
+
+    fn behind(&self, after: Revision) -> impl Iterator<Item = &Arc<Event>> {
+        let behind = |event: &Arc<Event>| match event.revision <= after {
+            true => Ordering::Less,
+            false => Ordering::Greater,
+        };
+        let first = self.events.binary_search_by(behind).unwrap_or_else(|place| place);
+        self.events.iter().skip(first)
     }
 }
 

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use holdfast_api::{
-    Command, LogTime, Name, Outcome, Refusal, RunChoice, RunCommand, RunHeld, RunOutcome,
-    RunOverCause,
+    Command, Event, EventKind, LogTime, Name, Outcome, Refusal, RunChoice, RunCommand, RunHeld,
+    RunOutcome, RunOverCause,
 };
 
 use crate::applied::{Applied, Effect, RunKey};
@@ -222,7 +222,7 @@ impl Machine {
             applied.discard(self.jobs.remove(&RunKey { job: name.clone(), run }));
         }
         if let Some(job) = self.jobs.by_name.get_mut(name) {
-            applied.discard(Arc::make_mut(job).life.forget_events());
+            applied.discard(Arc::make_mut(job).life.events.forget());
         }
         self.publish(Vec::new(), applied);
         Ok(RunOutcome::JobDeleted { runs, left })
@@ -274,6 +274,20 @@ impl Machine {
         self.end_left(&run, by, left, applied);
     }
 
+    /// The event log says that all is over.
+    fn record_end(&mut self, run: &RunKey, by: Option<&Name>, applied: &mut Applied) {
+        let (revision, at_ms) = (self.revision + 1, self.time);
+        let events_max = self.cluster.limits.life.events_per_job_max;
+        if self.cluster.feature_level < LIFE_LEVEL {
+            return;
+        }
+        let Ok((job, life)) = self.jobs.life(run) else { return };
+        let Live { active, standby } = life.live;
+        let what = EventKind::RunEnded { by: by.cloned(), processes: active + standby };
+        job.events.record(Event { revision, at_ms, run: run.run.clone(), what }, events_max);
+        applied.effects.push(Effect::Recorded { job: run.job.clone() });
+    }
+
     fn end_left(
         &mut self,
         run: &RunKey,
@@ -283,6 +297,7 @@ impl Machine {
     ) {
         let at = self.revision + 1;
         let time = (self.cluster.feature_level >= RUNS_LEVEL).then_some(self.time);
+        self.record_end(run, by.as_ref(), applied);
         self.jobs.end(run, RunEnd { at, time, by: by.clone(), left });
         self.end_life(run, applied);
         let refusal = Refusal::Fenced { job: run.job.clone(), run: run.run.clone(), at, by };

@@ -22,6 +22,7 @@ use super::App;
 use super::kv::{Mark, Seen, ask, commit, unfitting_read};
 use super::problem::extract::{Body, InSession, Params, SessionHeaders};
 use super::problem::{ChangeProblems, Failure, ReadProblems};
+use crate::node::Topic;
 
 /// Longest time that a feed waits for something to tell.
 const FEED_TIME_MAX: Duration = Duration::from_secs(600);
@@ -190,7 +191,11 @@ pub async fn feed(
         return Err(Failure::invalid(StatusCode::BAD_REQUEST, message));
     }
     let (tell, told) = oneshot::channel();
-    let parked = app.node()?.await_feed(lease, since, Box::new(|result| drop(tell.send(result))));
+    let parked = app.node()?.await_feed(
+        &Topic::Lease(lease),
+        since,
+        Box::new(|result| drop(tell.send(result))),
+    );
     match tokio::time::timeout(limit, told).await {
         Ok(Ok(result)) => result?,
         Ok(Err(_)) => {

@@ -2,7 +2,8 @@
 //!
 //! One task reads requests and hands them on, one writes replies, as many in
 //! one frame as are waiting. What a connection may have under way is bounded,
-//! in number and in bytes: past the bound its requests are not read. What its
+//! in number and in bytes: what finds no room is turned away, so that renewals
+//! and arrivals behind it are heard. What its
 //! watches and feeds may have waiting is bounded in `watching` and `feeding`.
 
 use std::collections::HashMap;
@@ -19,8 +20,8 @@ use bytes::Bytes;
 use futures::SinkExt;
 use holdfast_api::stream::{FRAME_BYTES_MAX, MINOR, UPGRADE};
 use holdfast_api::{
-    Code, Generation, Hello, LeaseId, Problem, Read, Reply, ReplyBody, Request as Asked,
-    RequestBody, Revision, Scope, routes,
+    Code, Generation, Hello, Problem, Read, Reply, ReplyBody, Request as Asked, RequestBody,
+    Revision, Scope, routes,
 };
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
@@ -28,6 +29,7 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt, BufReader, ReadHalf, WriteHalf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::Instant;
 use tokio_util::codec::{FramedWrite, LengthDelimitedCodec};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -35,8 +37,9 @@ use tokio_util::task::TaskTracker;
 use self::size::reply_bytes;
 use super::App;
 use super::agents::Place as ReportPlace;
+use crate::node::proposer::goes_first;
 use crate::node::watches::Bell;
-use crate::node::{Node, ParkedWait, VERSION};
+use crate::node::{Node, ParkedWait, Topic, VERSION};
 
 mod feeding;
 mod size;
@@ -66,6 +69,14 @@ const FRAME_BYTES_FULL: usize = 1024 * 1024;
 
 /// Longest time a client may take to read a frame.
 const WRITE_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// How long the commands and reads of one frame may wait for room; those that
+/// find none are turned away, so that what stands behind them is heard.
+const ROOM_TIME_MAX: Duration = Duration::from_millis(200);
+
+/// KiB of commands of leases, processes and rounds that one connection may have
+/// under way: they need no room among the others.
+const FIRST_KIB_MAX: usize = 64 * 1024;
 
 /// Longest time for the rest of a frame, once its length is known.
 const FRAME_TIME_MAX: Duration = Duration::from_secs(30);
@@ -133,6 +144,7 @@ async fn serve(app: App, node: Node, io: Upgraded) {
         app: app.clone(),
         node,
         under_way: Arc::new(Semaphore::new(UNDER_WAY_MAX)),
+        first_kib: Arc::new(Semaphore::new(FIRST_KIB_MAX)),
         watch_kib: Arc::new(Semaphore::new(watching::WAITING_KIB_MAX)),
         feeds: feeding::Room::default(),
         parked: Arc::default(),
@@ -197,6 +209,10 @@ struct Place {
     _place: OwnedSemaphorePermit,
 }
 
+fn closing() -> Problem {
+    Problem::retryable(Code::Unavailable, "this node is stopping")
+}
+
 /// KiB that a request is taken for.
 fn cost(body: &RequestBody) -> u32 {
     let kib = |bytes: usize| u32::try_from(bytes / 1024).unwrap_or(u32::MAX).saturating_add(1);
@@ -231,6 +247,7 @@ struct Connection {
     app: App,
     node: Node,
     under_way: Arc<Semaphore>,
+    first_kib: Arc<Semaphore>,
     /// KiB of changes that may wait to be written.
     watch_kib: Arc<Semaphore>,
     feeds: feeding::Room,
@@ -292,8 +309,9 @@ impl Connection {
                     return;
                 }
             };
+            let patience = Instant::now() + ROOM_TIME_MAX;
             for Asked { id, body } in requests {
-                self.take(id, body).await;
+                self.take(id, body, patience).await;
             }
             while self.replies.waiting_bytes.load(Ordering::Relaxed) > WAITING_BYTES_MAX {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -330,7 +348,33 @@ impl Connection {
         requests.map(Some)
     }
 
-    async fn take(&self, id: u64, body: RequestBody) {
+    /// What a command or read holds until it is answered, or why it is turned
+    /// away.
+    async fn room(&self, body: &RequestBody, patience: Instant) -> Result<Place, Problem> {
+        let cost = cost(body);
+        if let RequestBody::Propose(proposal) = body
+            && goes_first(&proposal.command)
+        {
+            let cost = cost.min(u32::try_from(FIRST_KIB_MAX).unwrap_or(u32::MAX));
+            let place = self.first_kib.clone().acquire_many_owned(cost).await;
+            return Ok(Place { _room: None, _place: place.map_err(|_| closing())? });
+        }
+        let taking = async {
+            let room = self.app.inner.stream_room.clone().acquire_many_owned(cost).await;
+            let place = self.under_way.clone().acquire_owned().await;
+            Ok(Place {
+                _room: Some(room.map_err(|_| closing())?),
+                _place: place.map_err(|_| closing())?,
+            })
+        };
+        // Polled first: what finds room at once goes on, however late it is.
+        tokio::time::timeout_at(patience, taking).await.unwrap_or_else(|_| {
+            let message = "this node has as many requests under way as it may; retry";
+            Err(Problem::retryable(Code::Overloaded, message))
+        })
+    }
+
+    async fn take(&self, id: u64, body: RequestBody, patience: Instant) {
         match body {
             RequestBody::Cancel { request } => {
                 self.parked.lock().remove(&request);
@@ -342,14 +386,19 @@ impl Connection {
             RequestBody::Watch { scope, prefix, from, progress_together } => {
                 return self.watch(id, &scope, prefix, from, progress_together);
             }
-            RequestBody::Feed { lease, since, have } => return self.feed(id, lease, since, have),
+            RequestBody::Feed { lease, since, have } => {
+                return self.feed(id, Topic::Lease(lease), (since, have));
+            }
+            RequestBody::Events { job, after } => {
+                return self.feed(id, Topic::Events(job), (after, Vec::new()));
+            }
             RequestBody::Report(report) => return self.report.tell(report),
             _ => {}
         }
-        let room = self.app.inner.stream_room.clone().acquire_many_owned(cost(&body)).await;
-        let place = self.under_way.clone().acquire_owned().await;
-        let (Ok(room), Ok(place)) = (room, place) else { return };
-        let place = Place { _room: Some(room), _place: place };
+        let place = match self.room(&body, patience).await {
+            Ok(place) => place,
+            Err(problem) => return self.replies.send(id, ReplyBody::Problem(problem), None),
+        };
         let replies = self.replies.clone();
         match body {
             RequestBody::Propose(proposal) => {
@@ -394,6 +443,7 @@ impl Connection {
             | RequestBody::Wait { .. }
             | RequestBody::Watch { .. }
             | RequestBody::Feed { .. }
+            | RequestBody::Events { .. }
             | RequestBody::Report(_) => {}
         }
     }
@@ -452,7 +502,7 @@ impl Connection {
         }
     }
 
-    fn feed(&self, id: u64, lease: LeaseId, since: Revision, have: Vec<Generation>) {
+    fn feed(&self, id: u64, topic: Topic, known: (Revision, Vec<Generation>)) {
         if !self.park(id) {
             return;
         }
@@ -470,7 +520,7 @@ impl Connection {
             (self.node.clone(), self.replies.clone(), self.parked.clone());
         let task = async move {
             let hand_on = |body, place| replies.send(id, body, place);
-            let last = feeding.follow(&node, lease, (since, have), hand_on).await;
+            let last = feeding.follow(&node, &topic, known, hand_on).await;
             // The id may be used again as soon as it is answered.
             let parked = parked.lock().remove(&id);
             replies.send(id, last, None);

@@ -7,7 +7,7 @@ use holdfast_api::{Problem, Revision};
 use holdfast_machine::Effect;
 use parking_lot::Mutex;
 
-use super::feeds::Feeds;
+use super::feeds::{Feeds, Topic};
 use super::waits::Waits;
 use super::watches::Watches;
 use crate::storage::EffectSink;
@@ -56,7 +56,10 @@ impl EffectSink for Effects {
                     self.waits.lock().run_ended(&run, &refusal);
                     self.watches.run_ended(&run);
                 }
-                Effect::Told(leases) => self.feeds.lock().told(&leases),
+                Effect::Told(leases) => {
+                    self.feeds.lock().told(leases.into_iter().map(Topic::Lease));
+                }
+                Effect::Recorded { job } => self.feeds.lock().told([Topic::Events(job)]),
             }
         }
     }

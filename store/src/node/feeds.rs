@@ -1,14 +1,32 @@
-//! Feeds that have nothing to tell yet, parked on the leader: one for each
-//! agent, as a rule.
+//! Feeds and subscriptions that have nothing to tell yet, parked on the leader:
+//! one for each agent, as a rule.
 
 use std::collections::HashMap;
 
-use holdfast_api::{LeaseId, Problem, Revision};
+use holdfast_api::{LeaseId, Name, Problem, Revision};
 use holdfast_machine::Machine;
 
 /// How it ends: there is something to read, or this node cannot tell. Called
 /// while the node holds its locks: it only sends.
 pub type Ended = Box<dyn FnOnce(Result<(), Problem>) + Send>;
+
+/// What is told of.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Topic {
+    /// What a lease has to tell its holder.
+    Lease(LeaseId),
+    /// The event log of a job.
+    Events(Name),
+}
+
+impl Topic {
+    fn has_more(&self, machine: &Machine, since: Revision) -> bool {
+        match self {
+            Topic::Lease(lease) => machine.told(*lease, since),
+            Topic::Events(job) => machine.recorded(job, since),
+        }
+    }
+}
 
 /// Identifies a parked feed.
 pub type FeedId = u64;
@@ -25,8 +43,8 @@ pub enum Registered {
 #[derive(Default)]
 pub struct Feeds {
     next: FeedId,
-    parked: HashMap<FeedId, (LeaseId, Ended)>,
-    by_lease: HashMap<LeaseId, Vec<FeedId>>,
+    parked: HashMap<FeedId, (Topic, Ended)>,
+    by_topic: HashMap<Topic, Vec<FeedId>>,
 }
 
 impl Feeds {
@@ -35,26 +53,26 @@ impl Feeds {
     pub fn register(
         &mut self,
         machine: &Machine,
-        lease: LeaseId,
+        topic: &Topic,
         since: Revision,
         ended: Ended,
     ) -> Registered {
-        if machine.told(lease, since) {
+        if topic.has_more(machine, since) {
             return Registered::Ready(ended);
         }
         self.next += 1;
-        self.parked.insert(self.next, (lease, ended));
-        self.by_lease.entry(lease).or_default().push(self.next);
+        self.parked.insert(self.next, (topic.clone(), ended));
+        self.by_topic.entry(topic.clone()).or_default().push(self.next);
         Registered::Parked(self.next)
     }
 
-    /// Wakes who reads these leases' feeds.
-    pub fn told(&mut self, leases: &[LeaseId]) {
+    /// Wakes who reads these.
+    pub fn told(&mut self, topics: impl IntoIterator<Item = Topic>) {
         if self.parked.is_empty() {
             return;
         }
-        for lease in leases {
-            for id in self.by_lease.remove(lease).into_iter().flatten() {
+        for topic in topics {
+            for id in self.by_topic.remove(&topic).into_iter().flatten() {
                 if let Some((_, ended)) = self.parked.remove(&id) {
                     ended(Ok(()));
                 }
@@ -64,18 +82,18 @@ impl Feeds {
 
     /// Forgets a feed: its reader is gone.
     pub fn cancel(&mut self, id: FeedId) {
-        let Some((lease, _)) = self.parked.remove(&id) else { return };
-        if let Some(ids) = self.by_lease.get_mut(&lease) {
+        let Some((topic, _)) = self.parked.remove(&id) else { return };
+        if let Some(ids) = self.by_topic.get_mut(&topic) {
             ids.retain(|other| *other != id);
             if ids.is_empty() {
-                self.by_lease.remove(&lease);
+                self.by_topic.remove(&topic);
             }
         }
     }
 
     /// Ends all of them: this node leads no more.
     pub fn end_all(&mut self, problem: &Problem) {
-        self.by_lease.clear();
+        self.by_topic.clear();
         for (_, (_, ended)) in self.parked.drain() {
             ended(Err(problem.clone()));
         }

@@ -37,9 +37,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use holdfast_api::{
-    Answer, Blob, ClusterCommand, Code, Command, Condition, LeaderHint, LeaseId, LifeLimits,
-    NodeId, Outcome, Problem, Proposal, Read, ReadAnswer, ReadOutcome, Refusal, Revision,
-    RunCommand, Scope, WatchBatch,
+    Answer, Blob, ClusterCommand, Code, Command, Condition, LeaderHint, LifeLimits, NodeId,
+    Outcome, Problem, Proposal, Read, ReadAnswer, ReadOutcome, Refusal, Revision, RunCommand,
+    Scope, WatchBatch,
 };
 use holdfast_machine::{LIFE_LEVEL, Machine, RUNS_LEVEL};
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLockReadGuard};
@@ -53,6 +53,7 @@ use crate::raft::{Consensus, View};
 use crate::storage::{AppliedState, SharedState};
 use effects::Effects;
 use feeds::FeedId;
+pub use feeds::Topic;
 use proposer::{Done, Proposer};
 use reader::Reader;
 use sanity::{are_bounded, is_for_clients};
@@ -329,12 +330,12 @@ impl Node {
         }
     }
 
-    /// Waits until a lease has anything for its holder behind a revision.
-    /// `ended` hears of it once; read the feed then. Dropping what is returned
+    /// Waits until there is anything of a topic behind a revision. `ended` hears
+    /// of it once; read it then. Dropping what is returned
     /// forgets the wait.
     pub fn await_feed(
         &self,
-        lease: LeaseId,
+        topic: &Topic,
         since: Revision,
         ended: feeds::Ended,
     ) -> Option<ParkedFeed> {
@@ -348,7 +349,7 @@ impl Node {
             return None;
         }
         let mut feeds = self.inner.effects.feeds.lock();
-        let registered = feeds.register(&state.machine, lease, since, ended);
+        let registered = feeds.register(&state.machine, topic, since, ended);
         drop(feeds);
         drop(state);
         match registered {

@@ -102,7 +102,7 @@ impl Proposer {
     pub fn submit(&self, proposal: Proposal, done: Done) {
         let queue = match &proposal.command {
             Command::Lease(LeaseCommand::KeepAlive { .. }) => &self.renewals,
-            Command::Lease(_) | Command::Process(_) | Command::Round(_) => &self.urgent,
+            command if goes_first(command) => &self.urgent,
             _ => &self.queue,
         };
         let (ticket, problem) = match queue.try_send(Ticket { proposal, done }) {
@@ -294,6 +294,11 @@ impl Task {
             proposed.map_err(|_| announces.then_some(term))
         }
     }
+}
+
+/// Whether a command goes before those on keys: hosts live by it.
+pub(crate) fn goes_first(command: &Command) -> bool {
+    matches!(command, Command::Lease(_) | Command::Process(_) | Command::Round(_))
 }
 
 /// How often log time moves while anything can expire.

@@ -1,9 +1,11 @@
 //! `events`: what happened to processes and rounds, one line each.
 
 use std::io::{self, Write};
-use std::time::Duration;
 
-use holdfast_api::{Code, Event, EventKind, Name, Problem, Read, ReadOutcome, Revision};
+use holdfast_api::{
+    Code, Event, EventKind, Fault, Name, Problem, ProcessList, ProcessStretch, Read, ReadOutcome,
+    Revision, Turnover,
+};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -15,8 +17,6 @@ use crate::output::{Document, counted, printable, shortened};
 
 /// Most events asked for at once.
 const PAGE_EVENTS_MAX: u64 = 1_000;
-/// How long between two looks at the end of the log.
-const POLL_EVERY: Duration = Duration::from_millis(300);
 
 /// Prints events behind a revision; with `follow` until it is interrupted,
 /// which is its good end.
@@ -38,49 +38,44 @@ async fn print(context: &Context, mut log: Log, follow: bool) -> Result<(), Fail
     } else {
         known::check(context, false).await?;
     }
-    // One that follows outlives every failover, but not a cluster that was
-    // never there.
-    let mut answered = false;
-    let mut silent = false;
-    let mut found = Found { behind: log.after, ..Found::default() };
+    let mut found = Found { behind: log.after, told_upto: log.after, ..Found::default() };
     loop {
-        let before = log.after;
         let page = match log.next(context).await {
-            Err(Failure::Client(error)) if follow && answered && error.is_retryable() => {
-                if !silent {
-                    context.talk(format!("{error}; still trying"));
-                }
-                silent = true;
-                tokio::time::sleep(POLL_EVERY).await;
-                continue;
-            }
+            // Whoever follows waits for a job that is not there yet.
+            Err(failure) if follow && failure.code() == Some(Code::JobNotFound) => break,
             other => other?,
         };
-        (answered, silent) = (true, false);
-        if page.compacted > before {
-            let upto = page.compacted;
-            context.talk(format!("events up to revision {upto} are no longer kept"));
-        }
-        let run = &context.settings.run.value;
-        found.compacted = page.compacted;
-        found.of_job += page.events.len() as u64;
-        for event in page.events {
-            if run.as_ref().is_none_or(|run| *run == event.run) {
-                context.emit(&Line(event))?;
-                found.printed = true;
-            }
-        }
+        found.print(context, &page.events)?;
+        found.note_compacted(context, page.compacted, page.upto);
         if page.last {
-            if let Some(why) = found.why_nothing(context) {
-                context.talk(why);
+            break;
+        }
+    }
+    if let Some(why) = found.why_nothing(context) {
+        context.talk(why);
+    }
+    if follow { go_on(context, log.after, found).await } else { Ok(()) }
+}
+
+/// Prints events as they happen. Ends only with an error.
+async fn go_on(context: &Context, after: Revision, mut found: Found) -> Result<(), Failure> {
+    let job = context.settings.job.value.clone();
+    let mut events = context.client.events(job, after).await?;
+    loop {
+        if let Some(ended) = ended(context, events.revision()).await? {
+            return Err(ended);
+        }
+        let ends = |event: &Event| matches!(event.what, EventKind::RunEnded { .. });
+        loop {
+            let Some(page) = events.next().await.transpose()? else {
+                let message = "the events ended; start again with --after the last revision";
+                return Err(Failure::refused(Problem::retryable(Code::Unavailable, message)));
+            };
+            found.print(context, &page.events)?;
+            found.note_compacted(context, page.compacted, page.upto);
+            if page.events.iter().any(ends) {
+                break;
             }
-            if !follow {
-                return Ok(());
-            }
-            if let Some(ended) = ended(context, log.after).await? {
-                return Err(ended);
-            }
-            tokio::time::sleep(POLL_EVERY).await;
         }
     }
 }
@@ -96,9 +91,32 @@ struct Found {
     of_job: u64,
     /// Some were printed, or it was said why not.
     printed: bool,
+    /// What is behind this revision was printed, as far as it is kept.
+    told_upto: Revision,
 }
 
 impl Found {
+    fn print(&mut self, context: &Context, events: &[Event]) -> Result<(), Failure> {
+        let run = context.settings.run.value.as_ref();
+        self.of_job += events.len() as u64;
+        for event in events.iter().filter(|event| run.is_none_or(|run| *run == event.run)) {
+            context.emit(&Line(event))?;
+            self.printed = true;
+        }
+        Ok(())
+    }
+
+    /// Says what was missed, up to a revision that was looked at.
+    fn note_compacted(&mut self, context: &Context, compacted: Revision, upto: Revision) {
+        if compacted > self.told_upto {
+            context.talk(format!(
+                "single registrations, ends and promotions up to revision {compacted} are no longer kept; what iterations changed is"
+            ));
+        }
+        self.compacted = compacted;
+        self.told_upto = self.told_upto.max(upto);
+    }
+
     /// Why nothing was printed; said once.
     fn why_nothing(&mut self, context: &Context) -> Option<String> {
         if std::mem::replace(&mut self.printed, true) {
@@ -156,8 +174,10 @@ pub(super) struct Log {
 /// Some events.
 pub(super) struct Page {
     pub(super) events: Vec<Event>,
-    /// Events up to this revision are no longer kept.
+    /// Registrations, ends and promotions up to this revision are no longer kept.
     pub(super) compacted: Revision,
+    /// There are no others up to this revision.
+    upto: Revision,
     /// Whether there are no more at present.
     pub(super) last: bool,
 }
@@ -174,7 +194,7 @@ impl Log {
         match context.read(read, false).await? {
             (ReadOutcome::Events { events, compacted, upto }, revision) => {
                 self.after = self.after.max(upto);
-                Ok(Page { events, compacted, last: upto >= revision })
+                Ok(Page { events, compacted, upto, last: upto >= revision })
             }
             (other, _) => Err(unexpected_answer("events", &other)),
         }
@@ -184,11 +204,11 @@ impl Log {
 /// One line of `events`.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
-struct Line(Event);
+struct Line<'e>(&'e Event);
 
-impl Document for Line {
+impl Document for Line<'_> {
     fn write_table(&self, out: &mut Vec<u8>) -> io::Result<()> {
-        let Event { revision, at_ms, run, what } = &self.0;
+        let Event { revision, at_ms, run, what } = self.0;
         let (seconds, ms) = (at_ms / 1_000, at_ms % 1_000);
         writeln!(out, "{revision} {seconds}.{ms:03}s {run} {}", words(what))
     }
@@ -208,9 +228,12 @@ fn words(what: &EventKind) -> String {
         EventKind::Promoted { process, incarnation, generation } => format!(
             "process {process} (incarnation {incarnation}) promoted to active by generation {generation}"
         ),
-        EventKind::Advanced { iteration, generation, members } => {
+        EventKind::Advanced { iteration, generation, members, turnover } => {
             let members = counted(u64::from(*members), "member");
-            format!("iteration {iteration} began with {members} (generation {generation})")
+            let turnover = turnover.as_deref().map(changed).unwrap_or_default();
+            format!(
+                "iteration {iteration} began with {members} (generation {generation}){turnover}"
+            )
         }
         EventKind::RoundFailed { round, generation, missing } => {
             let round = shortened(round);
@@ -218,6 +241,45 @@ fn words(what: &EventKind) -> String {
                 "round {round} (generation {generation}) failed at its deadline, {missing} missing"
             )
         }
+        EventKind::RunEnded { by, processes } => {
+            let by = by.as_ref().map(|by| format!(", followed by {by}")).unwrap_or_default();
+            let processes = counted(u64::from(*processes), "process");
+            format!("the run ended{by}; {processes} had not left")
+        }
+    }
+}
+
+/// Who left and who joined, and what was the first of it to go wrong.
+fn changed(turnover: &Turnover) -> String {
+    let Turnover { left, joined, faults, first_fault } = turnover;
+    let mut words = format!("; {}", listed("left", left));
+    if joined.count > 0 {
+        words += &format!("; {}", listed("joined", joined));
+    }
+    if let Some(Fault { process, incarnation, rank, host, cause, at, at_ms: _ }) = first_fault {
+        let (cause, host) = (cause.to_string(), printable(host));
+        let rank = rank.map(|rank| format!(", rank {rank}")).unwrap_or_default();
+        let first =
+            if *faults > 1 { format!("the first of {faults} faults") } else { "fault".to_owned() };
+        words += &format!(
+            "; {first}: process {process}{rank} (incarnation {incarnation}) on {host} at revision {at}: {}",
+            printable(&cause)
+        );
+    }
+    words
+}
+
+fn listed(what: &str, ProcessList { count, stretches }: &ProcessList) -> String {
+    let stretch = |one: &ProcessStretch| match one.first == one.last {
+        true => one.first.to_string(),
+        false => format!("{}-{}", one.first, one.last),
+    };
+    let listed: u64 = stretches.iter().map(|one| u64::from(one.last - one.first) + 1).sum();
+    let shown = stretches.iter().map(stretch).collect::<Vec<_>>().join(",");
+    match u64::from(*count) - listed {
+        0 if *count == 0 => format!("nobody {what}"),
+        0 => format!("{what}: {shown}"),
+        more => format!("{what}: {shown} and {more} more"),
     }
 }
 
@@ -230,9 +292,9 @@ mod tests {
 
     fn line(what: EventKind) -> String {
         let event = Event { revision: 41, at_ms: 12_034, run: "r1".parse().unwrap(), what };
-        let text = render(&Line(event.clone()), Output::Table).unwrap();
+        let text = render(&Line(&event), Output::Table).unwrap();
         let json: Event =
-            serde_json::from_slice(&render(&Line(event.clone()), Output::Json).unwrap()).unwrap();
+            serde_json::from_slice(&render(&Line(&event), Output::Json).unwrap()).unwrap();
         assert_eq!(json, event);
         String::from_utf8(text).unwrap()
     }
@@ -251,6 +313,35 @@ mod tests {
         );
         let late = words(Found { behind: 90, ..Found::default() }, None);
         assert_eq!(late, "no event of job a behind revision 90");
+    }
+
+    #[test]
+    fn an_incident_is_one_line_that_names_the_first_fault() {
+        let fault = Fault {
+            process: 9,
+            incarnation: 30,
+            rank: Some(8),
+            host: "node-b".to_owned(),
+            cause: Cause::Signaled { signal: 9 },
+            at: 38,
+            at_ms: 11_000,
+        };
+        let turnover = Turnover {
+            left: (8..16).chain([20]).collect(),
+            joined: (0..2_000).map(|n| 2 * n).collect(),
+            faults: 9,
+            first_fault: Some(fault),
+        };
+        let line = line(EventKind::Advanced {
+            iteration: 7,
+            generation: 5,
+            members: 8,
+            turnover: Some(Box::new(turnover)),
+        });
+        let start = "41 12.034s r1 iteration 7 began with 8 members (generation 5); left: 8-15,20; joined: 0,2,4,";
+        assert!(line.starts_with(start), "{line}");
+        let end = " and 1744 more; the first of 9 faults: process 9, rank 8 (incarnation 30) on node-b at revision 38: killed by signal 9\n";
+        assert!(line.ends_with(end), "{line}");
     }
 
     #[test]
@@ -273,8 +364,12 @@ mod tests {
             (failed, "round x\\x0a (generation 5) failed"),
             (EventKind::Promoted { process, incarnation, generation }, "promoted to active"),
             (
-                EventKind::Advanced { iteration: 7, generation, members: 8 },
-                "iteration 7 began with 8 members",
+                EventKind::Advanced { iteration: 7, generation, members: 8, turnover: None },
+                "iteration 7 began with 8 members (generation 5)\n",
+            ),
+            (
+                EventKind::RunEnded { by: Some("r2".parse().unwrap()), processes: 1 },
+                "the run ended, followed by r2; 1 process had not left",
             ),
         ] {
             let line = line(what);

@@ -1,4 +1,4 @@
-//! `iterations`: the latest one, and when the job advanced.
+//! `iterations`: the latest one, and when their members changed.
 
 use std::io::{self, Write};
 
@@ -49,7 +49,7 @@ struct Iterations {
     members: Members,
     ranks: Ranks,
     world_size: u32,
-    /// Oldest first.
+    /// Where the members changed, oldest first.
     advances: Vec<Advance>,
     /// Events up to this revision are no longer kept.
     compacted: Revision,
@@ -58,10 +58,13 @@ struct Iterations {
     revision: Revision,
 }
 
-/// One step of the job.
+/// Iterations with the same members.
 #[derive(Debug, Serialize)]
 struct Advance {
+    /// The first of them.
     iteration: u64,
+    /// The last of them so far.
+    last: u64,
     generation: Generation,
     members: u32,
     run: Name,
@@ -71,11 +74,12 @@ struct Advance {
 
 impl Advance {
     fn of(event: &Event) -> Option<Advance> {
-        let EventKind::Advanced { iteration, generation, members } = &event.what else {
+        let EventKind::Advanced { iteration, generation, members, .. } = &event.what else {
             return None;
         };
         Some(Advance {
             iteration: *iteration,
+            last: *iteration,
             generation: *generation,
             members: *members,
             run: event.run.clone(),
@@ -88,11 +92,16 @@ impl Advance {
 impl Iterations {
     fn of(
         info: IterationInfo,
-        advances: Vec<Advance>,
+        mut advances: Vec<Advance>,
         compacted: Revision,
         now: LogNow,
         revision: Revision,
     ) -> Iterations {
+        let mut next = info.iteration.saturating_add(1);
+        for advance in advances.iter_mut().rev() {
+            advance.last = advance.iteration.max(next.saturating_sub(1));
+            next = advance.iteration;
+        }
         let IterationInfo { iteration, generation, members, ranks, member: _ } = info;
         let world_size = ranks.world_size();
         Iterations {
@@ -190,7 +199,10 @@ impl Document for Iterations {
             let left_out = self.advances.len().saturating_sub(ADVANCES_MAX);
             let rows = self.advances.iter().skip(left_out).map(|advance| {
                 [
-                    advance.iteration.to_string(),
+                    match advance.last > advance.iteration {
+                        true => format!("{}-{}", advance.iteration, advance.last),
+                        false => advance.iteration.to_string(),
+                    },
                     advance.run.to_string(),
                     advance.generation.to_string(),
                     advance.members.to_string(),
@@ -198,7 +210,7 @@ impl Document for Iterations {
                     span(self.now.since(advance.at_ms)),
                 ]
             });
-            let header = ["ITERATION", "RUN", "GENERATION", "MEMBERS", "REVISION", "AGO"];
+            let header = ["ITERATIONS", "RUN", "GENERATION", "MEMBERS", "REVISION", "AGO"];
             write_rows(out, Some(header), rows)?;
             if left_out > 0 {
                 let left_out = counted(left_out as u64, "earlier one");
@@ -219,7 +231,12 @@ mod tests {
             revision: 10 + iteration,
             at_ms: 1_000 * iteration,
             run: "r1".parse().unwrap(),
-            what: EventKind::Advanced { iteration, generation: iteration, members: 16_384 },
+            what: EventKind::Advanced {
+                iteration,
+                generation: iteration,
+                members: 16_384,
+                turnover: None,
+            },
         };
         Advance::of(&event).unwrap()
     }
@@ -247,11 +264,13 @@ iteration 3 (generation 3): 16380 ranks, 16384 members
   4-7      20004-20007  0-3
   8-16383  9-16384      4-16379
 
-ITERATION  RUN  GENERATION  MEMBERS  REVISION  AGO
-1          r1   1           16384    11        44s
-2          r1   2           16384    12        43s
-3          r1   3           16384    13        42s
+ITERATIONS  RUN  GENERATION  MEMBERS  REVISION  AGO
+1           r1   1           16384    11        44s
+2           r1   2           16384    12        43s
+3-9         r1   3           16384    13        42s
 ";
+        let info = IterationInfo { iteration: 9, ..info };
+        let wanted = wanted.replace("iteration 3 (", "iteration 9 (");
         assert_eq!(table(info, (1..=3).map(advance).collect()), wanted);
     }
 

@@ -6,8 +6,8 @@ use std::io;
 use std::sync::Arc;
 
 use holdfast_api::{
-    Blob, Closed, Concluded, EndInfo, Event, Generation, Labels, LogTime, Members, MembersChange,
-    Nonce, Policy, Ranks, Revision, Role, RoundFailure, Terms,
+    Blob, Closed, Concluded, EndInfo, Event, Fault, Generation, Labels, LogTime, Members,
+    MembersChange, Nonce, Policy, Ranks, Revision, Role, RoundFailure, Terms,
 };
 use imbl::{OrdMap, Vector};
 
@@ -19,7 +19,8 @@ use crate::deadlines::Use;
 use crate::lease::{Attached, Lease, Leases};
 use crate::life::act::Timers;
 use crate::life::{
-    Advanced, Bases, Call, CallState, JobLife, Life, Live, Outcome, Past, Process, Ranked, Roster,
+    Advanced, Bases, Call, CallState, EventLog, JobLife, Kept, Life, Live, Outcome, Past, Process,
+    Ranked, Roster,
 };
 use crate::round::{Arrived, Base, Block, Numbers, Round, RoundKey, Tally, Unfinished};
 
@@ -34,15 +35,7 @@ const EXIT_DEADLINE: u64 = 2;
 const EXIT_ENTERED_AGAIN: u64 = 3;
 
 pub(super) fn write_job(life: &JobLife, out: &mut Writer<'_>) -> io::Result<()> {
-    let JobLife {
-        incarnation,
-        generation,
-        iteration,
-        incidents,
-        incident_times,
-        events,
-        events_compacted,
-    } = life;
+    let JobLife { incarnation, generation, iteration, incidents, incident_times, events } = life;
     out.u64(*incarnation)?;
     out.u64(*generation)?;
     out.u64(*iteration)?;
@@ -51,12 +44,28 @@ pub(super) fn write_job(life: &JobLife, out: &mut Writer<'_>) -> io::Result<()> 
     for at in incident_times {
         out.u64(*at)?;
     }
-    out.u64(*events_compacted)?;
-    out.length(events.len())?;
-    for event in events {
-        out.bytes(&pack(event.as_ref()))?;
+    let EventLog { details, closings } = events;
+    for Kept { events, bytes: _, compacted } in [details, closings] {
+        out.u64(*compacted)?;
+        out.length(events.len())?;
+        for event in events {
+            out.bytes(&pack(event.as_ref()))?;
+        }
     }
     Ok(())
+}
+
+fn read_events(input: &mut Reader<'_>, revision: Revision) -> Result<Kept, DecodeError> {
+    let mut kept = Kept { compacted: input.u64()?, ..Kept::default() };
+    for _ in 0..input.u64()? {
+        let event: Event = unpack(&input.bytes()?)?;
+        let before = kept.events.last().map_or(kept.compacted, |last| last.revision);
+        if event.revision < before || event.revision > revision {
+            return invalid("the events of a job are out of order");
+        }
+        kept.push(event);
+    }
+    Ok(kept)
 }
 
 pub(super) fn read_job(input: &mut Reader<'_>, revision: Revision) -> Result<JobLife, DecodeError> {
@@ -70,16 +79,8 @@ pub(super) fn read_job(input: &mut Reader<'_>, revision: Revision) -> Result<Job
     for _ in 0..input.u64()? {
         life.incident_times.push_back(input.u64()?);
     }
-    life.events_compacted = input.u64()?;
-    for _ in 0..input.u64()? {
-        let event: Event = unpack(&input.bytes()?)?;
-        let before = life.events.last().map_or(life.events_compacted, |last| last.revision);
-        if event.revision < before || event.revision > revision {
-            return invalid("the events of a job are out of order");
-        }
-        life.events.push_back(Arc::new(event));
-    }
-    Ok(life)
+    let [details, closings] = [read_events(input, revision)?, read_events(input, revision)?];
+    Ok(JobLife { events: EventLog { details, closings }, ..life })
 }
 
 pub(super) fn write(life: &Life, out: &mut Writer<'_>) -> io::Result<()> {
@@ -96,6 +97,8 @@ pub(super) fn write(life: &Life, out: &mut Writer<'_>) -> io::Result<()> {
         outcomes,
         payload_bytes: _,
         past,
+        faults,
+        first_fault,
         advanced,
         ranked,
         bases,
@@ -108,6 +111,8 @@ pub(super) fn write(life: &Life, out: &mut Writer<'_>) -> io::Result<()> {
     out.u64(*last_fault)?;
     out.u64(*last_end)?;
     out.u64(*over_before)?;
+    out.u64((*faults).into())?;
+    out.bytes(&pack(&first_fault.as_deref()))?;
     out.length(processes.len())?;
     for (id, process) in processes {
         out.u64((*id).into())?;
@@ -304,7 +309,9 @@ pub(super) fn read(
         last_end: input.u64()?,
         over_before: input.u64()?,
     };
-    let mut life = Life { past, ..Life::default() };
+    let faults = input.u32()?;
+    let first_fault = unpack::<Option<Fault>>(&input.bytes()?)?.map(Arc::new);
+    let mut life = Life { past, faults, first_fault, ..Life::default() };
     for _ in 0..input.u64()? {
         let id = input.u32()?;
         let process = read_process(input, revision)?;

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use holdfast_api::{
-    Cause, EndInfo, Event, EventKind, LeaseId, Limits, LogTime, ProcessId, Refusal, Revision, Role,
+    Cause, EndInfo, Event, EventKind, Fault, Incarnation, LeaseId, Limits, LogTime, ProcessId,
+    Refusal, Revision, Role,
 };
 use imbl::OrdSet;
 
@@ -38,6 +39,8 @@ pub(crate) struct Act<'m> {
     pub membership_changed: bool,
     /// Of the members that the command has ended: whether one was lost.
     pub lost: bool,
+    /// Whether there is something new in the job's event log.
+    pub recorded: bool,
     /// Leases whose holders have something to read.
     pub told: BTreeSet<LeaseId>,
     pub garbage: Vec<Box<dyn Send>>,
@@ -67,15 +70,19 @@ impl Machine {
             dirty: BTreeSet::new(),
             membership_changed: false,
             lost: false,
+            recorded: false,
             told: BTreeSet::new(),
             garbage: Vec::new(),
         };
         let result = command(&mut act);
         act.settle();
-        let Act { changed, told, garbage, .. } = act;
+        let Act { changed, recorded, told, garbage, .. } = act;
         applied.garbage.extend(garbage);
         if !told.is_empty() {
             applied.effects.push(Effect::Told(told.into_iter().collect()));
+        }
+        if recorded {
+            applied.effects.push(Effect::Recorded { job: run.job.clone() });
         }
         if changed {
             self.publish(Vec::new(), applied);
@@ -136,14 +143,34 @@ impl Act<'_> {
             }
         }
         if was_member {
-            self.note_lost_member(&cause);
+            self.note_lost_member(process, incarnation, &cause, &host);
         }
         self.record(EventKind::Ended { process, incarnation, cause, host });
         true
     }
 
     /// A member has ended.
-    fn note_lost_member(&mut self, cause: &Cause) {
+    fn note_lost_member(
+        &mut self,
+        process: ProcessId,
+        incarnation: Incarnation,
+        cause: &Cause,
+        host: &str,
+    ) {
+        if !cause.is_clean() {
+            let (at, at_ms) = (self.revision, self.time);
+            let life = &mut *self.life;
+            life.faults = life.faults.saturating_add(1);
+            if life.first_fault.is_none() {
+                let rank = life.ranked.as_ref().and_then(|last| {
+                    let (place, _) = last.members.find(process)?;
+                    last.ranks.at(place)
+                });
+                let (host, cause) = (host.to_owned(), cause.clone());
+                let fault = Fault { process, incarnation, rank, host, cause, at, at_ms };
+                life.first_fault = Some(Arc::new(fault));
+            }
+        }
         let past = &mut self.life.past;
         if cause.is_clean() {
             past.expected = past.expected.saturating_sub(1);
@@ -210,7 +237,8 @@ impl Act<'_> {
     pub fn record(&mut self, what: EventKind) {
         let event =
             Event { revision: self.revision, at_ms: self.time, run: self.run.run.clone(), what };
-        self.job.record(event, self.limits.life.events_per_job_max);
+        self.job.events.record(event, self.limits.life.events_per_job_max);
+        self.recorded = true;
     }
 
     /// Looks at the rounds that the command may have changed, in byte order of

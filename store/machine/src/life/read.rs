@@ -1,8 +1,5 @@
 //! Questions about leases, processes and rounds.
 
-use std::cmp::Ordering;
-use std::sync::Arc;
-
 use holdfast_api::round::MISSING_LISTED_MAX;
 use holdfast_api::{
     Cause, Closed, Concluded, Decided, Decision, EndInfo, Ended, Event, Feed, Generation,
@@ -196,14 +193,9 @@ impl Machine {
         let job = job.ok_or_else(|| Refusal::JobNotFound { job: name.clone() })?;
         let page = self.page(wanted);
         let log = &job.life.events;
-        let behind = |event: &Arc<Event>| match event.revision <= after {
-            true => Ordering::Less,
-            false => Ordering::Greater,
-        };
-        let first = log.binary_search_by(behind).unwrap_or_else(|place| place);
         let mut events: Vec<Event> = Vec::new();
         let mut upto = self.revision;
-        for event in log.iter().skip(first) {
+        for event in log.behind(after) {
             let last = events.last().map(|last| last.revision);
             if events.len() >= page && last != Some(event.revision) {
                 upto = last.unwrap_or(upto);
@@ -211,7 +203,12 @@ impl Machine {
             }
             events.push(event.as_ref().clone());
         }
-        Ok(ReadOutcome::Events { events, compacted: job.life.events_compacted, upto })
+        Ok(ReadOutcome::Events { events, compacted: log.details.compacted, upto })
+    }
+
+    /// Whether there is anything in a job's event log behind a revision.
+    pub fn recorded(&self, job: &Name, after: Revision) -> bool {
+        self.jobs.by_name.get(job).is_some_and(|job| job.life.events.latest() > after)
     }
 
     pub(crate) fn plan(

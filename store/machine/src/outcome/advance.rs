@@ -6,7 +6,7 @@ use std::sync::Arc;
 use holdfast_api::round::MISSING_LISTED_MAX;
 use holdfast_api::{
     Concluded, Dropped, DroppedWhy, EventKind, Generation, Incarnation, Members, Policy, ProcessId,
-    Ranks, Stop,
+    Ranks, Stop, Turnover,
 };
 
 use super::assignment::{Assigned, Candidate, Lost, assign};
@@ -30,6 +30,8 @@ impl Act<'_> {
         policy: &Policy,
         members: &Arc<Members>,
     ) -> Concluded {
+        let is_first = self.life.advanced.is_none();
+        let turnover = self.life.turnover(members);
         let is_incident = self.life.is_incident(members);
         if is_incident {
             self.job.note_incident(self.time);
@@ -60,13 +62,33 @@ impl Act<'_> {
         };
         self.remember(key, generation, &ranked);
         let count = members.len() as u32;
-        self.record(EventKind::Advanced { iteration, generation, members: count });
+        if is_first || turnover.is_some() || stop.is_some() {
+            let (members, turnover) = (count, turnover.map(Box::new));
+            self.record(EventKind::Advanced { iteration, generation, members, turnover });
+        }
         let world_size = ranks.world_size();
         Concluded::Advance { iteration, ranks, world_size, dropped, stop }
     }
 }
 
 impl Life {
+    /// How these members differ from those of the advance before; none if they do
+    /// not. From here on faults count anew.
+    fn turnover(&mut self, members: &Members) -> Option<Turnover> {
+        let faults = std::mem::take(&mut self.faults);
+        let first_fault = self.first_fault.take().map(Arc::unwrap_or_clone);
+        let last = self.advanced.as_ref()?;
+        if *last.members == *members {
+            return None;
+        }
+        let of = |some: &Members, others: &Members| {
+            let some = some.iter().filter(|(id, life)| !others.contains(*id, *life));
+            some.map(|(process, _)| process).collect()
+        };
+        let (left, joined) = (of(&last.members, members), of(members, &last.members));
+        Some(Turnover { left, joined, faults, first_fault })
+    }
+
     /// Whether an advance with these members lost or replaced somebody of the
     /// one before, whom nobody meant to leave.
     pub fn is_incident(&self, members: &Members) -> bool {

@@ -341,14 +341,37 @@ fn event(event: &Event) -> String {
         EventKind::Promoted { process, incarnation, generation } => {
             format!("{process}.{incarnation} promoted by generation {generation}")
         }
-        EventKind::Advanced { iteration, generation, members } => {
-            format!("iteration {iteration} by generation {generation}, {members} members")
+        EventKind::Advanced { iteration, generation, members, turnover } => {
+            let turnover = turnover.as_deref().map(self::turnover).unwrap_or_default();
+            format!("iteration {iteration} by generation {generation}, {members} members{turnover}")
+        }
+        EventKind::RunEnded { by, processes } => {
+            let by = by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+            format!("the run ended{by}, {processes} processes were alive")
         }
         EventKind::RoundFailed { round, generation, missing } => {
             format!("{} generation {generation} failed, {missing} missing", blob(round))
         }
     };
     format!("{revision} ({at_ms} ms) {run}: {what}")
+}
+
+fn turnover(turnover: &Turnover) -> String {
+    let Turnover { left, joined, faults, first_fault } = turnover;
+    let list = |list: &ProcessList| {
+        let stretch = |s: &ProcessStretch| match s.first == s.last {
+            true => s.first.to_string(),
+            false => format!("{}-{}", s.first, s.last),
+        };
+        list.stretches.iter().map(stretch).collect::<Vec<_>>().join(",")
+    };
+    let first = first_fault.as_ref().map(|fault| {
+        let Fault { process, incarnation, rank, host, cause, at, at_ms } = fault;
+        let rank = rank.map(|rank| format!(" rank {rank}")).unwrap_or_default();
+        format!(": {process}.{incarnation}{rank} on {host} at {at} ({at_ms} ms): {cause}")
+    });
+    let (left, joined) = (list(left), list(joined));
+    format!("; left [{left}], joined [{joined}], {faults} faults{}", first.unwrap_or_default())
 }
 
 pub(super) fn feed(feed: &Feed) -> String {

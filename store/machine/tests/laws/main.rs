@@ -34,7 +34,10 @@ fn restored(machine: &Machine) -> Machine {
 fn batches(applied: &Applied) -> impl Iterator<Item = &WatchBatch> {
     applied.effects.iter().filter_map(|effect| match effect {
         Effect::Changed(batch) => Some(&**batch),
-        Effect::RunOpened { .. } | Effect::RunEnded { .. } | Effect::Told(_) => None,
+        Effect::RunOpened { .. }
+        | Effect::RunEnded { .. }
+        | Effect::Recorded { .. }
+        | Effect::Told(_) => None,
     })
 }
 

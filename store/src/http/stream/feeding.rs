@@ -1,4 +1,5 @@
-//! Feeds of a stream: what leases have to tell their holders, piece by piece.
+//! Feeds and subscriptions of a stream: what leases have to tell their holders,
+//! and what happens in jobs, piece by piece.
 //!
 //! A piece is made when there is room for it on the connection, so that a reader
 //! that does not read costs a few pieces and no more.
@@ -6,11 +7,11 @@
 use std::sync::Arc;
 
 use holdfast_api::round::ROSTERS_MAX;
-use holdfast_api::{Code, Generation, LeaseId, Problem, Read, ReadOutcome, ReplyBody, Revision};
+use holdfast_api::{Code, Generation, Problem, Read, ReadOutcome, ReplyBody, Revision};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::Place;
-use crate::node::Node;
+use crate::node::{Node, Topic};
 
 /// Feeds of one connection: an agent reads one.
 const FEEDS_MAX: usize = 256;
@@ -18,6 +19,9 @@ const FEEDS_MAX: usize = 256;
 /// Pieces of all feeds of one connection that wait to be written: each may be
 /// long.
 const PIECES_MAX: usize = 4;
+
+/// Events of one piece, about: those of one revision come together.
+const PAGE_EVENTS_MAX: u64 = 1_000;
 
 /// Room for the feeds of one connection.
 pub(super) struct Room {
@@ -54,13 +58,13 @@ pub(super) struct Feeding {
 }
 
 impl Feeding {
-    /// Hands on what a lease has to tell its holder behind a revision, each
-    /// piece as soon as there is room for it. `have`: outcomes whose members
-    /// the reader knows. Answers what comes last.
+    /// Hands on what there is of a topic behind a revision, each piece as soon as
+    /// there is room for it. `have`: outcomes whose members the reader of a
+    /// lease's feed knows. Answers what comes last.
     pub(super) async fn follow(
         &self,
         node: &Node,
-        lease: LeaseId,
+        topic: &Topic,
         (mut since, mut have): (Revision, Vec<Generation>),
         hand_on: impl Fn(ReplyBody, Option<Place>),
     ) -> ReplyBody {
@@ -71,7 +75,7 @@ impl Feeding {
             let (tell, told) = oneshot::channel();
             // May be called while the node holds its locks: it only sends.
             let ended = Box::new(move |result: Result<(), Problem>| drop(tell.send(result)));
-            let parked = node.await_feed(lease, since, ended);
+            let parked = node.await_feed(topic, since, ended);
             let told = told.await;
             drop(parked);
             match told {
@@ -80,10 +84,20 @@ impl Feeding {
                 Err(_) => return ReplyBody::Problem(Problem::not_leader(None)),
             }
             let place = self.pieces.clone().acquire_owned().await;
-            let answer = node.machine().read(&Read::Feed { lease, since, have: have.clone() });
-            let ReadOutcome::Feed(feed) = &answer.outcome else { return ReplyBody::Read(answer) };
-            since = feed.upto;
-            feed.note_rosters(&mut have);
+            let answer = node.machine().read(&match topic {
+                Topic::Lease(lease) => Read::Feed { lease: *lease, since, have: have.clone() },
+                Topic::Events(job) => {
+                    Read::Events { job: job.clone(), after: since, limit: PAGE_EVENTS_MAX }
+                }
+            });
+            match &answer.outcome {
+                ReadOutcome::Feed(feed) => {
+                    since = feed.upto;
+                    feed.note_rosters(&mut have);
+                }
+                ReadOutcome::Events { upto, .. } => since = *upto,
+                _ => return ReplyBody::Read(answer),
+            }
             let place = place.ok().map(|place| Place { _room: None, _place: place });
             hand_on(ReplyBody::Read(answer), place);
         }

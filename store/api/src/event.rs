@@ -1,0 +1,231 @@
+//! A job's event log: what happened to its processes and rounds.
+//!
+//! Two kinds of events are kept apart. *Closings* say what an iteration
+//! changed, which round failed, and that a run ended: one record for each
+//! incident, however many processes it took. *Details* are the single
+//! registrations, ends and promotions; a restart of a large job makes many
+//! thousand of them, so they are forgotten first.
+
+use serde::{Deserialize, Serialize};
+
+use crate::blob::Blob;
+use crate::command::{LogTime, Revision};
+use crate::name::Name;
+use crate::process::{Cause, Incarnation, ProcessId, Role};
+use crate::round::Generation;
+
+/// Stretches in which processes are listed, at most.
+pub const STRETCHES_MAX: usize = 256;
+
+/// One line of a job's event log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Event {
+    /// Revision at which it happened; one entry of the log can hold several.
+    pub revision: Revision,
+    /// Log time, in milliseconds.
+    pub at_ms: LogTime,
+    /// The run.
+    pub run: Name,
+    /// What happened.
+    pub what: EventKind,
+}
+
+/// What can happen to processes and rounds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum EventKind {
+    /// A process registered.
+    Registered {
+        /// The process.
+        process: ProcessId,
+        /// Its life.
+        incarnation: Incarnation,
+        /// Active or standby.
+        role: Role,
+        /// Its host.
+        host: String,
+    },
+    /// A process ended.
+    Ended {
+        /// The process.
+        process: ProcessId,
+        /// Its life.
+        incarnation: Incarnation,
+        /// How.
+        cause: Cause,
+        /// Its host.
+        host: String,
+    },
+    /// A standby became active.
+    Promoted {
+        /// The process.
+        process: ProcessId,
+        /// Its life.
+        incarnation: Incarnation,
+        /// The generation that needed it.
+        generation: Generation,
+    },
+    /// The iteration advanced with other members than the one before, or to a
+    /// stop. One with the same members is no event.
+    Advanced {
+        /// The iteration that began.
+        iteration: u64,
+        /// The generation that decided it.
+        generation: Generation,
+        /// How many processes take part.
+        members: u32,
+        /// Who left and who joined since the iteration before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        turnover: Option<Box<Turnover>>,
+    },
+    /// A round failed at its deadline.
+    RoundFailed {
+        /// The round.
+        round: Blob,
+        /// Its generation.
+        generation: Generation,
+        /// How many were missing.
+        missing: u32,
+    },
+    /// The run ended, and with it all that lived in it.
+    RunEnded {
+        /// The run that took its place.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<Name>,
+        /// How many processes were alive.
+        processes: u32,
+    },
+}
+
+/// How the members of an iteration differ from those of the one before.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Turnover {
+    /// Who was a member, and is not in this life.
+    pub left: ProcessList,
+    /// Who is one now. A process that came back is in both.
+    pub joined: ProcessList,
+    /// How many members were lost, and did not leave in order.
+    #[serde(default)]
+    pub faults: u32,
+    /// The first of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_fault: Option<Fault>,
+}
+
+/// The loss of one member.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Fault {
+    /// The process.
+    pub process: ProcessId,
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// Its rank in the iteration before, if it had one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
+    /// Its host.
+    pub host: String,
+    /// How.
+    pub cause: Cause,
+    /// Revision of the end.
+    pub at: Revision,
+    /// Log time of the end, in milliseconds.
+    pub at_ms: LogTime,
+}
+
+/// Processes by their numbers, in stretches.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ProcessList {
+    /// How many there are.
+    pub count: u32,
+    /// Unbroken stretches in growing order: the first [`STRETCHES_MAX`].
+    pub stretches: Vec<ProcessStretch>,
+}
+
+/// All processes from one to another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ProcessStretch {
+    /// The first.
+    pub first: ProcessId,
+    /// The last.
+    pub last: ProcessId,
+}
+
+impl EventKind {
+    /// Whether it is kept when the single steps that led to it are forgotten.
+    pub fn is_closing(&self) -> bool {
+        match self {
+            EventKind::Advanced { .. }
+            | EventKind::RoundFailed { .. }
+            | EventKind::RunEnded { .. } => true,
+            EventKind::Registered { .. } | EventKind::Ended { .. } | EventKind::Promoted { .. } => {
+                false
+            }
+        }
+    }
+}
+
+impl Event {
+    /// Roughly its bytes where it is kept.
+    pub fn bytes(&self) -> usize {
+        const OVERHEAD: usize = 192;
+        let words = match &self.what {
+            EventKind::Registered { host, .. } => host.len(),
+            EventKind::Ended { host, cause, .. } => host.len() + cause.bytes(),
+            EventKind::Advanced { turnover: Some(turnover), .. } => {
+                let Turnover { left, joined, faults: _, first_fault } = turnover.as_ref();
+                let fault =
+                    first_fault.as_ref().map_or(0, |fault| fault.host.len() + fault.cause.bytes());
+                fault + 8 * (left.stretches.len() + joined.stretches.len()) + OVERHEAD
+            }
+            EventKind::RoundFailed { round, .. } => round.len(),
+            EventKind::Promoted { .. }
+            | EventKind::Advanced { turnover: None, .. }
+            | EventKind::RunEnded { .. } => 0,
+        };
+        OVERHEAD + words
+    }
+}
+
+/// From numbers in growing order.
+impl FromIterator<ProcessId> for ProcessList {
+    fn from_iter<I: IntoIterator<Item = ProcessId>>(processes: I) -> ProcessList {
+        let mut list = ProcessList::default();
+        let mut last_listed = true;
+        for process in processes {
+            list.count += 1;
+            let listed = list.stretches.len();
+            match list.stretches.last_mut() {
+                Some(stretch) if last_listed && stretch.last.checked_add(1) == Some(process) => {
+                    stretch.last = process;
+                }
+                _ if listed < STRETCHES_MAX => {
+                    list.stretches.push(ProcessStretch { first: process, last: process });
+                }
+                _ => last_listed = false,
+            }
+        }
+        list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_are_listed_in_stretches_within_bounds() {
+        let list: ProcessList = [0, 1, 2, 5, 7, 8].into_iter().collect();
+        let stretches = [(0, 2), (5, 5), (7, 8)];
+        let stretches = stretches.map(|(first, last)| ProcessStretch { first, last }).to_vec();
+        assert_eq!(list, ProcessList { count: 6, stretches });
+        let odd: ProcessList = (0..10_000).map(|n| 2 * n).collect();
+        assert_eq!((odd.count, odd.stretches.len()), (10_000, STRETCHES_MAX));
+        assert_eq!(ProcessList::default(), std::iter::empty().collect());
+    }
+}
