@@ -1,6 +1,7 @@
 """Every argument of every public call of the package, with values that it cannot be, made from the signatures
 alone. Each is refused at once by an error that names the argument, and nothing else happens."""
 import collections.abc
+import dataclasses
 import datetime
 import enum
 import importlib
@@ -56,7 +57,7 @@ def fits(value, hint):
 
 def valid(hint, token):
     """Some value that a required argument can have."""
-    return next(value for value in (True, "x", b"x", 1, 1.0, token) if fits(value, hint))
+    return next(value for value in (True, "x", b"x", 1, 1.0, token, print) if fits(value, hint))
 
 
 def refused(name, call, arguments):
@@ -77,7 +78,17 @@ def check(call, others, words=()):
     """Refuses all that is wrong of each argument, and names that it has not; answers how many."""
     count = 0
     hints = typing.get_type_hints(call)
-    for name in inspect.signature(call).parameters:
+    for name, parameter in inspect.signature(call).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            hints = typing.get_type_hints(holdfast.Policy)
+            for field in dataclasses.fields(holdfast.Policy):
+                for value in [value for value in ANYTHING if not fits(value, hints[field.name])]:
+                    # Of those in the signature none stands for what the policy says.
+                    if value is not None or field.name not in inspect.signature(call).parameters:
+                        refused(field.name, call, {**others, field.name: value})
+                    refused(field.name, call, {**others, "policy": holdfast.Policy(**{field.name: value})})
+                    count += 2
+            continue
         wrong = [value for value in ANYTHING if not fits(value, hints[name])]
         if name in words:
             # One of some words, and no other.
@@ -102,6 +113,9 @@ def calls(job, token):
         call = getattr(job, name)
         if not name.startswith("_") and name != "join":
             yield call, required(call)
+    for name, _ in inspect.getmembers(holdfast.Keys, callable):
+        if not name.startswith("_"):
+            yield getattr(job.kv, name), required(getattr(job.kv, name))
     if importlib.util.find_spec("torch"):
         group_store = importlib.import_module("holdfast.torch").group_store
         yield group_store, required(group_store)

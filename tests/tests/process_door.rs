@@ -55,7 +55,7 @@ async fn wait_in(cluster: &Cluster, round: &str, waiting: &mut [Script]) {
     }
     let client = cluster.client();
     eventually("all to wait", async || {
-        let rounds = client.read(Read::Rounds { scope: job("train") }, Default::default(), soon());
+        let rounds = client.read(Read::rounds(job("train")), Default::default(), soon());
         let found = rounds.await.expect("open rounds").outcome;
         let text = format!("{found:?}");
         let holdfast_api::ReadOutcome::Rounds(rounds) = found else { panic!("{text}") };
@@ -469,11 +469,11 @@ async fn nonsense_and_lies_are_refused_and_touch_nobody_else() {
             };
             *takeover = true;
         }
-        for read in [Read::Jobs, Read::Rounds { scope: Scope::default() }] {
+        for read in [Read::Jobs, Read::rounds(Scope::default())] {
             let heard = link.ask(3, read).expect("an answer");
             assert!(matches!(heard, Heard::Problem { seq: 3, .. }), "{heard:?}");
         }
-        let heard = link.ask(4, Read::Rounds { scope: job("train") }).expect("an answer");
+        let heard = link.ask(4, Read::rounds(job("train"))).expect("an answer");
         assert!(matches!(heard, Heard::ReadAnswer { seq: 4 }), "{heard:?}");
         let send = |bytes: &[u8]| {
             let mut link = RawLink::open(&hostile).expect("an agent");

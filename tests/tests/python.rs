@@ -41,6 +41,31 @@ async fn every_verb_and_every_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn keys_and_news_without_torch_with_an_agent_and_without() {
+    let Some(python) = python::with_package() else { return };
+    let mut cluster = Cluster::start(3).await;
+    for wrapped in [false, true] {
+        let job = format!("keys-{wrapped}");
+        let mut command = match wrapped {
+            false => binaries::without_settings(&python),
+            true => {
+                let mut agent = binaries::without_settings(binaries::path("holdfast-agent"));
+                agent.args(["run", "--job", &job, "--store", &cluster.list(), "--"]).arg(&python);
+                agent
+            }
+        };
+        command.arg("-u").arg(python::script("job_keys.py"));
+        command.env("HOLDFAST_RUNTIME_DIR", private(&cluster, "agents"));
+        if !wrapped {
+            command.env("HOLDFAST_STORE", cluster.list()).env("HOLDFAST_JOB", &job);
+        }
+        let mut script = Script::start_command(&mut cluster, &job, command);
+        script.says("all good").await;
+        script.succeeds().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn arguments_that_cannot_be_are_refused_by_name_and_nothing_happens() {
     let Some(python) = python::with_package() else { return };
     let mut cluster = Cluster::start(1).await;

@@ -285,7 +285,12 @@ impl Host {
         let host = self.clone();
         let asking = move || {
             let (host, scope) = (host.clone(), scope.clone());
-            async move { host.look(Read::Rounds { scope }, soon()).await.map(drop) }.boxed()
+            async move {
+                host.look(Read::Iteration { scope, process: None, incarnation: 0 }, soon())
+                    .await
+                    .map(drop)
+            }
+            .boxed()
         };
         saying(&what, self.outage(), asking, told).await.unwrap_or(Err(Error::Closed))
     }
@@ -389,6 +394,11 @@ impl Host {
     /// Asks the state, and as of when it is.
     pub(crate) async fn look(&self, read: Read, deadline: Deadline) -> Result<ReadAnswer, Error> {
         self.shared.link.read(read, deadline).await
+    }
+
+    /// How the store is reached.
+    pub(crate) fn link(&self) -> &Link {
+        &self.shared.link
     }
 
     /// Why the store does not answer; none while it does.

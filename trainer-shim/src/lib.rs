@@ -38,6 +38,7 @@
 //! | [`host`] | where processes are attached, and what is told of them |
 //! | [`process`] | one incarnation and its calls |
 //! | [`verbs`] | what trainers say, made of rounds |
+//! | [`keys`] | the run's keys, and what happens in the job, pushed |
 //! | [`exception`] | what a program failed by, as others are told it |
 //! | [`fence`] | proof that a life is alive, and files that only the living replace |
 //! | `pending` | pure: calls that wait, and what the feed says of them |
@@ -68,6 +69,7 @@ pub mod error;
 pub mod exception;
 pub mod fence;
 pub mod host;
+pub mod keys;
 pub mod lease;
 pub mod link;
 mod pending;
@@ -81,6 +83,7 @@ mod waiting;
 pub use error::Error;
 pub use holdfast_api::Fence;
 pub use host::{Host, Join};
+pub use keys::{Changes, Keys, News};
 pub use lease::{HostOptions, LEAVE_TIME_MAX, Lease, Met};
 pub use link::{CONTROL_VARIABLE, Silence, Wanted};
 pub use process::Process;

@@ -371,11 +371,20 @@ impl Process {
 
     /// Who a round waits for; nothing if that cannot be known at once.
     async fn waited_for(&self, round: &Blob, terms: &Terms) -> Option<RoundFailure> {
-        let rounds = self.rounds(Deadline::after(WAITED_FOR_TIME_MAX)).await.ok()?;
-        let RoundInfo { generation, arrived, missing_count, missing, .. } =
+        let deadline = Deadline::after(WAITED_FOR_TIME_MAX);
+        let ReadOutcome::Rounds(rounds) = self.read(self.named(round), deadline).await.ok()? else {
+            return None;
+        };
+        let RoundInfo { generation, arrived_count: arrived, missing_count, missing, .. } =
             rounds.into_iter().find(|open| is_of(open, round, terms))?;
-        let arrived = u32::try_from(arrived.len()).unwrap_or(u32::MAX);
         Some(RoundFailure { generation, why: FailedWhy::Deadline, arrived, missing_count, missing })
+    }
+
+    /// Open rounds of one name, without who has arrived: of many thousand that
+    /// wait nobody needs the list.
+    fn named(&self, round: &Blob) -> Read {
+        let scope = self.host.scope().clone();
+        Read::Rounds { scope, round: Some(round.clone()), brief: true }
     }
 
     /// Says that the program gets on. From the first time on, the agent counts
@@ -482,8 +491,10 @@ impl Process {
     async fn say_whom_now(&self, round: Option<(&Blob, &Terms)>, begun: Instant) {
         let deadline = Deadline::after(LOOK_TIME_MAX);
         let scope = self.host.scope();
+        let nothing = Blob::from("");
+        let named = self.named(round.map_or(&nothing, |(round, _)| round));
         let found = async {
-            let answer = self.host.look(Read::Rounds { scope: scope.clone() }, deadline).await?;
+            let answer = self.host.look(named, deadline).await?;
             let (after, limit) = (None, PROCESSES_READ_MAX);
             let read = Read::Processes { scope: scope.clone(), after, limit };
             Ok::<_, Error>((answer, self.host.look(read, deadline).await?))

@@ -273,7 +273,7 @@ impl Process {
     /// The open rounds of the run, and who is missing in each.
     pub async fn rounds(&self, deadline: Deadline) -> Result<Vec<RoundInfo>, Error> {
         let scope = self.host().scope().clone();
-        match self.read(Read::Rounds { scope }, deadline).await? {
+        match self.read(Read::rounds(scope), deadline).await? {
             ReadOutcome::Rounds(rounds) => Ok(rounds),
             _ => Err(crate::host::unexpected("open rounds")),
         }
@@ -290,6 +290,18 @@ impl Process {
         match self.read(Read::Processes { scope, after, limit: 0 }, deadline).await? {
             ReadOutcome::Processes { processes, next } => Ok((processes, next)),
             _ => Err(crate::host::unexpected("processes")),
+        }
+    }
+
+    /// Who waits in open rounds of a name, whoever they are among.
+    pub async fn waiting(&self, round: &str, deadline: Deadline) -> Result<Vec<Members>, Error> {
+        let scope = self.host().scope().clone();
+        let read = Read::Rounds { scope, round: Some(round.into()), brief: false };
+        match self.read(read, deadline).await? {
+            ReadOutcome::Rounds(rounds) => {
+                Ok(rounds.into_iter().map(|open| open.arrived).collect())
+            }
+            _ => Err(crate::host::unexpected("open rounds")),
         }
     }
 

@@ -117,8 +117,8 @@ pub(crate) struct Look<'a> {
 impl Look<'_> {
     /// Whom the round waits for, and what to do.
     pub fn words(&self) -> String {
-        let RoundInfo { arrived, missing_count, missing, terms, waits_for, .. } = self.round;
-        let has_arrived = match arrived.len() {
+        let RoundInfo { arrived_count, missing_count, missing, terms, waits_for, .. } = self.round;
+        let has_arrived = match arrived_count {
             1 => "1 has arrived".to_owned(),
             many => format!("{many} have arrived"),
         };
@@ -178,13 +178,9 @@ impl Look<'_> {
 
     /// What is needed, and who has gone, if that is why.
     fn nobody_alive(&self, needed: &str) -> String {
-        let RoundInfo { arrived, missing_count, .. } = self.round;
-        let gone: Vec<&ProcessInfo> = self
-            .processes
-            .iter()
-            .filter(|one| one.end.is_some() && arrived.find(one.process).is_none())
-            .collect();
-        if gone.is_empty() || *missing_count > 0 {
+        let gone: Vec<&ProcessInfo> =
+            self.processes.iter().filter(|one| one.end.is_some()).collect();
+        if gone.is_empty() || self.round.missing_count > 0 {
             return needed.to_owned();
         }
         let is_clean =

@@ -139,13 +139,15 @@ pub(crate) enum ClusterCommand {
     /// List the open rounds of the run: who has arrived, how many are missing, what happens at which
     /// deadline, and what each needs beside those missing
     Rounds,
-    /// Show the job's latest iteration with its members and ranks, and when it advanced
+    /// Show the job's latest iteration with its members and ranks, and when members changed
     Iterations,
     /// Print what happened to processes and rounds of the job, one line each, oldest first; of one
     /// run with --run
     ///
-    /// A line begins with the revision and the log time in seconds. Old events are dropped when
-    /// there are more than the cluster keeps (events_per_job_max).
+    /// A line begins with the revision and the log time in seconds. An iteration with other members
+    /// than the one before is one line: who left, who joined, and the first fault. Single
+    /// registrations, ends and promotions are dropped first when there are more events than the
+    /// cluster keeps (events_per_job_max).
     Events {
         /// Print only events after this revision
         #[arg(long, value_name = "REV", default_value_t = 0)]

@@ -92,6 +92,12 @@ pub enum Read {
     Rounds {
         /// The run.
         scope: Scope,
+        /// Only those of this name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        round: Option<Blob>,
+        /// Count who has arrived, and do not list them.
+        #[serde(default, skip_serializing_if = "is_false")]
+        brief: bool,
     },
     /// A closed round, with its members, while its outcome is kept.
     Closed {
@@ -149,6 +155,13 @@ pub enum Read {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         without: Vec<ProcessId>,
     },
+}
+
+impl Read {
+    /// All open rounds of a run, with everything.
+    pub fn rounds(scope: Scope) -> Read {
+        Read::Rounds { scope, round: None, brief: false }
+    }
 }
 
 /// The answer to a [`Read`].
@@ -329,4 +342,8 @@ pub enum Until {
     Exists,
     /// Its value is a decimal number of at least this.
     AtLeast(i64),
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }

@@ -375,7 +375,10 @@ pub struct RoundInfo {
     pub differing: Vec<Differing>,
     /// What it waits for, as the rule that closes it sees it.
     pub waits_for: WaitsFor,
-    /// Who has arrived.
+    /// How many have arrived.
+    #[serde(default)]
+    pub arrived_count: u32,
+    /// Who has arrived; left out of a brief answer.
     pub arrived: Members,
     /// How many are missing.
     pub missing_count: u32,

@@ -91,7 +91,7 @@ impl Machine {
             Read::Jobs => Ok(ReadOutcome::Jobs(self.job_infos())),
             Read::Runs { job } => self.run_infos(job),
             Read::Processes { scope, after, limit } => self.processes(scope, *after, *limit),
-            Read::Rounds { scope } => self.rounds(scope),
+            Read::Rounds { scope, round, brief } => self.rounds(scope, round.as_ref(), *brief),
             Read::Closed { scope, generation, payloads } => {
                 self.closed(scope, *generation, *payloads)
             }

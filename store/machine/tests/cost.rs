@@ -133,8 +133,7 @@ fn a_hundred_thousand_rounds_leave_nothing_behind() {
     assert!(info.bytes_current.abs() < 4_096, "{info:?}");
     let after = machine.counts();
     assert_eq!((after.leases, after.round_timers), (counts.leases, 0));
-    let ReadOutcome::Rounds(open) = machine.read(&Read::Rounds { scope: Scope::default() }).outcome
-    else {
+    let ReadOutcome::Rounds(open) = machine.read(&Read::rounds(Scope::default())).outcome else {
         panic!("the run is gone");
     };
     assert!(open.is_empty(), "{open:?}");

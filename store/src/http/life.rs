@@ -306,7 +306,7 @@ pub async fn rounds(
     State(app): State<App>,
     Params(RunParams { job, run, stale }): Params<RunParams>,
 ) -> Answered<RoundsAnswer> {
-    match ask(&app, Read::Rounds { scope: Scope { job, run } }, stale).await? {
+    match ask(&app, Read::rounds(Scope { job, run }), stale).await? {
         (ReadOutcome::Rounds(rounds), seen) => Ok(Json(RoundsAnswer { rounds, seen })),
         (other, _) => Err(unfitting_read(&other)),
     }

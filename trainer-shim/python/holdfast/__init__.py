@@ -28,10 +28,16 @@ from ._errors import (
 )
 from ._holdfast import __version__
 from ._job import Job
-from ._types import Event, Fence, Gathered, Iteration, Live, Member, Remark, Verdict
+from ._keys import Change, Compared, Keys
+from ._policy import Assignment, Policy
+from ._subscription import Subscription
+from ._types import Event, Fence, Gathered, Iteration, Live, Member, Remark, Stop, Verdict
 
 __all__ = [
+    "Assignment",
     "BlockFailed",
+    "Change",
+    "Compared",
     "Event",
     "Fence",
     "Fenced",
@@ -40,14 +46,18 @@ __all__ = [
     "HoldfastError",
     "Iteration",
     "Job",
+    "Keys",
     "Live",
     "Member",
     "Over",
+    "Policy",
     "Refused",
     "Regroup",
     "Remark",
     "RoundTimeout",
+    "Stop",
     "StoreLost",
+    "Subscription",
     "Verdict",
     "__version__",
 ]

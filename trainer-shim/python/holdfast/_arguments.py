@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, Optional, SupportsIndex, Union
 
 from ._errors import Refused, WrongType
+from ._policy import NAMES, Assignment, Policy
 from ._types import Iteration, Live
 
 U32_MAX, U64_MAX = 2**32 - 1, 2**64 - 1
@@ -30,6 +31,24 @@ def whole(name: str, given: Any, most: int = U32_MAX, also: str = "") -> int:
     if not 0 <= number <= most:
         refuse(name, given, wanted)
     return number
+
+
+def signed(name: str, given: Any, most: int) -> int:
+    """A number that may be negative."""
+    wanted = f"a whole number from -{most} to {most}"
+    if not isinstance(given, SupportsIndex) or isinstance(given, bool):
+        wrong_type(name, given, wanted)
+    number = operator.index(given)
+    if not -most <= number <= most:
+        refuse(name, given, wanted)
+    return number
+
+
+def sequence(name: str, given: Any, wanted: str) -> Sequence[Any]:
+    """Some values in order."""
+    if isinstance(given, (str, bytes, bytearray)) or not isinstance(given, Sequence):
+        wrong_type(name, given, wanted)
+    return given
 
 
 def seconds(name: str, given: Any) -> float:
@@ -139,6 +158,19 @@ def callable_or_none(name: str, given: Any) -> Optional[Callable[..., object]]:
     return given
 
 
+def policy(name: str, given: Any, numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of a policy, and over them those that were given by their names."""
+    if not isinstance(given, Policy):
+        wrong_type(name, given, "a Policy")
+    for number in numbers:
+        if number not in NAMES:
+            near = difflib.get_close_matches(number, NAMES, n=1)
+            raise TypeError(
+                f"join() has no argument {number!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+            )
+    return {**{number: getattr(given, number) for number in NAMES}, **numbers}
+
+
 def labels(name: str, given: Any) -> dict[str, str]:
     """Names with values."""
     if given is None:
@@ -150,10 +182,10 @@ def labels(name: str, given: Any) -> dict[str, str]:
 
 def steps(name: str, given: Any) -> list[dict[str, Any]]:
     """Steps of the rank assignment; the store's own names are checked there."""
-    wanted = "a list of steps, as in [{'divisible_by': {'divisor': 8}}]"
-    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
-        wrong_type(name, given, wanted)
-    for step in given:
+    wanted = "an Assignment, as Assignment().divisible_by(8), or a list of its steps"
+    if isinstance(given, Assignment):
+        given = given.steps
+    for step in sequence(name, given, wanted):
         if not isinstance(step, Mapping):
             wrong_type(name, given, wanted)
     return [dict(step) for step in given]

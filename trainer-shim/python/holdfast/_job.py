@@ -18,7 +18,10 @@ from . import _holdfast
 from ._arguments import U64_MAX
 from ._environment import warn_once
 from ._errors import BlockFailed, HoldfastError, Refused
-from ._types import Event, Fence, Gathered, Iteration, Live, Member, Verdict, members, remarks
+from ._keys import Keys
+from ._policy import Assignment, Policy
+from ._subscription import Subscription, event
+from ._types import Event, Fence, Gathered, Iteration, Live, Member, Stop, Verdict, members, remarks
 
 TTL_DEFAULT = 5.0
 PATIENCE_DEFAULT = 60.0
@@ -56,10 +59,12 @@ class Job:
         self._evict_after = evict_after
         self._generation = 0
         self._iteration: Optional[Iteration] = None
-        self.process: int = process.process
-        """This process's number: its rank at the launch, as a rule."""
-        self.incarnation: int = process.incarnation
-        """This life of it: never used again."""
+        self._kv: Optional[Keys] = None
+        self._ready = False
+        self.process: int = -1
+        """This process's number: its rank at the launch, as a rule; -1 until it is :meth:`ready`."""
+        self.incarnation: int = 0
+        """This life of it: never used again; 0 until it is :meth:`ready`."""
         self.name, self.run = process.scope
         _joined.add(self)
 
@@ -71,15 +76,12 @@ class Job:
         process: Union[int, Literal["any"], None] = None,
         world: Optional[int] = None,
         *,
-        members_min: int = 1,
-        last_call: float = 0.0,
-        evict_after: Optional[float] = None,
-        restarts_max: int = 0,
-        restarts_window: Optional[float] = None,
-        active_min: int = 1,
-        assignment: Sequence[Mapping[str, Any]] = (),
+        members_min: Optional[int] = None,
+        last_call: Optional[float] = None,
+        policy: Policy = Policy(),
         role: str = "active",
         labels: Optional[Mapping[str, str]] = None,
+        ready: bool = True,
         takeover: bool = False,
         open_run: bool = False,
         store: Optional[str] = None,
@@ -87,11 +89,7 @@ class Job:
         host: Optional[str] = None,
         ttl: float = TTL_DEFAULT,
         timeout: float = PATIENCE_DEFAULT,
-        heartbeat: float = 1.0,
-        soft_timeout: Optional[float] = 60.0,
-        hard_timeout: Optional[float] = 90.0,
-        grace: float = 5.0,
-        on_silence: Optional[Callable[[float, Optional[float]], object]] = None,
+        **numbers: Any,
     ) -> Job:
         """Joins a job with a new life of this process.
 
@@ -105,24 +103,14 @@ class Job:
         ``HOLDFAST_TOKEN_FILE``; ``process`` is ``RANK``, else the next number that is free, which ``"any"``
         asks for in any case; ``world`` is ``WORLD_SIZE``.
 
-        ``world``: while no process is a member of the job yet, rounds over all active processes wait for
-        so many; standbys fill up to it. ``members_min``: no such round has fewer. ``last_call``: seconds
-        that one waits for the world, or for whoever was lost to come back, before it goes on with
-        ``members_min``; with 0 a job never begins below its world, and does not wait for the lost.
-        ``restarts_max``, ``restarts_window``: with more incidents than that, in so many seconds if given,
-        :attr:`Iteration.stop` is said; an iteration that lost or replaced somebody is one, however many
-        it were. ``active_min``: with fewer ranks it is said, too. ``assignment``: steps of the rank
-        assignment, as in ``[{"divisible_by": {"divisor": 8}}]``.
-
-        These numbers are to be the same in all processes. Where they differ, those of most of the
-        processes that have been members longest govern, nobody is refused, and ``holdfast why`` says who
-        differs; a process whose own ``members_min`` an outcome does not meet leaves, with an error.
-
-        ``evict_after``: seconds after which :meth:`advance` declares dead who does not come, if most are
-        there.
+        ``policy``: what the job is to do when processes come and go, see :class:`~holdfast.Policy`.
+        ``world``, ``members_min``, ``last_call``, and any other of its numbers by its name, go over it.
 
         ``role``: ``"active"``, or ``"standby"``, a spare that waits in :meth:`advance` until it is
         needed. ``labels``: what this process says of itself, for the rank assignment and for people.
+
+        ``ready``: with False the store or the agent is found, and nothing else: no round waits for this
+        process, and it can call nothing, until it says :meth:`ready`. For a program that loads for minutes.
 
         ``ttl``: seconds without a sign of life after which this process counts as dead, for a lease of
         its own; that of an agent is the agent's (``--lease-ttl``), as are ``host`` and the token. Until
@@ -130,14 +118,13 @@ class Job:
         ``timeout`` seconds, unless ``takeover`` says that it is to be replaced at once. ``open_run``: ``run`` is
         opened if it is not the job's open one, which ends that.
 
-        The agent watches the process; without an agent nobody does. The library sends a sign of life
-        each ``heartbeat`` seconds; a process that has called :meth:`ping` or :meth:`progress` is
-        silent since the last of these, if it does not wait in a call. After ``soft_timeout`` seconds of
-        silence that is reported, and ``on_silence(silent, ends_in)`` is called in a thread of its own,
-        with both in seconds: what it can do is abort what the program hangs in. After ``hard_timeout``
-        the process gets SIGCONT and SIGTERM, and ``grace`` seconds later SIGKILL. ``None`` is never. The
-        defaults are those of NVRx.
+        The agent watches the process; without an agent nobody does. A process that has called :meth:`ping`
+        or :meth:`progress` is silent since the last of these, if it does not wait in a call; others while the
+        library gives no sign of life. What then happens the policy says; the defaults are those of NVRx.
         """
+        given = {"world": world, "members_min": members_min, "last_call": last_call}
+        numbers.update({name: number for name, number in given.items() if number is not None})
+        numbers = arguments.policy("policy", policy, numbers)
         warn_once()
         standby = arguments.choice("role", role, ("active", "standby")) == "standby"
         takeover, open_run = arguments.flag("takeover", takeover), arguments.flag("open_run", open_run)
@@ -169,24 +156,65 @@ class Job:
             "standby": standby,
             "labels": arguments.labels("labels", labels),
             "policy": {
-                "world": _number("world", world, "WORLD_SIZE") or 0,
-                "members_min": arguments.whole("members_min", members_min),
-                "last_call": arguments.seconds("last_call", last_call),
-                "assignment": _assignment(assignment),
-                "active_min": arguments.whole("active_min", active_min),
-                "restarts_max": arguments.whole("restarts_max", restarts_max),
-                "restarts_window": arguments.seconds_or_never("restarts_window", restarts_window),
+                "world": _number("world", numbers["world"], "WORLD_SIZE") or 0,
+                "members_min": arguments.whole("members_min", numbers["members_min"]),
+                "last_call": arguments.seconds("last_call", numbers["last_call"]),
+                "assignment": _assignment(numbers["assignment"]),
+                "active_min": arguments.whole("active_min", numbers["active_min"]),
+                "restarts_max": arguments.whole("restarts_max", numbers["restarts_max"]),
+                "restarts_window": arguments.seconds_or_never("restarts_window", numbers["restarts_window"]),
             },
             "takeover": takeover,
             "open_run": open_run,
-            "heartbeat": arguments.seconds("heartbeat", heartbeat),
-            "soft_timeout": arguments.seconds_or_never("soft_timeout", soft_timeout),
-            "hard_timeout": arguments.seconds_or_never("hard_timeout", hard_timeout),
-            "grace": arguments.seconds("grace", grace),
-            "on_silence": arguments.callable_or_none("on_silence", on_silence),
+            "heartbeat": arguments.seconds("heartbeat", numbers["heartbeat"]),
+            "soft_timeout": arguments.seconds_or_never("soft_timeout", numbers["soft_timeout"]),
+            "hard_timeout": arguments.seconds_or_never("hard_timeout", numbers["hard_timeout"]),
+            "grace": arguments.seconds("grace", numbers["grace"]),
+            "on_silence": arguments.callable_or_none("on_silence", numbers["on_silence"]),
+            "ready": False,
         }
-        evict_after = arguments.seconds_or_never("evict_after", evict_after)
-        return cls(_holdfast.Process.join(wanted), evict_after)
+        evict_after = arguments.seconds_or_never("evict_after", numbers["evict_after"])
+        is_ready = arguments.flag("ready", ready)
+        joined = cls(_holdfast.Process.join(wanted), evict_after)
+        if is_ready:
+            joined.ready()
+        return joined
+
+    def ready(self) -> None:
+        """Registers this life, after ``join(ready=False)``: from now on rounds wait for it. Twice is as good
+        as once."""
+        if not self._ready:
+            self._native.ready()
+            self.process, self.incarnation = self._native.process, self._native.incarnation
+            self._ready = True
+
+    @property
+    def kv(self) -> Keys:
+        """The keys of this run."""
+        if self._kv is None:
+            self._kv = Keys(self._native.keys())
+        return self._kv
+
+    def on_change(self, callback: Callable[[Event], object], after: Optional[int] = None) -> Subscription:
+        """Calls ``callback(event)`` for what happens in the job, as it happens: registrations, ends, promotions,
+        iterations with other members, failed rounds, the end of a run. ::
+
+            with job.on_change(print):
+                train()
+
+        In a thread of its own, one event after the other, each once, across failovers of the store; from
+        now on, or behind the revision ``after``. What the callback raises is logged, and it is called again
+        for the next event; one that hangs holds up nobody but itself. Ends with :meth:`Subscription.close`, or
+        with this life.
+        """
+        if not callable(callback):
+            arguments.wrong_type("callback", callback, "a function of an Event")
+        if after is None:
+            # Up to where there is anything: what comes behind it is news.
+            _, after = self._native.events(U64_MAX, None)
+        else:
+            after = arguments.whole("after", after, U64_MAX)
+        return Subscription(self._native.news(after), callback, str(self))
 
     def live_processes(self, name: str = "live", timeout: Optional[float] = None, *, among: Among = "all") -> Live:
         """Who is alive: returns when every live process of the scope has called with this name, and tells
@@ -205,6 +233,7 @@ class Job:
         for key in ("members", "promoted"):
             found[key] = members(found[key])
         found["ranks"], found["dropped"] = tuple(found["ranks"]), remarks(found["dropped"])
+        found["stop"] = Stop(*found["stop"]) if found["stop"] else None
         self._generation = max(self._generation, found["generation"])
         self._iteration = Iteration(**found)
         return self._iteration
@@ -344,14 +373,8 @@ class Job:
     def waiting(self, name: str, timeout: Optional[float] = None) -> tuple[Member, ...]:
         """Who waits in rounds of this name at this moment, whoever they are among. Waits for nobody."""
         name = arguments.text("name", name)
-        rounds = map(json.loads, self._native.rounds(arguments.seconds_or_never("timeout", timeout)))
-        return tuple(
-            Member(first["process"] + n, first["incarnation"] + n)
-            for found in rounds
-            if found["round"] == name
-            for first in found["arrived"]
-            for n in range(first.get("count", 1))
-        )
+        found = self._native.waiting(name, arguments.seconds_or_never("timeout", timeout))
+        return tuple(member for arrived in found for member in members(arrived))
 
     def alive(self, timeout: Optional[float] = None) -> tuple[Member, ...]:
         """Whoever is alive for the cluster at this moment, standbys included. Waits for nobody, so two
@@ -371,7 +394,7 @@ class Job:
         found: list[Event] = []
         while True:
             page, upto = self._native.events(after, timeout)
-            found += map(_event, page)
+            found += map(event, page)
             if not page or upto <= after:
                 return found
             after = upto
@@ -506,7 +529,7 @@ def _number(what: str, given: Optional[int], variable: str) -> Optional[int]:
     return arguments.whole(f"the environment variable {variable}", number)
 
 
-def _assignment(given: Sequence[Mapping[str, Any]]) -> str:
+def _assignment(given: Union[Assignment, Sequence[Mapping[str, Any]]]) -> str:
     steps = arguments.steps("assignment", given)
     try:
         written = json.dumps(steps)
@@ -557,12 +580,6 @@ def _ending(error: Optional[BaseException]) -> tuple[Optional[str], Optional[int
     if error.code is None:
         return None, 0
     return None, error.code & 0xFF if isinstance(error.code, int) else 1
-
-
-def _event(text: str) -> Event:
-    line = json.loads(text)
-    [(kind, details)] = line["what"].items()
-    return Event(line["revision"], line["at_ms"], line["run"], kind, details)
 
 
 @atexit.register

@@ -64,6 +64,22 @@ class Gathered(Live):
         return self.values[self.processes.index(process)]
 
 
+class Stop(NamedTuple):
+    """Why nobody should go on. As text it is a sentence."""
+
+    kind: str
+    """``too_few`` ranks, or ``budget_spent``: too many incidents."""
+    count: int
+    """How many ranks, or incidents, there are."""
+    bound: int
+    """``active_min``, or ``restarts_max``."""
+
+    def __str__(self) -> str:
+        if self.kind == "too_few":
+            return f"too few processes have a rank: {self.count}, of at least {self.bound}"
+        return f"incidents of the job: {self.count}, and restarts_max is {self.bound}"
+
+
 @dataclass(frozen=True)
 class Iteration:
     """An iteration that has begun, as all its members see it."""
@@ -86,7 +102,7 @@ class Iteration:
     """Standbys that became active with it."""
     dropped: tuple[Remark, ...]
     """Who of the iteration before has no rank now, and why."""
-    stop: Optional[str]
+    stop: Optional[Stop]
     """Why nobody should go on, if so."""
 
     @property
@@ -120,7 +136,9 @@ class Event:
     """Log time, in milliseconds."""
     run: str
     kind: str
-    """``registered``, ``ended``, ``promoted``, ``advanced``, ``round_failed``, and what later versions add."""
+    """``registered``, ``ended``, ``promoted``, ``advanced`` (an iteration with other members than the one before;
+    ``details["turnover"]`` says who left and joined, and the first fault), ``round_failed``, ``run_ended``, and
+    what later versions add."""
     details: dict[str, Any] = field(default_factory=dict)
 
 

@@ -36,6 +36,7 @@ from ._agent import Agent, AgentError
 from ._environment import warn_once
 from ._errors import Fenced, HoldfastError, RoundTimeout, StoreLost
 from ._job import Job
+from ._subscription import Subscription
 from ._types import Live, Member
 
 log = logging.getLogger(__name__)
@@ -119,7 +120,11 @@ class Handler(RendezvousHandler):
         self._patience_ends = 0.0
         # Whether there was no room for this node since it was in a rendezvous.
         self._spare = False
-        self._looked, self._waiting = 0.0, 0
+        self._waiting = 0
+        # Who is alive is asked again only when something has happened.
+        self._changed = threading.Event()
+        self._news: Optional[Subscription] = None
+        self._members: tuple[Member, ...] = ()
 
     def get_backend(self) -> str:
         """See base class."""
@@ -149,7 +154,8 @@ class Handler(RendezvousHandler):
             raise RendezvousTimeoutError(str(error)) from error
         except (HoldfastError, AgentError) as error:
             raise RendezvousConnectionError(str(error)) from error
-        self._live, self._looked, self._spare = live, 0.0, False
+        self._live, self._spare = live, False
+        self._changed.set()
         log.info("rendezvous %s: generation %s, node %s of %s", self._run_id, live.generation, rank, len(live))
         return RendezvousInfo(store, rank, len(live), RendezvousStoreInfo(self._agent.host, port))
 
@@ -160,9 +166,9 @@ class Handler(RendezvousHandler):
         if job is None or live is None:
             return 0
         # torchrun asks ten times a second.
-        if time.monotonic() - self._looked >= POLL:
+        if self._may_have_changed():
             try:
-                alive = job.alive()
+                alive = self._alive(job)
                 left = sum(member in alive for member in live.members)
                 room = max(self._max - left, 0)
                 me = Member(job.process, job.incarnation)
@@ -171,8 +177,20 @@ class Handler(RendezvousHandler):
                 # Asked again in a moment.
                 log.warning("rendezvous %s: cannot see who waits: %s", self._run_id, error)
                 self._waiting = 0
-            self._looked = time.monotonic()
+                self._changed.set()
         return self._waiting
+
+    def _may_have_changed(self) -> bool:
+        # Whoever is told nothing any more has to ask.
+        return self._changed.is_set() or self._news is None or self._news.ended
+
+    def _alive(self, job: Job) -> tuple[Member, ...]:
+        """Who is alive, by what was told."""
+        if self._may_have_changed():
+            # What happens from here on sets it again.
+            self._changed.clear()
+            self._members = job.alive()
+        return self._members
 
     def is_closed(self) -> bool:
         """See base class."""
@@ -239,6 +257,11 @@ class Handler(RendezvousHandler):
         )
         if before is not None:
             before.leave()
+        if self._news is not None:
+            self._news.close()
+        changed = self._changed = threading.Event()
+        self._news = self._job.on_change(lambda _: changed.set())
+        changed.set()
         return self._job
 
     def _wait_for_turn(self, job: Job) -> None:
@@ -251,7 +274,7 @@ class Handler(RendezvousHandler):
             if self.is_closed():
                 raise self._over()
             _, _, members, _ = self._present()
-            alive = job.alive()
+            alive = self._alive(job)
             if me not in alive:
                 # Taken for dead: it hears of it when it meets the others.
                 return

@@ -9,6 +9,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`process`] | the class, its verbs |
+//! | [`keys`] | the keys of the run; what comes piece by piece |
 //! | [`values`] | what they answer, as Python's own types |
 //! | [`runtime`] | one tokio runtime per process; waiting without the GIL |
 //! | [`log`] | what the library says by itself, for Python's `logging` |
@@ -27,6 +28,7 @@ use holdfast_api::variables::mistyped;
 use pyo3::prelude::*;
 
 pub mod error;
+pub mod keys;
 pub mod log;
 pub mod process;
 pub mod runtime;
@@ -46,5 +48,8 @@ fn _holdfast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(process::check_assignment, module)?)?;
     module.add_function(wrap_pyfunction!(mistyped_variables, module)?)?;
     module.add_class::<process::NativeSection>()?;
+    module.add_class::<keys::NativeKeys>()?;
+    module.add_class::<keys::NativeChanges>()?;
+    module.add_class::<keys::NativeNews>()?;
     module.add_class::<process::NativeProcess>()
 }

@@ -19,8 +19,9 @@ use pyo3::types::PyDict;
 use tokio::runtime::Handle;
 
 use crate::error;
+use crate::keys::{NativeKeys, NativeNews, Owner};
 use crate::runtime;
-use crate::values::{BlockValue, IterationValue, LiveValue, VerdictValue};
+use crate::values::{BlockValue, IterationValue, LiveValue, Pairs, VerdictValue, pairs};
 
 /// Longest wait for the word that a process leaves.
 const LEAVE_TIME_MAX: Duration = Duration::from_secs(2);
@@ -28,10 +29,18 @@ const LEAVE_TIME_MAX: Duration = Duration::from_secs(2);
 /// One incarnation, attached to the agent of its host or to a lease of its own.
 #[pyclass(frozen, name = "Process", module = "_holdfast")]
 pub struct NativeProcess {
-    /// None once it was left.
-    held: parking_lot::Mutex<Option<Held>>,
+    state: parking_lot::Mutex<State>,
     owner: u32,
     handle: Handle,
+}
+
+/// How far a process has got.
+enum State {
+    /// It is to be registered when it is ready.
+    Loading(Box<(Taken, Join, Duration)>),
+    Joined(Held),
+    /// It was left.
+    Left,
 }
 
 #[derive(Clone)]
@@ -66,6 +75,7 @@ struct Joining {
     hard_timeout: Option<f64>,
     grace: f64,
     on_silence: Option<Py<PyAny>>,
+    ready: bool,
 }
 
 /// A stretch of time that ends when it is told to, or dropped.
@@ -181,22 +191,46 @@ impl NativeProcess {
             ladder,
             on_silence: wanted.on_silence.map(hook),
         };
-        let joined = match wanted.control {
+        let taken = match wanted.control {
             Some(control) => {
                 let meant = Wanted { job, run, ..Wanted::default() };
-                runtime::wait(py, &handle, attached(control, meant, patience, join))?
+                runtime::wait(py, &handle, attached(control, meant, patience))?
             }
             None => {
                 let endpoints =
                     parse_endpoints(&wanted.store).map_err(|e| refused(py, "store", &e))?;
                 let options = Options { token_file: wanted.token_file, ..Options::new(endpoints) };
                 let scope = Scope { job: job.unwrap_or_else(default_name), run };
-                runtime::wait(py, &handle, granted(options, scope, host, join))?
+                runtime::wait(py, &handle, granted(options, scope, host))?
             }
         };
+        let taken = taken.map_err(|error| error::of_shim(py, &error))?;
+        let state = parking_lot::Mutex::new(State::Loading(Box::new((taken, join, patience))));
+        let process = NativeProcess { state, owner: std::process::id(), handle };
+        if wanted.ready {
+            process.ready(py)?;
+        }
+        Ok(process)
+    }
+
+    /// Registers the incarnation, which rounds wait for from then on. Twice is as
+    /// good as once.
+    fn ready(&self, py: Python<'_>) -> PyResult<()> {
+        self.same_process(py)?;
+        let (taken, join, patience) = {
+            let mut state = self.state.lock();
+            match std::mem::replace(&mut *state, State::Left) {
+                State::Loading(loading) => *loading,
+                other => {
+                    *state = other;
+                    return Ok(());
+                }
+            }
+        };
+        let joined = runtime::wait(py, &self.handle, joined(taken, join, patience))?;
         let held = joined.map_err(|error| error::of_shim(py, &error))?;
-        let held = parking_lot::Mutex::new(Some(held));
-        Ok(NativeProcess { held, owner: std::process::id(), handle })
+        *self.state.lock() = State::Joined(held);
+        Ok(())
     }
 
     /// Its number.
@@ -214,7 +248,14 @@ impl NativeProcess {
     /// The job and the run.
     #[getter]
     fn scope(&self, py: Python<'_>) -> PyResult<(String, Option<String>)> {
-        let Scope { job, run } = self.held(py)?.process.host().scope().clone();
+        let loading = match &*self.state.lock() {
+            State::Loading(loading) => loading.0.0.as_ref().map(|(host, _)| host.scope().clone()),
+            State::Joined(_) | State::Left => None,
+        };
+        let Scope { job, run } = match loading {
+            Some(scope) => scope,
+            None => self.held(py)?.process.host().scope().clone(),
+        };
         Ok((job.to_string(), run.map(|run| run.to_string())))
     }
 
@@ -368,11 +409,23 @@ impl NativeProcess {
         Ok((events.iter().map(json).collect(), upto))
     }
 
-    /// Open rounds, each as JSON.
-    fn rounds(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Vec<String>> {
+    /// See [`Process::news`].
+    fn news(&self, py: Python<'_>, after: u64) -> PyResult<NativeNews> {
+        let news = self.ask(py, async move |process: Process| process.news(after).await)?;
+        Ok(NativeNews::new(news, self.owner()))
+    }
+
+    /// Who waits in open rounds of a name.
+    fn waiting(&self, py: Python<'_>, name: String, timeout: Option<f64>) -> PyResult<Vec<Pairs>> {
         let deadline = deadline(py, timeout)?;
-        let rounds = self.ask(py, async move |process: Process| process.rounds(deadline).await)?;
-        Ok(rounds.iter().map(json).collect())
+        let asking = async move |process: Process| process.waiting(&name, deadline).await;
+        Ok(self.ask(py, asking)?.iter().map(pairs).collect())
+    }
+
+    /// The keys of the run.
+    fn keys(&self, py: Python<'_>) -> PyResult<NativeKeys> {
+        let keys = self.held(py)?.process.keys();
+        Ok(NativeKeys { keys, owner: self.owner() })
     }
 
     /// Processes of the run that are alive, with their incarnations and hosts.
@@ -456,21 +509,37 @@ impl NativeProcess {
         exit_code: Option<i32>,
     ) -> PyResult<()> {
         self.same_process(py)?;
-        let Some(held) = self.held.lock().take() else { return Ok(()) };
+        let state = std::mem::replace(&mut *self.state.lock(), State::Left);
         let cause = match (exception, exit_code) {
             (Some(exception), _) => Cause::Raised { error: in_short(exception) },
             (None, Some(code)) => Cause::Exited { code },
             (None, None) => Cause::Left,
         };
-        runtime::wait(py, &self.handle, leave(held, cause))
+        match state {
+            State::Joined(held) => runtime::wait(py, &self.handle, leave(held, cause)),
+            State::Loading(loading) => {
+                let (taken, ..) = *loading;
+                runtime::wait(py, &self.handle, taken.give_back())
+            }
+            State::Left => Ok(()),
+        }
     }
 }
 
 impl NativeProcess {
+    fn owner(&self) -> Owner {
+        Owner { process: self.owner, handle: self.handle.clone() }
+    }
+
     fn held(&self, py: Python<'_>) -> PyResult<Held> {
         self.same_process(py)?;
-        let held = self.held.lock().clone();
-        held.ok_or_else(|| error::of_shim(py, &Error::Closed))
+        match &*self.state.lock() {
+            State::Joined(held) => Ok(held.clone()),
+            State::Loading(_) => {
+                Err(error::invalid(py, &"this process is not ready: call job.ready() first"))
+            }
+            State::Left => Err(error::of_shim(py, &Error::Closed)),
+        }
     }
 
     fn same_process(&self, py: Python<'_>) -> PyResult<()> {
@@ -491,45 +560,39 @@ impl NativeProcess {
 /// One that nobody holds any more leaves by itself.
 impl Drop for NativeProcess {
     fn drop(&mut self) {
-        let Some(held) = self.held.get_mut().take() else { return };
-        if self.owner == std::process::id() {
-            self.handle.spawn(leave(held, Cause::Left));
-        } else {
+        let state = std::mem::replace(self.state.get_mut(), State::Left);
+        if self.owner != std::process::id() {
             // The parent's: its locks may be held by threads that are not here.
-            std::mem::forget(held);
+            return std::mem::forget(state);
+        }
+        match state {
+            State::Joined(held) => drop(self.handle.spawn(leave(held, Cause::Left))),
+            State::Loading(loading) => {
+                let (taken, ..) = *loading;
+                self.handle.spawn(taken.give_back());
+            }
+            State::Left => {}
         }
     }
 }
 
 /// With a lease of its own.
-async fn granted(
-    options: Options,
-    scope: Scope,
-    host: HostOptions,
-    join: Join,
-) -> Result<Held, Error> {
+async fn granted(options: Options, scope: Scope, host: HostOptions) -> Result<Taken, Error> {
     let client = Client::new(options);
-    let patience = Deadline::after(host.patience);
     let host = Host::grant(client.clone(), scope, host).await?;
-    joined(Taken(Some((host, Some(client)))), join, patience).await
+    Ok(Taken(Some((host, Some(client)))))
 }
 
 /// With that of the agent on this host.
-async fn attached(
-    control: PathBuf,
-    meant: Wanted,
-    patience: Duration,
-    join: Join,
-) -> Result<Held, Error> {
-    let until = Deadline::after(patience);
-    let host = Host::attach(&control, meant, patience).await?;
-    joined(Taken(Some((host, None))), join, until).await
+async fn attached(control: PathBuf, meant: Wanted, patience: Duration) -> Result<Taken, Error> {
+    Ok(Taken(Some((Host::attach(&control, meant, patience).await?, None))))
 }
 
 /// A failed join leaves nothing behind, and neither does one that is broken off.
-async fn joined(mut taken: Taken, join: Join, patience: Deadline) -> Result<Held, Error> {
+async fn joined(mut taken: Taken, join: Join, patience: Duration) -> Result<Held, Error> {
     let (host, _) = taken.0.as_ref().ok_or(Error::Closed)?;
-    let joined = host.join(Join { patience: Some(patience), ..join }).await;
+    let patience = Some(Deadline::after(patience));
+    let joined = host.join(Join { patience, ..join }).await;
     let (host, client) = taken.0.take().ok_or(Error::Closed)?;
     match joined {
         Ok(process) => Ok(Held { process, client }),
@@ -543,6 +606,14 @@ async fn joined(mut taken: Taken, join: Join, patience: Deadline) -> Result<Held
 /// What a join has taken that is not done yet; given back if it is dropped,
 /// within the runtime.
 struct Taken(Option<(Host, Option<Client>)>);
+
+impl Taken {
+    async fn give_back(mut self) {
+        if let Some((host, client)) = self.0.take() {
+            give_back(host, client).await;
+        }
+    }
+}
 
 impl Drop for Taken {
     fn drop(&mut self) {
@@ -598,18 +669,18 @@ fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn seconds(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
+pub(crate) fn seconds(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
     let bad = |_| error::invalid(py, &format!("{seconds} is no length of time in seconds"));
     Duration::try_from_secs_f64(seconds).map_err(bad)
 }
 
-fn deadline(py: Python<'_>, timeout: Option<f64>) -> PyResult<Deadline> {
+pub(crate) fn deadline(py: Python<'_>, timeout: Option<f64>) -> PyResult<Deadline> {
     match timeout {
         None => Ok(Deadline::never()),
         Some(timeout) => Ok(Deadline::after(seconds(py, timeout)?)),
     }
 }
 
-fn json(value: &impl serde::Serialize) -> String {
+pub(crate) fn json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).expect("names and numbers can be written")
 }

@@ -12,6 +12,9 @@ pub type Pairs = Vec<(u32, u64)>;
 /// Processes with their incarnations, and what is said of each.
 pub type Remarks = Vec<(u32, u64, String)>;
 
+/// Why to stop: the kind, how many there are, and the number that they break.
+pub type StopValue = (&'static str, u64, u64);
+
 /// See [`LiveProcesses`].
 #[derive(Debug, IntoPyObject)]
 pub struct LiveValue {
@@ -32,7 +35,7 @@ pub struct IterationValue {
     ranks: Vec<Option<u32>>,
     promoted: Pairs,
     dropped: Remarks,
-    stop: Option<String>,
+    stop: Option<StopValue>,
 }
 
 /// See [`Verdict`].
@@ -82,7 +85,7 @@ impl From<Iteration> for IterationValue {
             ranks: ranks.iter().collect(),
             promoted: pairs(&promoted),
             dropped: dropped.into_iter().map(dropped_remark).collect(),
-            stop: stop.map(stop_text),
+            stop: stop.map(stop_value),
         }
     }
 }
@@ -136,13 +139,11 @@ fn ballot(why: &AgainstWhy) -> String {
     }
 }
 
-fn stop_text(stop: Stop) -> String {
+fn stop_value(stop: Stop) -> StopValue {
     match stop {
-        Stop::TooFew { active, active_min } => {
-            format!("too few processes have a rank: {active}, of at least {active_min}")
-        }
+        Stop::TooFew { active, active_min } => ("too_few", active.into(), active_min.into()),
         Stop::BudgetSpent { restarts_max, incidents } => {
-            format!("incidents of the job: {incidents}, and restarts_max is {restarts_max}")
+            ("budget_spent", incidents, restarts_max.into())
         }
     }
 }

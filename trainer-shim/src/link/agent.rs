@@ -6,7 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_api::{Answer, Code, Command, Effectiveness, Feed, Problem, Read, ReadAnswer};
+use holdfast_api::{
+    Answer, Blob, Code, Command, Condition, Effectiveness, Feed, Name, Problem, Proposal, Read,
+    ReadAnswer, ReplyBody, RequestBody, Revision, Scope,
+};
 use holdfast_client::Deadline;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -20,11 +23,14 @@ use super::frame::{self, FrameError, Frames};
 use super::is_trusted;
 use super::wire::{
     FROM_AGENT_BYTES_MAX, FROM_PROGRAM_BYTES_MAX, FromAgent, FromProgram, IN_FLIGHT_MAX,
-    LINE_BYTES_MAX, Over, Request, Response, Sign, Silence, Wanted, Welcome,
+    LASTING_MAX, LINE_BYTES_MAX, Over, Request, Response, Sign, Silence, Wanted, Welcome,
 };
 use crate::error::Error;
 use crate::validity::boot_time;
 use crate::waiting::span_of;
+
+/// Pieces of one subscription that wait for the program.
+const PIECES_MAX: usize = 64;
 
 /// Most signs of life that wait to be sent: later ones tell the same and more.
 const SIGNS_MAX: usize = 4;
@@ -32,6 +38,11 @@ const SIGNS_MAX: usize = 4;
 /// What is asked of the agent, and what waits for its answer.
 #[derive(Debug)]
 pub(crate) struct Agent {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
     /// Has room for all calls that may be open: each puts one frame into it.
     outbox: mpsc::Sender<Vec<u8>>,
     room: Arc<Semaphore>,
@@ -50,14 +61,39 @@ struct Calls {
 /// waits for it.
 #[derive(Debug)]
 struct Open {
-    reply: oneshot::Sender<Result<Reply, Error>>,
-    _room: OwnedSemaphorePermit,
+    reply: To,
+    _room: Option<OwnedSemaphorePermit>,
 }
 
+/// Who wants to know.
 #[derive(Debug)]
-enum Reply {
-    Answer(Answer),
-    Read(ReadAnswer),
+enum To {
+    /// Of one answer.
+    Once(oneshot::Sender<Result<ReplyBody, Error>>),
+    /// Of piece after piece. One that does not take them is cut off.
+    Each(mpsc::Sender<Result<ReplyBody, Error>>),
+}
+
+/// Piece after piece of a watch or a subscription. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct Subscription {
+    seq: u64,
+    pieces: mpsc::Receiver<Result<ReplyBody, Error>>,
+    agent: Arc<Shared>,
+}
+
+impl Subscription {
+    /// The next piece; none if it was cut off because the caller was slow: it has
+    /// to be asked for again, from where it was read.
+    pub async fn next(&mut self) -> Option<Result<ReplyBody, Error>> {
+        self.pieces.recv().await
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.agent.cancel(self.seq);
+    }
 }
 
 /// A connection that the agent has welcomed.
@@ -104,12 +140,13 @@ impl Connected {
             Err(_) => return Err(failed(format!("it did not answer in {patience:?}"))),
         };
         let (reader, writer) = stream;
-        let (sender, outbox) = mpsc::channel(IN_FLIGHT_MAX + SIGNS_MAX);
-        let agent = Agent {
+        let (sender, outbox) = mpsc::channel(IN_FLIGHT_MAX + 2 * LASTING_MAX + SIGNS_MAX);
+        let shared = Shared {
             outbox: sender,
             room: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
             calls: Mutex::default(),
         };
+        let agent = Agent { shared: Arc::new(shared) };
         let listening = Listening { frames: frame::frames(reader, FROM_AGENT_BYTES_MAX) };
         Ok(Connected { agent, welcome, listening, talking: Talking { writer, outbox } })
     }
@@ -166,74 +203,166 @@ async fn greet(socket: &Path, wanted: Wanted) -> io::Result<(Halves, Welcome)> {
 
 impl Agent {
     pub async fn propose(&self, command: Command, deadline: Deadline) -> Result<Answer, Error> {
-        let frame = |seq, within_ms| FromProgram::Propose { seq, command, within_ms };
-        match self.ask(frame, deadline).await? {
-            Reply::Answer(answer) => Ok(answer),
-            Reply::Read(_) => Err(crate::host::unexpected("an answer to a command")),
+        let body = RequestBody::Propose(Proposal { session: None, command });
+        match self.shared.ask(body, deadline).await? {
+            ReplyBody::Answer(answer) => Ok(answer),
+            _ => Err(crate::host::unexpected("an answer to a command")),
         }
     }
 
     pub async fn read(&self, read: Read, deadline: Deadline) -> Result<ReadAnswer, Error> {
-        let frame = |seq, within_ms| FromProgram::Read { seq, read, within_ms };
-        match self.ask(frame, deadline).await? {
-            Reply::Read(answer) => Ok(answer),
-            Reply::Answer(_) => Err(crate::host::unexpected("an answer to a question")),
+        match self.shared.ask(RequestBody::Read { read, stale: false }, deadline).await? {
+            ReplyBody::Read(answer) => Ok(answer),
+            _ => Err(crate::host::unexpected("an answer to a question")),
         }
     }
 
-    async fn ask(
+    pub async fn wait(
         &self,
-        frame: impl FnOnce(u64, Option<u64>) -> FromProgram,
+        scope: Scope,
+        conditions: Vec<Condition>,
         deadline: Deadline,
-    ) -> Result<Reply, Error> {
-        let room = until(deadline, self.room.clone().acquire_owned()).await;
-        let room = room.ok_or_else(|| timeout(Effectiveness::None))?;
-        let room = room.expect("this semaphore is never closed");
-        let (reply, answered) = oneshot::channel();
-        {
-            let mut calls = self.calls.lock();
-            if let Some(error) = &calls.lost {
-                return Err(error.clone());
-            }
-            calls.last += 1;
-            let seq = calls.last;
-            let frame = encode(&frame(seq, within_ms(deadline)))?;
-            calls.open.insert(seq, Open { reply, _room: room });
-            // In the order of their numbers: under the lock. There is room for
-            // as many as may be open, and whoever empties it tells when it ends.
-            let _ = self.outbox.try_send(frame);
+    ) -> Result<Revision, Error> {
+        let mut waiting =
+            self.shared.follow(RequestBody::Wait { scope, conditions, since: None })?;
+        let told = until(deadline, waiting.next()).await;
+        match told.ok_or_else(|| timeout(Effectiveness::None))?.unwrap_or(Err(Error::Closed))? {
+            ReplyBody::Released { revision } => Ok(revision),
+            _ => Err(crate::host::unexpected("the end of a wait")),
         }
-        let answer = until(deadline, answered).await;
-        // A reply is dropped by nobody.
-        answer.ok_or_else(|| timeout(Effectiveness::Unknown))?.unwrap_or(Err(Error::Closed))
+    }
+
+    pub fn watch(
+        &self,
+        scope: Scope,
+        prefix: Blob,
+        from: Option<Revision>,
+    ) -> Result<Subscription, Error> {
+        self.shared.follow(RequestBody::Watch { scope, prefix, from, progress_together: false })
+    }
+
+    pub fn events(&self, job: Name, after: Revision) -> Result<Subscription, Error> {
+        self.shared.follow(RequestBody::Events { job, after })
     }
 
     /// Tells how the processes are doing; left out if the agent does not read.
     pub fn tell(&self, signs: Vec<Sign>) -> Result<(), Error> {
         let frame = encode(&FromProgram::Signs(signs))?;
-        if self.outbox.capacity() > IN_FLIGHT_MAX {
+        let outbox = &self.shared.outbox;
+        if outbox.capacity() > IN_FLIGHT_MAX + 2 * LASTING_MAX {
             // One whose socket is broken is heard of elsewhere.
-            let _ = self.outbox.try_send(frame);
+            let _ = outbox.try_send(frame);
         }
         Ok(())
-    }
-
-    fn answer(&self, seq: u64, answer: Result<Reply, Error>) {
-        if let Some(open) = self.calls.lock().open.remove(&seq) {
-            // Whoever asked may not want to know any more.
-            let _ = open.reply.send(answer);
-        }
     }
 
     /// Nothing is answered any more.
     pub fn lose(&self, error: &Error) {
         let open = {
-            let mut calls = self.calls.lock();
+            let mut calls = self.shared.calls.lock();
             calls.lost = Some(error.clone());
             std::mem::take(&mut calls.open)
         };
         for (_, open) in open {
-            let _ = open.reply.send(Err(error.clone()));
+            open.end(Err(error.clone()));
+        }
+    }
+}
+
+impl Open {
+    /// False if the caller does not take it.
+    fn tell(&self, piece: Result<ReplyBody, Error>) -> bool {
+        match &self.reply {
+            To::Once(_) => false,
+            To::Each(pieces) => pieces.try_send(piece).is_ok(),
+        }
+    }
+
+    /// The last word.
+    fn end(self, word: Result<ReplyBody, Error>) {
+        match self.reply {
+            // Whoever asked may not want to know any more.
+            To::Once(reply) => drop(reply.send(word)),
+            To::Each(pieces) => drop(pieces.try_send(word)),
+        }
+    }
+}
+
+impl Shared {
+    async fn ask(&self, body: RequestBody, deadline: Deadline) -> Result<ReplyBody, Error> {
+        let room = until(deadline, self.room.clone().acquire_owned()).await;
+        let room = room.ok_or_else(|| timeout(Effectiveness::None))?;
+        let room = room.expect("this semaphore is never closed");
+        let (reply, answered) = oneshot::channel();
+        self.send(body, within_ms(deadline), Open { reply: To::Once(reply), _room: Some(room) })?;
+        let answer = until(deadline, answered).await;
+        // A reply is dropped by nobody.
+        answer.ok_or_else(|| timeout(Effectiveness::Unknown))?.unwrap_or(Err(Error::Closed))
+    }
+
+    /// Asks for something that comes piece by piece.
+    fn follow(self: &Arc<Self>, body: RequestBody) -> Result<Subscription, Error> {
+        let (told, pieces) = mpsc::channel(PIECES_MAX);
+        let seq = self.send(body, None, Open { reply: To::Each(told), _room: None })?;
+        Ok(Subscription { seq, pieces, agent: self.clone() })
+    }
+
+    fn send(&self, body: RequestBody, within_ms: Option<u64>, open: Open) -> Result<u64, Error> {
+        let mut calls = self.calls.lock();
+        if let Some(error) = &calls.lost {
+            return Err(error.clone());
+        }
+        let lasting = calls.open.values().filter(|open| matches!(open.reply, To::Each(_))).count();
+        if matches!(open.reply, To::Each(_)) && lasting >= LASTING_MAX {
+            let text = format!("{LASTING_MAX} waits and watches are open; end some, and retry");
+            let problem = Problem::retryable(Code::Overloaded, text);
+            return Err(holdfast_client::Error::Refused(Box::new(problem)).into());
+        }
+        calls.last += 1;
+        let seq = calls.last;
+        let frame = encode(&FromProgram::Ask { seq, body: Box::new(body), within_ms })?;
+        calls.open.insert(seq, open);
+        // In the order of their numbers: under the lock. There is room for as
+        // many as may be open, and whoever empties it tells when it ends.
+        let _ = self.outbox.try_send(frame);
+        Ok(seq)
+    }
+
+    /// Nobody wants to know any more.
+    fn cancel(&self, request: u64) {
+        let mut calls = self.calls.lock();
+        if calls.open.remove(&request).is_none() || calls.lost.is_some() {
+            return;
+        }
+        calls.last += 1;
+        let body = Box::new(RequestBody::Cancel { request });
+        if let Ok(frame) = encode(&FromProgram::Ask { seq: calls.last, body, within_ms: None }) {
+            let _ = self.outbox.try_send(frame);
+        }
+    }
+
+    fn told(&self, seq: u64, body: ReplyBody) {
+        let (is_piece, word) = match body {
+            ReplyBody::Problem(problem) => {
+                let refused = holdfast_client::Error::Refused(Box::new(problem));
+                (false, Err(refused.into()))
+            }
+            // That it waits is no news.
+            ReplyBody::Waiting { .. } => return,
+            other => {
+                let is_last = matches!(other, ReplyBody::Released { .. });
+                (!is_last, Ok(other))
+            }
+        };
+        let mut calls = self.calls.lock();
+        let Some(open) = calls.open.get(&seq) else { return };
+        if is_piece && matches!(open.reply, To::Each(_)) {
+            if !open.tell(word) {
+                drop(calls);
+                self.cancel(seq);
+            }
+        } else if let Some(open) = calls.open.remove(&seq) {
+            open.end(word);
         }
     }
 }
@@ -250,16 +379,7 @@ impl Listening {
                 None => return Err(Ended::Gone("it ended without a word".to_owned())),
             };
             match frame::decode(&frame) {
-                Ok(FromAgent::Answer { seq, answer }) => {
-                    agent.answer(seq, Ok(Reply::Answer(answer)));
-                }
-                Ok(FromAgent::ReadAnswer { seq, answer }) => {
-                    agent.answer(seq, Ok(Reply::Read(answer)));
-                }
-                Ok(FromAgent::Problem { seq, problem }) => {
-                    let refused = holdfast_client::Error::Refused(Box::new(problem));
-                    agent.answer(seq, Err(refused.into()));
-                }
+                Ok(FromAgent::Told { seq, body }) => agent.shared.told(seq, *body),
                 Ok(FromAgent::Feed(feed)) => return Ok(Said::Feed(feed)),
                 Ok(FromAgent::ValidUntil { until_ms }) => {
                     return Ok(Said::ValidUntil(Duration::from_millis(until_ms)));

@@ -82,7 +82,7 @@ pub(crate) fn in_words(error: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use futures::StreamExt;
-    use holdfast_api::{Command, LeaseCommand};
+    use holdfast_api::{Command, LeaseCommand, Proposal, RequestBody};
     use proptest::prelude::*;
 
     use super::*;
@@ -90,7 +90,8 @@ mod tests {
 
     fn keep_alive(seq: u64) -> FromProgram {
         let command = Command::Lease(LeaseCommand::KeepAlive { lease: 300 });
-        FromProgram::Propose { seq, command, within_ms: Some(7) }
+        let body = Box::new(RequestBody::Propose(Proposal { session: None, command }));
+        FromProgram::Ask { seq, body, within_ms: Some(7) }
     }
 
     #[tokio::test]

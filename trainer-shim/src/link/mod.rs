@@ -6,7 +6,7 @@
 //! JSON ([`Request`]); the agent answers with one ([`Response`]). From there on
 //! both send frames: a little-endian `u32` length, then that many bytes of
 //! MessagePack with named fields, [`FromProgram`] one way and [`FromAgent`] the
-//! other. The connection is the life of the program's processes: when it
+//! other; in both, questions and answers are those of a node's stream. The connection is the life of the program's processes: when it
 //! closes, or the program ends, the agent tells the cluster that they are gone.
 //!
 //! | module | holds |
@@ -19,17 +19,18 @@ mod agent;
 mod frame;
 mod wire;
 
-use holdfast_api::{Answer, Command, Read, ReadAnswer};
+use holdfast_api::{Answer, Blob, Command, Condition, Read, ReadAnswer, Revision, Scope};
 use holdfast_client::{Consistency, Deadline};
 
 use crate::error::Error;
 use crate::lease::Lease;
 
-pub(crate) use agent::{Agent, Connected, Ended, Listening, Said};
+pub(crate) use agent::{Agent, Connected, Ended, Listening, Said, Subscription};
 pub use frame::{FrameError, Frames, decode, encode, frames};
 pub use wire::{
     CONTROL_VARIABLE, FROM_AGENT_BYTES_MAX, FROM_PROGRAM_BYTES_MAX, FromAgent, FromProgram,
-    IN_FLIGHT_MAX, LINE_BYTES_MAX, Over, Request, Response, Sign, Silence, Wanted, Welcome,
+    IN_FLIGHT_MAX, LASTING_MAX, LINE_BYTES_MAX, Over, Request, Response, Sign, Silence, Wanted,
+    Welcome,
 };
 
 /// Where commands go, and where feeds come from.
@@ -57,6 +58,54 @@ impl Link {
             Link::Agent(agent) => agent.read(read, deadline).await,
         }
     }
+}
+
+impl Link {
+    pub async fn wait(
+        &self,
+        scope: Scope,
+        conditions: Vec<Condition>,
+        deadline: Deadline,
+    ) -> Result<Revision, Error> {
+        match self {
+            Link::Own(lease) => Ok(lease.client().wait(scope, conditions, deadline).await?),
+            Link::Agent(agent) => agent.wait(scope, conditions, deadline).await,
+        }
+    }
+
+    /// Changes of keys from a revision on.
+    pub async fn watch(
+        &self,
+        scope: Scope,
+        prefix: Blob,
+        from: Option<Revision>,
+    ) -> Result<Pieces<holdfast_client::Watch>, Error> {
+        Ok(match self {
+            Link::Own(lease) => Pieces::Own(lease.client().watch(scope, prefix, from).await?),
+            Link::Agent(agent) => Pieces::Agent(agent.watch(scope, prefix, from)?),
+        })
+    }
+
+    /// What happens in the job behind a revision.
+    pub async fn events(
+        &self,
+        scope: &Scope,
+        after: Revision,
+    ) -> Result<Pieces<holdfast_client::Events>, Error> {
+        let job = scope.job.clone();
+        Ok(match self {
+            Link::Own(lease) => Pieces::Own(lease.client().events(job, after).await?),
+            Link::Agent(agent) => Pieces::Agent(agent.events(job, after)?),
+        })
+    }
+}
+
+/// What comes piece by piece, from a client of this program's own or through the
+/// agent.
+#[derive(Debug)]
+pub(crate) enum Pieces<C> {
+    Own(C),
+    Agent(Subscription),
 }
 
 /// Whether what a process of this user says may be believed: root may do

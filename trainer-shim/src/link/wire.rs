@@ -1,7 +1,7 @@
 //! What a program and the agent of its host say to each other.
 
 use holdfast_api::{
-    Answer, Command, Feed, Incarnation, LeaseId, Name, Problem, ProcessId, Read, ReadAnswer, Scope,
+    Feed, Incarnation, LeaseId, Name, Problem, ProcessId, ReplyBody, RequestBody, Scope,
 };
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +18,8 @@ pub const FROM_PROGRAM_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub const FROM_AGENT_BYTES_MAX: usize = holdfast_api::stream::FRAME_BYTES_MAX as usize;
 /// Most calls of one connection that are not answered yet; one more is refused.
 pub const IN_FLIGHT_MAX: usize = 256;
+/// Most waits, watches and subscriptions of one connection.
+pub const LASTING_MAX: usize = 1_024;
 
 /// The line of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +27,13 @@ pub const IN_FLIGHT_MAX: usize = 256;
 pub enum Request {
     /// This connection is to be the life of its processes.
     Process(Wanted),
+}
+
+impl FromAgent {
+    /// A call failed.
+    pub fn problem(seq: u64, problem: Problem) -> FromAgent {
+        FromAgent::Told { seq, body: Box::new(ReplyBody::Problem(problem)) }
+    }
 }
 
 /// Which agent a program takes itself to talk to.
@@ -81,23 +90,14 @@ pub struct Welcome {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FromProgram {
-    /// Hand on a command of a process of this connection.
-    Propose {
+    /// A question to the store, as on a stream of a node; the agent hands it on.
+    /// `Cancel` names the call that it ends.
+    Ask {
         /// Chosen by the program, unique among its open calls.
         seq: u64,
-        /// The command.
-        command: Command,
+        /// What is asked.
+        body: Box<RequestBody>,
         /// How long it may take, in milliseconds; none = as long as it takes.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        within_ms: Option<u64>,
-    },
-    /// Hand on a question.
-    Read {
-        /// See `Propose`.
-        seq: u64,
-        /// The question.
-        read: Read,
-        /// See `Propose`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         within_ms: Option<u64>,
     },
@@ -138,26 +138,13 @@ pub struct Sign {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FromAgent {
-    /// What a command came to.
-    Answer {
+    /// What a call came to, as on a stream of a node; of a watch or a
+    /// subscription one piece of it.
+    Told {
         /// The call.
         seq: u64,
-        /// The cluster's answer.
-        answer: Answer,
-    },
-    /// What was read.
-    ReadAnswer {
-        /// The call.
-        seq: u64,
-        /// The cluster's answer.
-        answer: ReadAnswer,
-    },
-    /// A call failed.
-    Problem {
-        /// The call.
-        seq: u64,
-        /// Why: the cluster's refusal, or the agent's.
-        problem: Problem,
+        /// The cluster's answer or refusal, or the agent's.
+        body: Box<ReplyBody>,
     },
     /// What was decided for processes of this connection, in the order of the
     /// log.

@@ -40,6 +40,7 @@ fn round(arrived: &[ProcessId], missing: Vec<Missing>) -> RoundInfo {
         policy: None,
         differing: Vec::new(),
         waits_for: WaitsFor::Arrivals { missing: missing.len() as u32 },
+        arrived_count: arrived.len() as u32,
         arrived: arrived.iter().map(|process| (*process, 1)).collect(),
         missing_count: missing.len() as u32,
         missing,

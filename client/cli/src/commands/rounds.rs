@@ -34,7 +34,7 @@ pub(super) async fn all(
     scope: &Scope,
     stale: bool,
 ) -> Result<(Vec<RoundInfo>, Revision), Failure> {
-    match context.read(Read::Rounds { scope: scope.clone() }, stale).await? {
+    match context.read(Read::rounds(scope.clone()), stale).await? {
         (ReadOutcome::Rounds(rounds), revision) => Ok((rounds, revision)),
         (other, _) => Err(unexpected_answer("rounds", &other)),
     }
@@ -124,6 +124,7 @@ pub(crate) mod tests {
             policy: None,
             differing: Vec::new(),
             waits_for: WaitsFor::Arrivals { missing: missing.len() as u32 },
+            arrived_count: 0,
             arrived: arrived.iter().map(|p| (*p, u64::from(*p) + 1)).collect(),
             missing_count: missing.len() as u32,
             missing: missing.iter().map(missing_of).collect(),

@@ -2,7 +2,7 @@
 
 use holdfast_api::round::MISSING_LISTED_MAX;
 use holdfast_api::{
-    Cause, Closed, Concluded, Decided, Decision, EndInfo, Ended, Event, Feed, Generation,
+    Blob, Cause, Closed, Concluded, Decided, Decision, EndInfo, Ended, Event, Feed, Generation,
     Incarnation, IterationInfo, LeaseId, LogTime, Members, Name, Plan, ProcessId, ProcessInfo,
     ReadOutcome, Refusal, Revision, Role, RoundInfo, Rule, Scope,
 };
@@ -109,13 +109,21 @@ impl Machine {
         Ok(ReadOutcome::Processes { processes, next })
     }
 
-    pub(crate) fn rounds(&self, scope: &Scope) -> Result<ReadOutcome, Refusal> {
+    pub(crate) fn rounds(
+        &self,
+        scope: &Scope,
+        wanted: Option<&Blob>,
+        brief: bool,
+    ) -> Result<ReadOutcome, Refusal> {
         let (_, life) = self.life_of(scope)?;
         let steps = MISSING_LISTED_MAX.max(ROUNDS_STEPS_MAX / life.rounds.len().max(1));
-        let rounds = life.rounds.iter().filter(|(_, round)| !round.arrivals.is_empty());
+        let rounds = life.rounds.iter().filter(|(key, round)| {
+            !round.arrivals.is_empty() && wanted.is_none_or(|name| key.name == *name)
+        });
         let rounds = rounds.map(|(key, round)| {
             let (missing_count, missing) = life.missing_in(key, round, steps);
-            let arrived = round.arrivals.iter().filter(|(_, arrived)| arrived.call > 0);
+            let arrived = || round.arrivals.iter().filter(|(_, arrived)| arrived.call > 0);
+            let listed = arrived().take(if brief { 0 } else { usize::MAX });
             let policy = key
                 .is_among_active()
                 .then(|| life.governing(round.arrivals.keys().copied()).as_ref().clone());
@@ -127,7 +135,8 @@ impl Machine {
                 policy,
                 differing: life.differing(key, round, round.arrivals.keys().copied()),
                 waits_for: life.waits_for(key, round),
-                arrived: arrived.map(|(process, a)| (*process, a.incarnation)).collect(),
+                arrived_count: arrived().count() as u32,
+                arrived: listed.map(|(process, a)| (*process, a.incarnation)).collect(),
                 missing_count,
                 missing,
                 looks_again_at_ms: round.timer,

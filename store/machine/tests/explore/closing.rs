@@ -23,7 +23,7 @@ impl Act<'_> {
         let promoted = spares.first(promotable);
         let most = self.facts().most(key, &round);
         let surplus = round.lives() - apart - (round.lives() - apart).first(most);
-        let left = apart - promoted | surplus;
+        let left = (apart - promoted) | surplus;
         let mut members = round.arrived;
         left.iter().for_each(|life| members[life] = 0);
         for life in promoted.iter() {

@@ -445,7 +445,7 @@ impl Ghost {
         let policy = governs(if voters.is_empty() { members } else { voters })?;
         let count = members.len();
         let spares = !outcome.promoted.is_empty();
-        let uncounted = Lives::of(|life| self.is_spare(case, life)) & members - outcome.promoted;
+        let uncounted = Lives::of(|life| self.is_spare(case, life)) & (members - outcome.promoted);
         if !uncounted.is_empty() || spares && count > policy.full() {
             return Some(Violation::SpareDisplacesPrimary);
         }

@@ -467,10 +467,10 @@ impl Act<'_> {
         let key = Key { name: step.name, scope, kind: step.kind, quorum: step.quorum };
         let place = usize::from(call) - 1;
         match step.kind {
-            Kind::Advance if self.rules.case.has_scopes() => {
-                if self.rules.has(Clause::AdvanceEndsParts) {
-                    self.server.records[life].gone = self.server.generations;
-                }
+            Kind::Advance
+                if self.rules.case.has_scopes() && self.rules.has(Clause::AdvanceEndsParts) =>
+            {
+                self.server.records[life].gone = self.server.generations;
             }
             Kind::Entry if self.rules.has(Clause::EnteringAgainFails) => {
                 let blocks = self.server.blocks.iter_mut();

@@ -313,7 +313,7 @@ impl Twin {
     }
 
     fn rounds(&self) -> Vec<RoundInfo> {
-        match self.machine.read(&Read::Rounds { scope: Scope::default() }).outcome {
+        match self.machine.read(&Read::rounds(Scope::default())).outcome {
             ReadOutcome::Rounds(rounds) => rounds,
             other => panic!("{other:?}"),
         }

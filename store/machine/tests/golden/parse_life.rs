@@ -50,7 +50,7 @@ pub(super) fn read(verb: &str, scope: &Scope, words: &mut Words<'_>) -> Option<R
             let limit = words.prefixed("limit=").map_or(0, number);
             Read::Processes { scope, after, limit }
         }
-        "rounds" => Read::Rounds { scope },
+        "rounds" => Read::rounds(scope),
         "closed" => {
             let generation = words.number();
             let payloads = words.prefixed("payloads").is_some();

@@ -342,7 +342,7 @@ impl Observer {
 }
 
 pub fn open_rounds(machine: &Machine) -> Vec<RoundInfo> {
-    match machine.read(&Read::Rounds { scope: scope() }).outcome {
+    match machine.read(&Read::rounds(scope())).outcome {
         ReadOutcome::Rounds(rounds) => rounds,
         _ => Vec::new(),
     }
@@ -541,7 +541,7 @@ proptest! {
         }
         prop_assert!(!machine.has_pending_deadlines(), "{:?}", machine.due(machine.time(), 9));
         prop_assert!(processes(&machine).iter().all(|info| info.end.is_some()));
-        let rounds = machine.read(&Read::Rounds { scope: scope() }).outcome;
+        let rounds = machine.read(&Read::rounds(scope())).outcome;
         let none_open = match &rounds {
             ReadOutcome::Rounds(open) => open.is_empty(),
             // Nobody has come to it.

@@ -10,14 +10,14 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use holdfast_api::{
-    Answer, Cause, Code, Command, Outcome, Problem, ProcessOutcome, Read, ReadAnswer, Refusal,
-    RoundCommand,
+    Answer, Cause, Code, Command, Outcome, Problem, ProcessOutcome, Proposal, Read, ReadAnswer,
+    Refusal, ReplyBody, RequestBody, RoundCommand, Scope,
 };
 use holdfast_client::{Consistency, Deadline};
 use holdfast_trainer_shim::boot_time;
 use holdfast_trainer_shim::link::{
-    FROM_PROGRAM_BYTES_MAX, Frames, FromAgent, FromProgram, IN_FLIGHT_MAX, Over, Response, Sign,
-    Silence, Welcome, decode, frames,
+    FROM_PROGRAM_BYTES_MAX, Frames, FromAgent, FromProgram, IN_FLIGHT_MAX, LASTING_MAX, Over,
+    Response, Sign, Silence, Welcome, decode, frames,
 };
 use parking_lot::Mutex;
 use rustix::process::Signal;
@@ -26,6 +26,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, info, warn};
 
 use super::arrivals::are_few;
@@ -49,6 +50,9 @@ const COMPANY_TIME: Duration = Duration::from_millis(20);
 /// How long a program may take to read the last word.
 const LAST_WORD_TIME_MAX: Duration = Duration::from_secs(1);
 
+/// What is done for as long as a program wants it.
+type Lasting = BoxFuture<'static, Result<(), holdfast_client::Error>>;
+
 /// A program whose connection is served.
 struct Connection {
     tenure: Tenure,
@@ -59,6 +63,8 @@ struct Connection {
     errands: FuturesUnordered<BoxFuture<'static, Done>>,
     calls: FuturesUnordered<BoxFuture<'static, Done>>,
     in_flight_bytes: usize,
+    /// Waits, watches and subscriptions, by their calls.
+    lasting: BTreeMap<u64, AbortOnDropHandle<()>>,
     /// How the processes are doing that give signs of life.
     watched: Arc<Mutex<BTreeMap<Life, Watched>>>,
 }
@@ -149,6 +155,7 @@ pub async fn run(
         errands: FuturesUnordered::new(),
         calls: FuturesUnordered::new(),
         in_flight_bytes: 0,
+        lasting: BTreeMap::new(),
         watched,
     };
     let mut writing = std::pin::pin!(write(writer, queue, until, outage));
@@ -277,15 +284,8 @@ impl Connection {
         };
         let bytes = frame.len();
         match decode::<FromProgram>(&frame) {
-            Ok(FromProgram::Propose { seq, command, within_ms }) => {
-                if self.has_room(seq, bytes) {
-                    self.propose(seq, bytes, command, within_ms);
-                }
-            }
-            Ok(FromProgram::Read { seq, read, within_ms }) => {
-                if self.has_room(seq, bytes) {
-                    self.read(seq, bytes, read, within_ms);
-                }
+            Ok(FromProgram::Ask { seq, body, within_ms }) => {
+                self.take(seq, bytes, *body, within_ms);
             }
             Ok(FromProgram::Signs(signs)) => self.hear(signs),
             Err(error) => {
@@ -294,6 +294,80 @@ impl Connection {
             }
         }
         Ok(())
+    }
+
+    fn take(&mut self, seq: u64, bytes: usize, body: RequestBody, within_ms: Option<u64>) {
+        match body {
+            RequestBody::Propose(Proposal { session: None, command }) => {
+                if self.has_room(seq, bytes) {
+                    self.propose(seq, bytes, command, within_ms);
+                }
+            }
+            RequestBody::Read { read, stale: false } => {
+                if self.has_room(seq, bytes) {
+                    self.read(seq, bytes, read, within_ms);
+                }
+            }
+            RequestBody::Wait { scope, conditions, since: _ } => {
+                let client = self.tenure.lease.client().clone();
+                let named = scope.clone();
+                let waiting = move |outbox: Outbox| async move {
+                    let revision = client.wait(scope, conditions, Deadline::never()).await?;
+                    outbox.tell(seq, ReplyBody::Released { revision });
+                    Ok(())
+                };
+                self.last(seq, &named, |outbox| waiting(outbox).boxed());
+            }
+            RequestBody::Watch { scope, prefix, from, progress_together: _ } => {
+                let client = self.tenure.lease.client().clone();
+                let named = scope.clone();
+                let watching = move |outbox: Outbox| async move {
+                    let mut watch = client.watch(scope, prefix, from).await?;
+                    while let Some(batch) = watch.next().await {
+                        outbox.has_room().await;
+                        outbox.tell(seq, ReplyBody::Changes(batch?));
+                    }
+                    Ok(())
+                };
+                self.last(seq, &named, |outbox| watching(outbox).boxed());
+            }
+            RequestBody::Events { job, after } => {
+                let events = self.tenure.events.clone();
+                let scope = Scope { job, ..self.tenure.lease.scope().clone() };
+                let following = move |outbox: Outbox| async move {
+                    Err(events.follow(after, seq, &outbox).await)
+                };
+                self.last(seq, &scope, |outbox| following(outbox).boxed());
+            }
+            RequestBody::Cancel { request } => drop(self.lasting.remove(&request)),
+            _ => {
+                let text = "the agent hands on commands without a session, questions, waits, watches and \
+                            subscriptions; use a client of the store for the rest";
+                self.refuse(seq, Problem::refused(Code::InvalidRequest, text));
+            }
+        }
+    }
+
+    /// Does something that lasts until it is cancelled, or the connection ends.
+    fn last(&mut self, seq: u64, scope: &Scope, doing: impl FnOnce(Outbox) -> Lasting) {
+        if let Err(problem) = relay::keys(scope, self.tenure.lease.scope()) {
+            return self.refuse(seq, problem);
+        }
+        self.lasting.retain(|_, task| !task.is_finished());
+        if self.lasting.len() >= LASTING_MAX || self.lasting.contains_key(&seq) {
+            let text = format!(
+                "{LASTING_MAX} waits, watches and subscriptions may be open on one connection; end \
+                 some, and retry"
+            );
+            return self.refuse(seq, Problem::retryable(Code::Overloaded, text));
+        }
+        let (doing, outbox) = (doing(self.outbox.clone()), self.outbox.clone());
+        let task = self.tenure.spawn(async move {
+            if let Err(error) = doing.await {
+                outbox.tell(seq, ReplyBody::Problem(problem(error)));
+            }
+        });
+        self.lasting.insert(seq, AbortOnDropHandle::new(task));
     }
 
     fn hear(&self, signs: Vec<Sign>) {
@@ -345,14 +419,14 @@ impl Connection {
     }
 
     fn refuse(&self, seq: u64, problem: Problem) {
-        self.outbox.push(&FromAgent::Problem { seq, problem });
+        self.outbox.push(&FromAgent::problem(seq, problem));
     }
 
     fn propose(&mut self, seq: u64, bytes: usize, command: Command, within_ms: Option<u64>) {
         let seat = self.seat;
-        let lease = self.tenure.lease.id();
+        let (lease, scope) = (self.tenure.lease.id(), self.tenure.lease.scope().clone());
         let checked = self.tenure.desk(|desk| {
-            let errand = relay::command(&command, lease, |life| desk.owns(seat, life))?;
+            let errand = relay::command(&command, (lease, &scope), |life| desk.owns(seat, life))?;
             if let Errand::Register { process, takeover } = errand {
                 desk.make_room(seat)?;
                 let held = process.and_then(|process| desk.held_elsewhere(seat, process));
@@ -411,13 +485,13 @@ impl Connection {
         self.in_flight_bytes -= bytes;
         let seat = self.seat;
         match came {
-            Came::Read(Ok(answer)) => self.outbox.push(&FromAgent::ReadAnswer { seq, answer }),
+            Came::Read(Ok(answer)) => self.outbox.tell(seq, ReplyBody::Read(answer)),
             Came::Answer(Errand::Register { .. }, Ok(answer)) => {
                 let life = registered(&answer);
                 self.tenure.tell(seat, |desk| {
                     let ended = match life.map_or(Ok(None), |life| desk.registered(seat, life)) {
                         Ok(ended) => ended,
-                        Err(problem) => return vec![FromAgent::Problem { seq, problem }],
+                        Err(problem) => return vec![FromAgent::problem(seq, problem)],
                     };
                     if let Some((process, incarnation)) = life.filter(|_| ended.is_none()) {
                         // Watched from here on, whether it gives a sign or not.
@@ -426,7 +500,8 @@ impl Connection {
                     }
                     // It may have ended before the program knows of it.
                     let ended = ended.map(FromAgent::Feed);
-                    [FromAgent::Answer { seq, answer }].into_iter().chain(ended).collect()
+                    let body = Box::new(ReplyBody::Answer(answer));
+                    [FromAgent::Told { seq, body }].into_iter().chain(ended).collect()
                 });
             }
             Came::Answer(errand, Ok(answer)) => {
@@ -434,7 +509,7 @@ impl Connection {
                     self.tenure.desk(|desk| desk.over(seat, &lives));
                     self.watched.lock().retain(|life, _| !lives.contains(life));
                 }
-                self.outbox.push(&FromAgent::Answer { seq, answer });
+                self.outbox.tell(seq, ReplyBody::Answer(answer));
             }
             Came::Read(Err(error)) | Came::Answer(_, Err(error)) => {
                 self.refuse(seq, problem(error));

@@ -12,6 +12,7 @@
 //! | [`serve`] | the door itself: the lease, taken when the first program comes |
 //! | `tenure` | the time of one lease: its feed read, deaths told |
 //! | `connection` | the socket loop of one program |
+//! | `events` | what happens in the job: one subscription for all programs |
 //! | [`desk`] | pure: whose processes are whose, and who is told what |
 //! | [`relay`] | pure: what a program may say, and in whose name |
 //! | [`arrivals`] | arrivals of several programs at one round go together |
@@ -32,6 +33,7 @@
 pub mod arrivals;
 mod connection;
 pub mod desk;
+mod events;
 pub mod ladder;
 mod outbox;
 pub(crate) mod peer;

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
+use holdfast_api::ReplyBody;
 use holdfast_trainer_shim::link::{FROM_AGENT_BYTES_MAX, FromAgent, encode};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -10,6 +12,11 @@ use tracing::warn;
 
 /// Most bytes that wait for one program, about.
 const QUEUED_BYTES_MAX: usize = FROM_AGENT_BYTES_MAX + 16 * 1024 * 1024;
+
+/// With more bytes than that waiting, watches and subscriptions pause.
+const LASTING_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// From one look for room to the next.
+const ROOM_PAUSE: Duration = Duration::from_millis(20);
 
 /// Frames for one program. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -32,6 +39,19 @@ impl Outbox {
         let (sender, frames) = mpsc::unbounded_channel();
         let queued = Arc::new(AtomicUsize::new(0));
         (Outbox { frames: sender, queued: queued.clone(), cut }, Queue { frames, queued })
+    }
+
+    /// Waits until what may wait itself has room: it is no reason to cut anybody
+    /// off.
+    pub async fn has_room(&self) {
+        while self.queued.load(Ordering::Relaxed) > LASTING_BYTES_MAX {
+            tokio::time::sleep(ROOM_PAUSE).await;
+        }
+    }
+
+    /// What a call came to, or a piece of it.
+    pub fn tell(&self, seq: u64, body: ReplyBody) {
+        self.push(&FromAgent::Told { seq, body: Box::new(body) });
     }
 
     /// Puts a frame behind the others.
@@ -76,7 +96,7 @@ mod tests {
         let cut = CancellationToken::new();
         let (outbox, mut queue) = Outbox::new(cut.clone());
         let problem = Problem::refused(Code::Internal, "x".repeat(16 * 1024 * 1024));
-        let frame = FromAgent::Problem { seq: 1, problem };
+        let frame = FromAgent::problem(1, problem);
         for _ in 0..4 {
             outbox.push(&frame);
         }

@@ -28,7 +28,7 @@ pub enum Errand {
 /// the connection.
 pub fn command(
     command: &Command,
-    lease: LeaseId,
+    (lease, scope): (LeaseId, &Scope),
     owns: impl Fn(Life) -> bool,
 ) -> Result<Errand, Problem> {
     let own_lease = |named: LeaseId| match named == lease {
@@ -66,20 +66,32 @@ pub fn command(
             own_calls(calls)?;
             Ok(Errand::Other)
         }
+        Command::Kv { scope: named, .. } => keys(named, scope).map(|()| Errand::Other),
         _ => Err(Problem::refused(
             Code::InvalidRequest,
             "the agent hands on registrations, ends, arrivals and withdrawals of this \
-             connection's processes, and nothing else; use a client of the store for the rest",
+             connection's processes and changes of its run's keys, and nothing else; use a client of \
+             the store for the rest",
         )),
     }
+}
+
+/// Whether keys are those of the agent's run.
+pub fn keys(named: &Scope, own: &Scope) -> Result<(), Problem> {
+    if named == own {
+        return Ok(());
+    }
+    let text = format!("this agent serves {own}, not {named}; ask the store itself");
+    Err(Problem::refused(Code::Conflict, text))
 }
 
 /// Whether a question may be handed on: those about processes, rounds and
 /// events of the agent's job.
 pub fn read(read: &Read, own: &Scope) -> Result<(), Problem> {
     let job = match read {
+        Read::Get { scope, .. } | Read::QueueLength { scope, .. } => return keys(scope, own),
         Read::Processes { scope, .. }
-        | Read::Rounds { scope }
+        | Read::Rounds { scope, .. }
         | Read::Closed { scope, .. }
         | Read::Iteration { scope, .. }
         | Read::Plan { scope, .. } => &scope.job,
@@ -87,8 +99,8 @@ pub fn read(read: &Read, own: &Scope) -> Result<(), Problem> {
         _ => {
             return Err(Problem::refused(
                 Code::InvalidRequest,
-                "the agent hands on questions about processes, rounds, iterations and events, and \
-                 nothing else; use a client of the store for the rest",
+                "the agent hands on questions about processes, rounds, iterations, events and single \
+                 keys, and nothing else; use a client of the store for the rest",
             ));
         }
     };
@@ -146,7 +158,8 @@ mod tests {
     const OWN: Life = (3, 30);
 
     fn check(wanted: &Command) -> Result<Errand, Problem> {
-        command(wanted, LEASE, |life| life == OWN)
+        let scope = Scope { run: Some("r1".parse().unwrap()), ..Scope::default() };
+        command(wanted, (LEASE, &scope), |life| life == OWN)
     }
 
     fn register(lease: LeaseId) -> Command {
@@ -222,10 +235,7 @@ mod tests {
                 }),
                 "and nothing else",
             ),
-            (
-                Command::Kv { scope, op: KvOp::Delete { key: "k".into() } },
-                "use a client of the store",
-            ),
+            (Command::Kv { scope, op: KvOp::Delete { key: "k".into() } }, "ask the store itself"),
         ] {
             let refused = check(&bad).unwrap_err();
             assert!(refused.message.contains(words), "{bad:?}: {refused}");
@@ -263,9 +273,9 @@ mod tests {
     fn questions_are_those_about_the_job() {
         let own = Scope { job: "train".parse().unwrap(), run: Some("r1".parse().unwrap()) };
         let other = Scope::default();
-        assert_eq!(read(&Read::Rounds { scope: own.clone() }, &own), Ok(()));
+        assert_eq!(read(&Read::rounds(own.clone()), &own), Ok(()));
         assert_eq!(read(&Read::Events { job: own.job.clone(), after: 0, limit: 0 }, &own), Ok(()));
-        let refused = read(&Read::Rounds { scope: other.clone() }, &own).unwrap_err();
+        let refused = read(&Read::rounds(other.clone()), &own).unwrap_err();
         assert!(refused.message.contains("serves job train, not job default"), "{refused}");
         for bad in [
             Read::Jobs,

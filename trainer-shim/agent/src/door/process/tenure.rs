@@ -12,12 +12,14 @@ use holdfast_trainer_shim::Lease;
 use holdfast_trainer_shim::link::FromAgent;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use super::arrivals::{Arrivals, Entrance};
 use super::desk::{Desk, SeatId};
+use super::events::Events;
 use super::ladder::Watched;
 use super::outbox::Outbox;
 use super::relay::Life;
@@ -38,6 +40,8 @@ pub struct Tenure {
     /// Unbounded in type only: a connection dies once, with its lives.
     deaths: mpsc::UnboundedSender<(Life, Cause)>,
     arrivals: Arrivals,
+    /// What happens in the job.
+    pub events: Events,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -80,6 +84,12 @@ impl Tenure {
             hall: Arc::default(),
             deaths,
             arrivals: Arrivals::default(),
+            events: Events::new(
+                lease.client().clone(),
+                lease.scope().job.clone(),
+                stop.clone(),
+                tasks.clone(),
+            ),
             stop: stop.clone(),
             tasks: tasks.clone(),
         };
@@ -156,6 +166,11 @@ impl Tenure {
         };
         let client = lease.client().clone();
         self.arrivals.arrive(client, lease.id(), entrance, arrivals, deadline, spawn).await
+    }
+
+    /// A task that the agent's end waits for: whoever spawns it ends it.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+        self.tasks.spawn(task)
     }
 
     /// Lives have ended, and the cluster has to know.
