@@ -277,11 +277,10 @@ mod tests {
         assert_eq!(read(&Read::Events { job: own.job.clone(), after: 0, limit: 0 }, &own), Ok(()));
         let refused = read(&Read::rounds(other.clone()), &own).unwrap_err();
         assert!(refused.message.contains("serves job train, not job default"), "{refused}");
-        for bad in [
-            Read::Jobs,
-            Read::Get { scope: own.clone(), key: "k".into() },
-            Read::Feed { lease: LEASE, since: 0, have: Vec::new() },
-        ] {
+        assert_eq!(read(&Read::Get { scope: own.clone(), key: "k".into() }, &own), Ok(()));
+        let refused = read(&Read::Get { scope: other, key: "k".into() }, &own).unwrap_err();
+        assert!(refused.message.contains("ask the store itself"), "{refused}");
+        for bad in [Read::Jobs, Read::Feed { lease: LEASE, since: 0, have: Vec::new() }] {
             assert!(read(&bad, &own).unwrap_err().message.contains("and nothing else"), "{bad:?}");
         }
     }
