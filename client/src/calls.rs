@@ -293,6 +293,9 @@ impl Calls {
         if matches!(call.ask, Ask::Propose { .. }) && call.progress.sent {
             self.counters.resent.add(1);
         }
+        if let Ask::Propose { command: Command::Lease(command), .. } = &call.ask {
+            session = self.tenancy.beside(command);
+        }
         if call.needs_session() {
             let reference = self
                 .tenancy

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use holdfast_api::{
-    Answer, Code, Effectiveness, LeaderHint, Outcome, Problem, ReadAnswer, ReadOutcome, Refusal,
-    Reply, ReplyBody, SessionOutcome, WatchBatch, WatchProgress,
+    Answer, Code, Effectiveness, LeaderHint, LeaseOutcome, Outcome, Problem, ReadAnswer,
+    ReadOutcome, Refusal, Reply, ReplyBody, SessionOutcome, WatchBatch, WatchProgress,
 };
 use tokio::time::Instant;
 
@@ -82,7 +82,7 @@ impl Calls {
         if answer.replayed {
             self.counters.replayed.add(1);
         }
-        match answer.outcome {
+        match &answer.outcome {
             Outcome::Refused(Refusal::SessionExpired { .. }) => self.session_expired(),
             Outcome::Refused(refusal @ Refusal::SessionWindowFull { .. }) => {
                 let turned_away = self.open.get(&id).map_or(0, |call| call.progress.turned_away);
@@ -90,8 +90,15 @@ impl Calls {
                 self.delay(id, turned_away, now, random());
             }
             Outcome::Refused(refusal) => {
+                if let Refusal::LeaseEnded { lease } = &refusal {
+                    self.tenancy.lease_ended(*lease);
+                }
                 self.take_off_wire(id);
-                self.fail(id, Error::from_refusal(refusal));
+                self.fail(id, Error::from_refusal(refusal.clone()));
+            }
+            Outcome::Lease(LeaseOutcome::Granted { lease, .. }) => {
+                self.tenancy.holds(*lease);
+                self.finish(id, ReplyBody::Answer(answer));
             }
             _ => self.finish(id, ReplyBody::Answer(answer)),
         }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use holdfast_api::{Command, Nonce, SessionCommand, SessionId, SessionRef};
+use holdfast_api::{Command, LeaseCommand, LeaseId, Nonce, SessionCommand, SessionId, SessionRef};
 use rand::RngExt;
 use rand::rngs::StdRng;
 use tokio::time::Instant;
@@ -21,6 +21,9 @@ pub(crate) struct Tenancy {
     state: State,
     chore: Option<Chore>,
     closing: bool,
+    /// The lease with which the session is to end: whoever is taken for dead
+    /// writes no more.
+    lease: Option<LeaseId>,
 }
 
 #[derive(Debug)]
@@ -45,7 +48,14 @@ pub(crate) enum ChoreKind {
 
 impl Tenancy {
     pub(crate) fn new(ttl: Duration, random: StdRng) -> Self {
-        Tenancy { ttl_wanted: ttl, random, state: State::Absent, chore: None, closing: false }
+        Tenancy {
+            ttl_wanted: ttl,
+            random,
+            state: State::Absent,
+            chore: None,
+            closing: false,
+            lease: None,
+        }
     }
 
     pub(crate) fn session(&self) -> Option<&Session> {
@@ -87,7 +97,7 @@ impl Tenancy {
         let command = match self.chore.get_or_insert_with(open).kind {
             ChoreKind::Open(nonce) => {
                 let ttl_ms = u64::try_from(self.ttl_wanted.as_millis()).unwrap_or(u64::MAX);
-                SessionCommand::Open { nonce, ttl_ms }
+                SessionCommand::Open { nonce, ttl_ms, lease: self.lease }
             }
             ChoreKind::KeepAlive(session) => SessionCommand::KeepAlive { session },
             ChoreKind::Close(session) => SessionCommand::Close { session },
@@ -147,6 +157,33 @@ impl Tenancy {
             None => session.allocate()?,
         };
         Some(session.reference(sequence))
+    }
+
+    /// How a command on a lease is sent: beside the session, which ends with the
+    /// lease.
+    pub(crate) fn beside(&mut self, command: &LeaseCommand) -> Option<SessionRef> {
+        match command {
+            LeaseCommand::KeepAlive { lease } => self.lease = Some(*lease),
+            LeaseCommand::Revoke { lease } | LeaseCommand::Leave { lease } => {
+                self.lease_ended(*lease);
+            }
+            LeaseCommand::Grant { .. }
+            | LeaseCommand::Join { .. }
+            | LeaseCommand::Expire { .. } => {}
+        }
+        self.session().map(|session| SessionRef { id: session.id(), sequence: 0, ack: 0 })
+    }
+
+    /// A lease is held from now on.
+    pub(crate) fn holds(&mut self, lease: LeaseId) {
+        self.lease = Some(lease);
+    }
+
+    /// A lease has ended.
+    pub(crate) fn lease_ended(&mut self, lease: LeaseId) {
+        if self.lease == Some(lease) {
+            self.lease = None;
+        }
     }
 
     pub(crate) fn release(&mut self, sequence: u64) {

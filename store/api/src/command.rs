@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::blob::Blob;
-use crate::lease::LeaseCommand;
+use crate::lease::{LeaseCommand, LeaseId};
 use crate::limits::Limits;
 use crate::name::{Name, NodeId, Scope};
 use crate::process::ProcessCommand;
@@ -46,7 +46,9 @@ pub struct Proposal {
 pub struct SessionRef {
     /// The session.
     pub id: SessionId,
-    /// This command's number, from 1, chosen by the client, used once.
+    /// This command's number, from 1, chosen by the client, used once. A command
+    /// on a lease may have 0: then it is no part of the session, and says whose
+    /// session ends with the lease.
     pub sequence: u64,
     /// The lowest sequence whose answer the client still wants; answers below
     /// it are dropped, commands below it are stale.
@@ -251,6 +253,10 @@ pub enum SessionCommand {
         /// Idle time after which it may expire, in milliseconds of log time;
         /// clamped to the limits.
         ttl_ms: u64,
+        /// The lease with which it ends: whoever is taken for dead writes no more.
+        /// From feature level 3 on.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lease: Option<LeaseId>,
     },
     /// Counts as use.
     KeepAlive {

@@ -124,7 +124,7 @@ impl Leases {
     }
 
     /// Its holder was heard of in this session: that of the grant may be over.
-    fn held_in(&mut self, id: LeaseId, session: Option<SessionId>) {
+    pub fn held_in(&mut self, id: LeaseId, session: Option<SessionId>) {
         let is_news = |lease: &Lease| session.is_some() && lease.session != session;
         if self.by_id.get(&id).is_some_and(is_news)
             && let Some(lease) = self.by_id.get_mut(&id)

@@ -9,7 +9,7 @@ use holdfast_api::{
 };
 
 use crate::applied::{Applied, Compacted, Counts, Effect, RunKey};
-use crate::cluster::{Cluster, FEATURE_LEVEL};
+use crate::cluster::{Cluster, FEATURE_LEVEL, LIFE_LEVEL};
 use crate::history::History;
 use crate::job::Jobs;
 use crate::lease::Leases;
@@ -59,6 +59,12 @@ impl Machine {
         let Some(place) = session else {
             return self.carry_out(None, command, applied);
         };
+        if let (0, Command::Lease(_)) = (place.sequence, command)
+            && self.cluster.feature_level >= LIFE_LEVEL
+        {
+            let holder = self.sessions.by_id.contains_key(&place.id).then_some(place.id);
+            return self.carry_out(holder, command, applied);
+        }
         match self.sessions.admit(place, self.cluster.limits()) {
             Admission::Fresh => {
                 let answer = self.carry_out(Some(place.id), command, applied);

@@ -240,8 +240,15 @@ impl Machine {
         let limits = self.cluster.limits();
         let sessions = &mut self.sessions;
         let outcome = match command {
-            SessionCommand::Open { nonce, ttl_ms } => {
-                sessions.open(*nonce, *ttl_ms, self.time, limits)?
+            SessionCommand::Open { nonce, ttl_ms, lease } => {
+                if let Some(lease) = lease {
+                    self.leases.run(*lease)?;
+                }
+                let opened = sessions.open(*nonce, *ttl_ms, self.time, limits)?;
+                if let (Some(lease), SessionOutcome::Opened { session, .. }) = (lease, &opened) {
+                    self.leases.held_in(*lease, Some(*session));
+                }
+                opened
             }
             // The use itself was noted when the entry came.
             SessionCommand::KeepAlive { session } if sessions.by_id.contains_key(session) => {

@@ -80,7 +80,7 @@ pub async fn open_session(
         let mut random = rand::rng();
         Nonce(random.next_u64(), random.next_u64())
     });
-    let command = Command::Session(SessionCommand::Open { nonce, ttl_ms });
+    let command = Command::Session(SessionCommand::Open { nonce, ttl_ms, lease: None });
     let fitting = |outcome: &Outcome, mark| match *outcome {
         Outcome::Session(SessionOutcome::Opened { session, ttl_ms, window }) => {
             Some(SessionAnswer { session, ttl_ms, window, mark })

@@ -83,7 +83,7 @@ impl Client {
     /// Works until told to stop, and ends what it has begun.
     pub async fn work(mut self, stop: Arc<AtomicBool>) {
         let nonce = Nonce(self.random.random(), self.id);
-        let open = Command::Session(SessionCommand::Open { nonce, ttl_ms: 3_600_000 });
+        let open = Command::Session(SessionCommand::Open { nonce, ttl_ms: 3_600_000, lease: None });
         match self.commit(None, open, false).await.map(|answer| answer.outcome) {
             Some(Outcome::Session(SessionOutcome::Opened { session, .. })) => {
                 self.session = session

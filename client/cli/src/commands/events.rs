@@ -243,8 +243,13 @@ fn words(what: &EventKind) -> String {
         }
         EventKind::RunEnded { by, processes } => {
             let by = by.as_ref().map(|by| format!(", followed by {by}")).unwrap_or_default();
-            let processes = counted(u64::from(*processes), "process");
-            format!("the run ended{by}; {processes} had not left")
+            match *processes {
+                0 => format!("the run ended{by}"),
+                some => {
+                    let processes = counted(u64::from(some), "process");
+                    format!("the run ended{by}; {processes} had not left")
+                }
+            }
         }
     }
 }

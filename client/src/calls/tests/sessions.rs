@@ -66,11 +66,15 @@ fn what_says_itself_what_it_is_needs_no_session() {
     let renew = Command::Lease(LeaseCommand::KeepAlive { lease: 5 });
     let puts = [1, 2].map(|n| bench.propose(n));
     let mut renewal = bench.submit(None, |reply| Ask::Propose { command: renew.clone(), reply });
-    // First, and beside a session that is full.
+    // First, and beside a session that is full; with the lease that one is to end.
     let sent = bench.sent();
     assert_eq!(sent.len(), 2);
+    let beside = |session| {
+        let session = Some(SessionRef { id: session, sequence: 0, ack: 0 });
+        RequestBody::Propose(Proposal { session, command: renew.clone() })
+    };
     let alone = RequestBody::Propose(Proposal { session: None, command: renew.clone() });
-    assert_eq!(sent[0].body, alone);
+    assert_eq!(sent[0].body, beside(SESSION));
     bench.reply(sent[1].id, refused(Refusal::SessionExpired { session: SESSION }));
     assert!(renewal.is_open(), "the end of a session is none of its business");
     // It comes to the same however often it is sent.

@@ -274,7 +274,11 @@ fn step(verb: &str, words: &mut Words<'_>) -> TransactionOp {
 
 fn session_command(words: &mut Words<'_>) -> SessionCommand {
     match words.next() {
-        "open" => SessionCommand::Open { nonce: Nonce(words.number(), 0), ttl_ms: words.number() },
+        "open" => SessionCommand::Open {
+            nonce: Nonce(words.number(), 0),
+            ttl_ms: words.number(),
+            lease: words.maybe().map(|lease| lease.parse().expect("a lease is a number")),
+        },
         "keep-alive" => SessionCommand::KeepAlive { session: words.number() },
         "close" => SessionCommand::Close { session: words.number() },
         "expire" => SessionCommand::Expire { session: words.number(), deadline: words.number() },

@@ -149,8 +149,7 @@ fn session_command() -> impl Strategy<Value = Command> {
     prop_oneof![
         3 => (0u64..6, 5_000u64..30_000).prop_map(|(nonce, ttl_ms)| SessionCommand::Open {
             nonce: Nonce(nonce, nonce),
-            ttl_ms
-        }),
+            ttl_ms, lease: None }),
         1 => (1u64..6).prop_map(|session| SessionCommand::KeepAlive { session }),
         1 => (1u64..6).prop_map(|session| SessionCommand::Close { session }),
         1 => (1u64..6, 0u64..100_000)
