@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use holdfast_api::stream::{MINOR_EVENTS, MINOR_LIFE};
 use holdfast_api::{
-    Admin, Answer, Blob, Command, Condition, Effectiveness, Feed, Generation, LeaseId, Name,
-    ProcessCommand, Read, ReadAnswer, Revision, Scope, Status, WatchBatch,
+    Admin, Answer, Blob, Command, Condition, Effectiveness, Feed, Generation, LeaseCommand,
+    LeaseId, Name, ProcessCommand, Read, ReadAnswer, Revision, Scope, Status, WatchBatch,
 };
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
@@ -166,6 +166,8 @@ impl Ask {
 /// Whether a nonce, a lease or the number of a call says what a command is.
 pub(crate) fn names_itself(command: &Command) -> bool {
     match command {
+        // What a grant came to is kept by the session alone.
+        Command::Lease(LeaseCommand::Grant { .. } | LeaseCommand::Join { .. }) => false,
         Command::Lease(_) | Command::Round(_) => true,
         Command::Process(command) => !matches!(command, ProcessCommand::Remove { .. }),
         _ => false,

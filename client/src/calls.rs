@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use holdfast_api::stream::MINOR_EVENTS;
 use holdfast_api::{
     Code, Command, Effectiveness, Problem, Proposal, Reply, ReplyBody, Request, RequestBody,
     SessionId, SessionRef,
@@ -294,7 +295,8 @@ impl Calls {
             self.counters.resent.add(1);
         }
         if let Ask::Propose { command: Command::Lease(command), .. } = &call.ask {
-            session = self.tenancy.beside(command);
+            // An older node knows no command beside a session.
+            session = self.tenancy.beside(command).filter(|_| self.minor >= MINOR_EVENTS);
         }
         if call.needs_session() {
             let reference = self

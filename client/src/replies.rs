@@ -297,6 +297,9 @@ impl Calls {
             self.tenancy.chore_done();
         } else if !problem.retryable {
             self.tenancy.chore_done();
+            if let Some(Refusal::LeaseEnded { lease }) = &problem.refusal {
+                self.tenancy.lease_ended(*lease);
+            }
             if let ChoreKind::Open(_) = kind {
                 self.session_refused(&problem);
             }

@@ -90,6 +90,8 @@ def check(call, others, words=()):
                     count += 2
             continue
         wrong = [value for value in ANYTHING if not fits(value, hints[name])]
+        if name == "amount":
+            wrong.remove(-1)
         if name in words:
             # One of some words, and no other.
             wrong += ["and or", "ACTIVE"]

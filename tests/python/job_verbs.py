@@ -380,7 +380,7 @@ def main():
     assert now.processes == (0, 1, 2) and [(who.process, who.why) for who in now.dropped] == [(3, "left")], now
 
     again = holdfast.Job.join("verbs", process=2, world=WORLD, host="there", takeover=True, ttl=TTL)
-    assert again.incarnation > jobs[2].incarnation
+    assert again.incarnation > jobs[2].incarnation, (again, jobs)
     # A life that is over replaces nothing, and leaves nothing behind.
     old = f"{jobs[2].name}:{jobs[2].run}:2:{jobs[2].incarnation}:1"
     assert "void" in str(raises(holdfast.Fenced, jobs[0].check, old))

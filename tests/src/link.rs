@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use holdfast_api::{Answer, Command, Problem, Read as Question};
+use holdfast_api::{Answer, Command, Problem, Proposal, Read as Question, ReplyBody, RequestBody};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -25,13 +25,21 @@ pub struct RawLink {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Sent {
-    Propose { seq: u64, command: Command },
-    Read { seq: u64, read: Question },
+    Ask { seq: u64, body: RequestBody },
+}
+
+/// A frame of the agent.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Frame {
+    Told { seq: u64, body: ReplyBody },
+    ValidUntil {},
+    Feed {},
+    Over(Over),
 }
 
 /// What the agent says that a test looks at.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug)]
 pub enum Heard {
     /// The answer to a command.
     Answer {
@@ -52,10 +60,6 @@ pub enum Heard {
         /// The call.
         seq: u64,
     },
-    /// The lease was renewed.
-    ValidUntil {},
-    /// Something was decided.
-    Feed {},
     /// Nothing follows.
     Over(Over),
 }
@@ -123,13 +127,14 @@ impl RawLink {
 
     /// Proposes, and hears what came of this call.
     pub fn propose(&mut self, seq: u64, command: Command) -> io::Result<Heard> {
-        self.send(&Sent::Propose { seq, command })?;
+        let body = RequestBody::Propose(Proposal { session: None, command });
+        self.send(&Sent::Ask { seq, body })?;
         self.hear()
     }
 
     /// Asks, and hears what came of this call.
     pub fn ask(&mut self, seq: u64, read: Question) -> io::Result<Heard> {
-        self.send(&Sent::Read { seq, read })?;
+        self.send(&Sent::Ask { seq, body: RequestBody::Read { read, stale: false } })?;
         self.hear()
     }
 
@@ -141,8 +146,14 @@ impl RawLink {
             let mut body = vec![0; u32::from_le_bytes(length) as usize];
             self.reader.read_exact(&mut body)?;
             match rmp_serde::from_slice(&body).map_err(io::Error::other)? {
-                Heard::ValidUntil {} | Heard::Feed {} => {}
-                heard => return Ok(heard),
+                Frame::ValidUntil {} | Frame::Feed {} => {}
+                Frame::Over(over) => return Ok(Heard::Over(over)),
+                Frame::Told { seq, body } => match body {
+                    ReplyBody::Answer(answer) => return Ok(Heard::Answer { seq, answer }),
+                    ReplyBody::Read(_) => return Ok(Heard::ReadAnswer { seq }),
+                    ReplyBody::Problem(problem) => return Ok(Heard::Problem { seq, problem }),
+                    other => panic!("nobody asked for this: {other:?}"),
+                },
             }
         }
     }

@@ -267,6 +267,13 @@ impl EventLog {
         }
     }
 
+    /// Up to where a reader misses some: single steps are dropped before what they
+    /// led to.
+    pub fn compacted_behind(&self, after: Revision) -> Revision {
+        let closings = Some(self.closings.compacted).filter(|at| *at > after);
+        self.details.compacted.max(closings.unwrap_or(0))
+    }
+
     /// Revision of the latest.
     pub fn latest(&self) -> Revision {
         let latest = |kept: &Kept| kept.events.last().map_or(kept.compacted, |last| last.revision);

@@ -83,6 +83,8 @@ struct Inner {
     troubles: Troubles,
     /// See [`stream::UNDER_WAY_KIB_MAX`].
     stream_room: Arc<Semaphore>,
+    /// The same for commands of leases, processes and rounds.
+    first_room: Arc<Semaphore>,
     /// KiB of large frames that are being read, likewise.
     frame_room: Arc<Semaphore>,
     reports: agents::Reports,
@@ -138,6 +140,7 @@ impl App {
             refused: Mutex::new(RecurringWith::new(REFUSED_MAX)),
             troubles: Troubles::default(),
             stream_room: Arc::new(Semaphore::new(stream::UNDER_WAY_KIB_MAX)),
+            first_room: Arc::new(Semaphore::new(stream::UNDER_WAY_KIB_MAX)),
             frame_room: Arc::new(Semaphore::new(stream::UNDER_WAY_KIB_MAX)),
             reports: agents::Reports::default(),
             tasks,

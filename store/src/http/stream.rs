@@ -357,7 +357,9 @@ impl Connection {
         {
             let cost = cost.min(u32::try_from(FIRST_KIB_MAX).unwrap_or(u32::MAX));
             let place = self.first_kib.clone().acquire_many_owned(cost).await;
-            return Ok(Place { _room: None, _place: place.map_err(|_| closing())? });
+            let room = self.app.inner.first_room.clone().acquire_many_owned(cost).await;
+            let (room, place) = (room.map_err(|_| closing())?, place.map_err(|_| closing())?);
+            return Ok(Place { _room: Some(room), _place: place });
         }
         let taking = async {
             let room = self.app.inner.stream_room.clone().acquire_many_owned(cost).await;
@@ -367,6 +369,11 @@ impl Connection {
                 _place: place.map_err(|_| closing())?,
             })
         };
+        if let RequestBody::Admin(_) | RequestBody::Status = body {
+            return taking.await;
+        }
+        // What is large has to collect its room.
+        let patience = patience + Duration::from_millis(u64::from(cost) / 64);
         // Polled first: what finds room at once goes on, however late it is.
         tokio::time::timeout_at(patience, taking).await.unwrap_or_else(|_| {
             let message = "this node has as many requests under way as it may; retry";

@@ -3,7 +3,7 @@
 
 use holdfast_api::{
     ClusterCommand, Code, Command, Condition, LeaseCommand, Limits, Problem, Proposal, Refusal,
-    RoundCommand, RunCommand, SessionCommand,
+    RoundCommand, RunCommand, SessionCommand, SessionRef,
 };
 
 /// Largest `command_bytes_max`: half of the longest frame of a stream.
@@ -18,10 +18,16 @@ const LEASE_TTL_FLOOR_MS: u64 = 500;
 /// The longest that a run may be ending.
 const RUN_ENDING_CEILING_MS: u64 = 24 * 3_600_000;
 
+/// Whether a command on a lease only names the session of its holder.
+fn is_beside(place: &SessionRef, command: &Command) -> bool {
+    (place.sequence, place.ack) == (0, 0) && matches!(command, Command::Lease(_))
+}
+
 /// Refuses what only the leader itself may propose: log time, feature level,
 /// node ids and expiries follow from what the nodes see.
 pub fn is_for_clients(proposal: &Proposal) -> Result<(), Problem> {
     if let Some(place) = &proposal.session
+        && !is_beside(place, &proposal.command)
         && (place.sequence == 0 || place.ack == 0 || place.ack > place.sequence)
     {
         let why = "a sequence starts at 1, and its acknowledgement is at least 1 and not above it";

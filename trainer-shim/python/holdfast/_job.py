@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import sys
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -171,20 +172,21 @@ class Job:
             "hard_timeout": arguments.seconds_or_never("hard_timeout", numbers["hard_timeout"]),
             "grace": arguments.seconds("grace", numbers["grace"]),
             "on_silence": arguments.callable_or_none("on_silence", numbers["on_silence"]),
-            "ready": False,
         }
         evict_after = arguments.seconds_or_never("evict_after", numbers["evict_after"])
-        is_ready = arguments.flag("ready", ready)
+        is_ready, begun = arguments.flag("ready", ready), time.monotonic()
         joined = cls(_holdfast.Process.join(wanted), evict_after)
         if is_ready:
-            joined.ready()
+            # What finding the store has taken is part of it.
+            joined.ready(max(wanted["patience"] - (time.monotonic() - begun), 0.0))
         return joined
 
-    def ready(self) -> None:
+    def ready(self, timeout: float = PATIENCE_DEFAULT) -> None:
         """Registers this life, after ``join(ready=False)``: from now on rounds wait for it. Twice is as good
-        as once."""
+        as once. ``timeout``: as of :meth:`join`."""
+        timeout = arguments.seconds("timeout", timeout)
         if not self._ready:
-            self._native.ready()
+            self._native.ready(timeout)
             self.process, self.incarnation = self._native.process, self._native.incarnation
             self._ready = True
 

@@ -54,8 +54,8 @@ class Subscription:
             try:
                 found = self._native.next(LOOK_EVERY)
             except HoldfastError as error:
-                # The life has ended, or the job's process was left.
-                log.debug("%s hears no more events: %s", self._of, error)
+                # As when the life has ended, or the process has left.
+                log.info("%s hears no more events: %s", self._of, error)
                 return
             for text in found[0] if found else ():
                 if self._closed.is_set():

@@ -120,7 +120,7 @@ class Handler(RendezvousHandler):
         self._patience_ends = 0.0
         # Whether there was no room for this node since it was in a rendezvous.
         self._spare = False
-        self._waiting = 0
+        self._looked, self._waiting = 0.0, 0
         # Who is alive is asked again only when something has happened.
         self._changed = threading.Event()
         self._news: Optional[Subscription] = None
@@ -181,14 +181,17 @@ class Handler(RendezvousHandler):
         return self._waiting
 
     def _may_have_changed(self) -> bool:
-        # Whoever is told nothing any more has to ask.
-        return self._changed.is_set() or self._news is None or self._news.ended
+        if self._news is None or self._news.ended:
+            # Whoever is told nothing any more has to ask.
+            return time.monotonic() - self._looked >= POLL
+        return self._changed.is_set()
 
     def _alive(self, job: Job) -> tuple[Member, ...]:
         """Who is alive, by what was told."""
         if self._may_have_changed():
             # What happens from here on sets it again.
             self._changed.clear()
+            self._looked = time.monotonic()
             self._members = job.alive()
         return self._members
 

@@ -67,6 +67,32 @@ impl NativeNews {
     }
 }
 
+/// What a forked child drops is the parent's: its locks may be held by threads
+/// that are not there.
+impl Drop for NativeNews {
+    fn drop(&mut self) {
+        if self.owner.process != std::process::id() {
+            std::mem::forget(self.news.clone());
+        }
+    }
+}
+
+impl Drop for NativeChanges {
+    fn drop(&mut self) {
+        if self.owner.process != std::process::id() {
+            std::mem::forget(self.changes.clone());
+        }
+    }
+}
+
+impl Drop for NativeKeys {
+    fn drop(&mut self) {
+        if self.owner.process != std::process::id() {
+            std::mem::forget(self.keys.clone());
+        }
+    }
+}
+
 #[pymethods]
 impl NativeNews {
     /// The next events, each as JSON, up to where some are no longer kept, and up

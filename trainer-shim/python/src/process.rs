@@ -37,7 +37,11 @@ pub struct NativeProcess {
 /// How far a process has got.
 enum State {
     /// It is to be registered when it is ready.
-    Loading(Box<(Taken, Join, Duration)>),
+    Loading(Box<(Taken, Join)>),
+    /// It is being registered; left meanwhile or not.
+    Registering {
+        left: bool,
+    },
     Joined(Held),
     /// It was left.
     Left,
@@ -75,7 +79,6 @@ struct Joining {
     hard_timeout: Option<f64>,
     grace: f64,
     on_silence: Option<Py<PyAny>>,
-    ready: bool,
 }
 
 /// A stretch of time that ends when it is told to, or dropped.
@@ -205,31 +208,42 @@ impl NativeProcess {
             }
         };
         let taken = taken.map_err(|error| error::of_shim(py, &error))?;
-        let state = parking_lot::Mutex::new(State::Loading(Box::new((taken, join, patience))));
-        let process = NativeProcess { state, owner: std::process::id(), handle };
-        if wanted.ready {
-            process.ready(py)?;
-        }
-        Ok(process)
+        let state = parking_lot::Mutex::new(State::Loading(Box::new((taken, join))));
+        Ok(NativeProcess { state, owner: std::process::id(), handle })
     }
 
-    /// Registers the incarnation, which rounds wait for from then on. Twice is as
-    /// good as once.
-    fn ready(&self, py: Python<'_>) -> PyResult<()> {
+    /// Registers the incarnation, which rounds wait for from then on, within so
+    /// many seconds. Twice is as good as once.
+    fn ready(&self, py: Python<'_>, patience: f64) -> PyResult<()> {
         self.same_process(py)?;
-        let (taken, join, patience) = {
+        let patience = Deadline::after(seconds(py, patience)?);
+        let loading = {
             let mut state = self.state.lock();
-            match std::mem::replace(&mut *state, State::Left) {
-                State::Loading(loading) => *loading,
+            match std::mem::replace(&mut *state, State::Registering { left: false }) {
+                State::Loading(loading) => Some(*loading),
                 other => {
                     *state = other;
-                    return Ok(());
+                    None
                 }
             }
         };
-        let joined = runtime::wait(py, &self.handle, joined(taken, join, patience))?;
-        let held = joined.map_err(|error| error::of_shim(py, &error))?;
-        *self.state.lock() = State::Joined(held);
+        let Some((taken, join)) = loading else { return self.held(py).map(drop) };
+        let joined = runtime::wait(py, &self.handle, joined(taken, join, patience));
+        let joined = joined.and_then(|joined| joined.map_err(|error| error::of_shim(py, &error)));
+        let left = {
+            let mut state = self.state.lock();
+            let left = matches!(*state, State::Registering { left: true });
+            *state = match &joined {
+                Ok(held) if !left => State::Joined(held.clone()),
+                _ => State::Left,
+            };
+            left
+        };
+        let held = joined?;
+        if left {
+            runtime::wait(py, &self.handle, leave(held, Cause::Left))?;
+            return Err(error::of_shim(py, &Error::Closed));
+        }
         Ok(())
     }
 
@@ -250,7 +264,7 @@ impl NativeProcess {
     fn scope(&self, py: Python<'_>) -> PyResult<(String, Option<String>)> {
         let loading = match &*self.state.lock() {
             State::Loading(loading) => loading.0.0.as_ref().map(|(host, _)| host.scope().clone()),
-            State::Joined(_) | State::Left => None,
+            State::Registering { .. } | State::Joined(_) | State::Left => None,
         };
         let Scope { job, run } = match loading {
             Some(scope) => scope,
@@ -509,7 +523,17 @@ impl NativeProcess {
         exit_code: Option<i32>,
     ) -> PyResult<()> {
         self.same_process(py)?;
-        let state = std::mem::replace(&mut *self.state.lock(), State::Left);
+        let state = {
+            let mut state = self.state.lock();
+            match &mut *state {
+                // Whoever registers it sees to its end.
+                State::Registering { left } => {
+                    *left = true;
+                    return Ok(());
+                }
+                other => std::mem::replace(other, State::Left),
+            }
+        };
         let cause = match (exception, exit_code) {
             (Some(exception), _) => Cause::Raised { error: in_short(exception) },
             (None, Some(code)) => Cause::Exited { code },
@@ -518,10 +542,10 @@ impl NativeProcess {
         match state {
             State::Joined(held) => runtime::wait(py, &self.handle, leave(held, cause)),
             State::Loading(loading) => {
-                let (taken, ..) = *loading;
+                let (taken, _) = *loading;
                 runtime::wait(py, &self.handle, taken.give_back())
             }
-            State::Left => Ok(()),
+            State::Registering { .. } | State::Left => Ok(()),
         }
     }
 }
@@ -533,12 +557,16 @@ impl NativeProcess {
 
     fn held(&self, py: Python<'_>) -> PyResult<Held> {
         self.same_process(py)?;
-        match &*self.state.lock() {
-            State::Joined(held) => Ok(held.clone()),
-            State::Loading(_) => {
-                Err(error::invalid(py, &"this process is not ready: call job.ready() first"))
-            }
-            State::Left => Err(error::of_shim(py, &Error::Closed)),
+        // An error is made by Python, which may run others: without the lock.
+        let held = match &*self.state.lock() {
+            State::Joined(held) => Some(Some(held.clone())),
+            State::Loading(_) | State::Registering { .. } => None,
+            State::Left => Some(None),
+        };
+        match held {
+            Some(Some(held)) => Ok(held),
+            Some(None) => Err(error::of_shim(py, &Error::Closed)),
+            None => Err(error::invalid(py, &"this process is not ready: call job.ready() first")),
         }
     }
 
@@ -568,10 +596,10 @@ impl Drop for NativeProcess {
         match state {
             State::Joined(held) => drop(self.handle.spawn(leave(held, Cause::Left))),
             State::Loading(loading) => {
-                let (taken, ..) = *loading;
+                let (taken, _) = *loading;
                 self.handle.spawn(taken.give_back());
             }
-            State::Left => {}
+            State::Registering { .. } | State::Left => {}
         }
     }
 }
@@ -589,9 +617,9 @@ async fn attached(control: PathBuf, meant: Wanted, patience: Duration) -> Result
 }
 
 /// A failed join leaves nothing behind, and neither does one that is broken off.
-async fn joined(mut taken: Taken, join: Join, patience: Duration) -> Result<Held, Error> {
+async fn joined(mut taken: Taken, join: Join, patience: Deadline) -> Result<Held, Error> {
     let (host, _) = taken.0.as_ref().ok_or(Error::Closed)?;
-    let patience = Some(Deadline::after(patience));
+    let patience = Some(patience);
     let joined = host.join(Join { patience, ..join }).await;
     let (host, client) = taken.0.take().ok_or(Error::Closed)?;
     match joined {

@@ -321,10 +321,14 @@ impl Shared {
         calls.last += 1;
         let seq = calls.last;
         let frame = encode(&FromProgram::Ask { seq, body: Box::new(body), within_ms })?;
+        // In the order of their numbers: under the lock.
+        if let Err(mpsc::error::TrySendError::Full(_)) = self.outbox.try_send(frame) {
+            let text = "the agent of this host does not take any more; retry";
+            let problem = Problem::retryable(Code::Overloaded, text);
+            return Err(holdfast_client::Error::Refused(Box::new(problem)).into());
+        }
+        // Whoever empties it tells when it ends.
         calls.open.insert(seq, open);
-        // In the order of their numbers: under the lock. There is room for as
-        // many as may be open, and whoever empties it tells when it ends.
-        let _ = self.outbox.try_send(frame);
         Ok(seq)
     }
 

@@ -110,7 +110,7 @@ impl Found {
     fn note_compacted(&mut self, context: &Context, compacted: Revision, upto: Revision) {
         if compacted > self.told_upto {
             context.talk(format!(
-                "single registrations, ends and promotions up to revision {compacted} are no longer kept; what iterations changed is"
+                "not all events up to revision {compacted} are kept any more: single registrations, ends and promotions go first"
             ));
         }
         self.compacted = compacted;

@@ -163,8 +163,8 @@ impl Act<'_> {
             life.faults = life.faults.saturating_add(1);
             if life.first_fault.is_none() {
                 let rank = life.ranked.as_ref().and_then(|last| {
-                    let (place, _) = last.members.find(process)?;
-                    last.ranks.at(place)
+                    let (place, life) = last.members.find(process)?;
+                    last.ranks.at(place).filter(|_| life == incarnation)
                 });
                 let (host, cause) = (host.to_owned(), cause.clone());
                 let fault = Fault { process, incarnation, rank, host, cause, at, at_ms };

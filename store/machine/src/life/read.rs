@@ -212,7 +212,7 @@ impl Machine {
             }
             events.push(event.as_ref().clone());
         }
-        Ok(ReadOutcome::Events { events, compacted: log.details.compacted, upto })
+        Ok(ReadOutcome::Events { events, compacted: log.compacted_behind(after), upto })
     }
 
     /// Whether there is anything in a job's event log behind a revision.

@@ -324,8 +324,7 @@ impl Connection {
                 let watching = move |outbox: Outbox| async move {
                     let mut watch = client.watch(scope, prefix, from).await?;
                     while let Some(batch) = watch.next().await {
-                        outbox.has_room().await;
-                        outbox.tell(seq, ReplyBody::Changes(batch?));
+                        outbox.tell_in_turn(seq, ReplyBody::Changes(batch?)).await;
                     }
                     Ok(())
                 };

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_api::{Code, Event, Name, Read, ReadAnswer, ReadOutcome, ReplyBody, Revision};
+use holdfast_api::{
+    Code, Effectiveness, Event, Name, Read, ReadAnswer, ReadOutcome, ReplyBody, Revision,
+};
 use holdfast_client::{Client, Consistency, Deadline, Error, EventsPage};
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
@@ -44,7 +46,7 @@ impl Events {
     pub async fn follow(&self, mut after: Revision, seq: u64, outbox: &Outbox) -> Error {
         loop {
             // In this order: what is told from now on, and then what was before.
-            let mut told = self.subscribe();
+            let mut told = self.subscribe(after);
             loop {
                 match self.read(after).await {
                     Ok((page, is_last)) => {
@@ -80,9 +82,8 @@ impl Events {
         let events: Vec<Event> = events.iter().filter(behind).cloned().collect();
         let outcome = ReadOutcome::Events { events, compacted: *compacted, upto: *upto };
         *after = *upto;
-        outbox.has_room().await;
         let body = ReplyBody::Read(ReadAnswer { revision: *upto, time_ms: 0, outcome });
-        outbox.tell(seq, body);
+        outbox.tell_in_turn(seq, body).await;
     }
 
     async fn read(&self, after: Revision) -> Result<(EventsPage, bool), Error> {
@@ -96,7 +97,8 @@ impl Events {
         }
     }
 
-    fn subscribe(&self) -> broadcast::Receiver<Result<Arc<EventsPage>, Error>> {
+    /// From here on; the first one begins behind what it has.
+    fn subscribe(&self, after: Revision) -> broadcast::Receiver<Result<Arc<EventsPage>, Error>> {
         let mut live = self.live.lock();
         if let Some(pages) = live.as_ref() {
             return pages.subscribe();
@@ -105,9 +107,8 @@ impl Events {
         *live = Some(pages.clone());
         let (client, job, of_all) = (self.client.clone(), self.job.clone(), self.live.clone());
         let listening = async move {
-            let ended = listen(client, job, &pages, &of_all).await;
-            *of_all.lock() = None;
-            if let Err(error) = ended {
+            if let Err(error) = listen(client, job, after, &pages, &of_all).await {
+                *of_all.lock() = None;
                 let _ = pages.send(Err(error));
             }
         };
@@ -120,22 +121,16 @@ impl Events {
 async fn listen(
     client: Client,
     job: Name,
+    after: Revision,
     pages: &Pages,
     live: &Mutex<Option<Pages>>,
 ) -> Result<(), Error> {
-    // What was before each program reads for itself.
-    let from = Read::Events { job: job.clone(), after: Revision::MAX, limit: 1 };
-    let from = match client.read(from, Consistency::Linearizable, Deadline::never()).await {
-        Ok(answer) => answer.revision,
-        Err(error) if error.code() == Code::JobNotFound => 0,
-        Err(error) => return Err(error),
-    };
-    let mut events = client.events(job, from).await?;
+    let mut events = client.events(job, after).await?;
     loop {
         tokio::select! {
             page = events.next() => match page {
                 Some(page) => drop(pages.send(Ok(Arc::new(page?)))),
-                None => return Ok(()),
+                None => return Err(Error::Closed { outcome: Effectiveness::None }),
             },
             () = tokio::time::sleep(IDLE_TIME_MAX) => {
                 let mut live = live.lock();

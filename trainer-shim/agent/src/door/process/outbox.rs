@@ -23,6 +23,8 @@ const ROOM_PAUSE: Duration = Duration::from_millis(20);
 pub struct Outbox {
     frames: mpsc::UnboundedSender<Vec<u8>>,
     queued: Arc<AtomicUsize>,
+    /// Held by the piece that waits for room.
+    turn: Arc<tokio::sync::Mutex<()>>,
     cut: CancellationToken,
 }
 
@@ -38,15 +40,20 @@ impl Outbox {
     pub fn new(cut: CancellationToken) -> (Outbox, Queue) {
         let (sender, frames) = mpsc::unbounded_channel();
         let queued = Arc::new(AtomicUsize::new(0));
-        (Outbox { frames: sender, queued: queued.clone(), cut }, Queue { frames, queued })
+        (
+            Outbox { frames: sender, queued: queued.clone(), turn: Arc::default(), cut },
+            Queue { frames, queued },
+        )
     }
 
-    /// Waits until what may wait itself has room: it is no reason to cut anybody
-    /// off.
-    pub async fn has_room(&self) {
+    /// A piece of something that may wait itself until there is room: it is no
+    /// reason to cut anybody off.
+    pub async fn tell_in_turn(&self, seq: u64, body: ReplyBody) {
+        let _turn = self.turn.lock().await;
         while self.queued.load(Ordering::Relaxed) > LASTING_BYTES_MAX {
             tokio::time::sleep(ROOM_PAUSE).await;
         }
+        self.tell(seq, body);
     }
 
     /// What a call came to, or a piece of it.
