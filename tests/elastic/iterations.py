@@ -114,7 +114,12 @@ class Iterations(Part):
         answer = self.cluster.holdfast("-o", "json", "iterations", job=JOB)
         if answer.returncode != 0:
             raise Failure(f"`holdfast iterations` failed:\n{answer.stdout}{answer.stderr}")
-        found = {advance["iteration"]: advance["members"] for advance in json.loads(answer.stdout)["advances"]}
+        stretches = json.loads(answer.stdout)["advances"]
+        found = {
+            number: stretch["members"]
+            for stretch in stretches
+            for number in range(stretch["iteration"], stretch["last"] + 1)
+        }
         for number, (world, _) in agreed.items():
             if found.get(number) != world:
                 problems.append(f"iteration {number} was told with {world} members, the store has {found.get(number)}")
