@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use holdfast_api::frame::encoded_bytes;
 use holdfast_api::{
     Admin, AgentReport, Answer, Blob, Code, Command, Condition, Effectiveness, Generation, LeaseId,
     Name, Problem, Read, ReadAnswer, ReadOutcome, Revision, Scope, Status,
@@ -21,7 +22,6 @@ use crate::deadline::Deadline;
 use crate::error::Error;
 use crate::events::Events;
 use crate::feed::FeedReader;
-use crate::frame;
 use crate::keys::Keys;
 use crate::mailbox::Mailbox;
 use crate::options::Options;
@@ -141,7 +141,7 @@ impl Client {
     /// If the deadline passes, or the future is dropped, before the answer is
     /// there, the command is not sent again, but may have been applied.
     pub async fn propose(&self, command: Command, deadline: Deadline) -> Result<Answer, Error> {
-        let bytes = frame::encoded_bytes(&command);
+        let bytes = encoded_bytes(&command);
         let bounds = if names_itself(&command) { &self.shared.first } else { &self.shared.calls };
         let ask = |reply| Ask::Propose { command, reply };
         self.call(ask, bytes, bounds, deadline).await
@@ -166,7 +166,7 @@ impl Client {
         not_before: Instant,
         deadline: Deadline,
     ) -> Result<ReadAnswer, Error> {
-        let bytes = frame::encoded_bytes(&read);
+        let bytes = encoded_bytes(&read);
         let ask = |reply| Ask::Read { read, stale: false, reply };
         let bounds = &self.shared.calls;
         let answer = self.call_at(ask, bytes, bounds, Some(not_before), deadline).await?;
@@ -179,7 +179,7 @@ impl Client {
         consistency: Consistency,
         deadline: Deadline,
     ) -> Result<ReadAnswer, Error> {
-        let bytes = frame::encoded_bytes(&read);
+        let bytes = encoded_bytes(&read);
         let stale = consistency == Consistency::Stale;
         let ask = |reply| Ask::Read { read, stale, reply };
         self.call(ask, bytes, &self.shared.calls, deadline).await
@@ -193,7 +193,7 @@ impl Client {
         conditions: Vec<Condition>,
         deadline: Deadline,
     ) -> Result<Revision, Error> {
-        let bytes = frame::encoded_bytes(&conditions);
+        let bytes = encoded_bytes(&conditions);
         let wait = Wait { scope, conditions, since: None };
         let ask = |reply| Ask::Wait { wait, reply };
         self.call(ask, bytes, &self.shared.waits, deadline).await
@@ -267,7 +267,7 @@ impl Client {
 
     /// An operator's wish. Sent again only if it certainly had no effect.
     pub async fn admin(&self, admin: Admin, deadline: Deadline) -> Result<(), Error> {
-        let bytes = frame::encoded_bytes(&admin);
+        let bytes = encoded_bytes(&admin);
         let ask = |reply| Ask::Admin { admin, reply };
         self.call(ask, bytes, &self.shared.calls, deadline).await
     }

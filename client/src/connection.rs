@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use holdfast_api::frame::{self, FrameError};
 use holdfast_api::{Code, Hello, Problem, Reply, Request, Token, routes, stream};
 use http::{StatusCode, header};
 use http_body_util::{BodyExt, Empty, Limited};
@@ -20,9 +21,10 @@ use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::frame::{self, FrameError};
 use crate::token_file::{self, TokenFileError};
 
+/// Longest frame, either way.
+const FRAME_BYTES_MAX: usize = stream::FRAME_BYTES_MAX as usize;
 /// Most frames read and not yet looked at.
 const INCOMING_FRAMES_MAX: usize = 4;
 /// Bytes that one read asks for at least.
@@ -103,7 +105,7 @@ pub(crate) async fn connect(
         let (tcp, behind) = upgrade(tcp, address, cluster_id, token.as_ref()).await?;
         let (read, write) = tcp.into_split();
         let mut frames = FrameReader::new(read, &behind, signs_of_life.clone());
-        let hello = frame::decode_hello(&frames.next().await?)?;
+        let hello: Hello = frame::decode(&frames.next().await?)?;
         Ok((hello, frames, write))
     };
     let (hello, frames, write) = tokio::time::timeout(timeout, shake_hands)
@@ -200,7 +202,7 @@ async fn read_frames(
 ) {
     loop {
         let frame = match frames.next().await {
-            Ok(frame) => frame::decode_replies(&frame).map_err(ConnectionError::Frame),
+            Ok(frame) => frame::decode(&frame).map_err(ConnectionError::Frame),
             Err(error) => Err(error),
         };
         let over = frame.is_err();
@@ -217,7 +219,7 @@ async fn write_frames(
     signs_of_life: Arc<AtomicU64>,
 ) {
     while let Some(batch) = requests.recv().await {
-        let written = match frame::encode(&batch) {
+        let written = match frame::encode(&batch, FRAME_BYTES_MAX) {
             Ok(frame) => write_frame(&mut write, &frame, &signs_of_life)
                 .await
                 .map_err(ConnectionError::Broken),
@@ -261,7 +263,7 @@ impl FrameReader {
 
     async fn next(&mut self) -> Result<BytesMut, ConnectionError> {
         loop {
-            if let Some(frame) = frame::split(&mut self.buffer)? {
+            if let Some(frame) = frame::split(&mut self.buffer, FRAME_BYTES_MAX)? {
                 return Ok(frame);
             }
             // The buffer grows with what arrives, never with what a length

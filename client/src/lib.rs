@@ -66,7 +66,6 @@
 //! | `token_file` | the rim: the shared token, read for each connection |
 //! | `regular_file` | the rim: files that people name, read within a bound |
 //! | `liveness` | pure: a silent connection or a dead one |
-//! | `frame` | pure: frames to bytes and back |
 //! | `fetch` | one question by plain HTTP, beside the stream |
 //! | `outage` | the store does not answer: since when, why, and when it does again |
 //! | `connection` | the rim: TCP, the HTTP upgrade, a reader and a writer task |
@@ -109,7 +108,6 @@ mod events;
 mod feed;
 mod fetch;
 mod flights;
-mod frame;
 mod keys;
 mod liveness;
 mod mailbox;

@@ -27,7 +27,8 @@
 //! | [`span`] | durations in words |
 //! | [`status`] | nodes, roles, the `status` document |
 //! | [`majority`] | which voters answer, and the words for it |
-//! | [`stream`] | frames of the agent stream |
+//! | [`stream`] | what a client and a node say to each other |
+//! | [`frame`] | frames as bytes, for all streams |
 //! | [`problem`] | errors: code, retryable, outcome |
 //! | [`routes`] | paths and headers of the HTTP surface |
 //! | [`token`] | the shared bearer token, and the file it lies in |
@@ -49,6 +50,7 @@ pub mod closed;
 pub mod command;
 pub mod event;
 pub mod fence;
+pub mod frame;
 pub mod lease;
 pub mod limits;
 pub mod majority;
@@ -81,6 +83,7 @@ pub use command::{
 };
 pub use event::{Event, EventKind, Fault, ProcessList, ProcessStretch, Turnover};
 pub use fence::{Fence, FenceError};
+pub use frame::FrameError;
 pub use lease::{LeaseCommand, LeaseId, LeaseOutcome};
 pub use limits::{LifeLimits, Limits};
 pub use majority::{Majority, MissingVoter};

@@ -7,6 +7,7 @@
 //! watches and feeds may have waiting is bounded in `watching` and `feeding`.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -16,24 +17,22 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use bytes::Bytes;
-use futures::SinkExt;
+use holdfast_api::frame;
 use holdfast_api::stream::{FRAME_BYTES_MAX, MINOR, UPGRADE};
 use holdfast_api::{
-    Code, Generation, Hello, Problem, Read, Reply, ReplyBody, Request as Asked, RequestBody,
-    Revision, Scope, routes,
+    Code, Generation, Hello, Problem, Reply, ReplyBody, Request as Asked, RequestBody, Revision,
+    Scope, routes,
 };
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use serde::Deserialize;
-use tokio::io::{AsyncReadExt, BufReader, ReadHalf, WriteHalf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
-use tokio_util::codec::{FramedWrite, LengthDelimitedCodec};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use self::cost::cost;
 use self::size::reply_bytes;
 use super::App;
 use super::agents::Place as ReportPlace;
@@ -41,6 +40,7 @@ use crate::node::proposer::goes_first;
 use crate::node::watches::Bell;
 use crate::node::{Node, ParkedWait, Topic, VERSION};
 
+mod cost;
 mod feeding;
 mod size;
 mod watching;
@@ -54,9 +54,6 @@ const PARKED_MAX: usize = 262_144;
 /// KiB of commands and of long answers under way in all connections together;
 /// past it requests are not read.
 pub const UNDER_WAY_KIB_MAX: usize = 512 * 1024;
-
-/// KiB that a page of a list is taken for before it is made.
-const PAGE_KIB: u32 = 2 * 1024;
 
 /// Bytes of replies of one connection that wait to be written.
 const WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -84,12 +81,8 @@ const FRAME_TIME_MAX: Duration = Duration::from_secs(30);
 /// Frames up to this many KiB are read without asking for room.
 const SMALL_FRAME_KIB: u32 = 256;
 
-/// Nesting that is followed: deeper values come from no client, and would
-/// cost a stack.
-const NESTING_MAX: usize = 64;
-
 type Source = BufReader<ReadHalf<TokioIo<Upgraded>>>;
-type Sink = FramedWrite<WriteHalf<TokioIo<Upgraded>>, LengthDelimitedCodec>;
+type Sink = WriteHalf<TokioIo<Upgraded>>;
 
 /// The route of the stream.
 pub fn router(app: App) -> Router {
@@ -128,14 +121,9 @@ async fn open(State(app): State<App>, headers: HeaderMap, request: Request) -> R
 }
 
 async fn serve(app: App, node: Node, io: Upgraded) {
-    let (source, sink) = tokio::io::split(TokioIo::new(io));
+    let (source, mut sink) = tokio::io::split(TokioIo::new(io));
     let source = BufReader::new(source);
-    let mut sink = LengthDelimitedCodec::builder()
-        .little_endian()
-        .length_field_length(4)
-        .max_frame_length(FRAME_BYTES_MAX as usize)
-        .new_write(sink);
-    if sink.send(packed(&hello(&node))).await.is_err() {
+    if send(&mut sink, &hello(&node)).await.is_err() {
         return;
     }
     let (out, replies) = mpsc::unbounded_channel();
@@ -183,8 +171,10 @@ fn hello(node: &Node) -> Hello {
     }
 }
 
-fn packed<T: serde::Serialize>(value: &T) -> Bytes {
-    Bytes::from(rmp_serde::to_vec_named(value).expect("wire types have no maps with failing keys"))
+async fn send(sink: &mut Sink, value: &impl serde::Serialize) -> io::Result<()> {
+    let frame = frame::encode(value, FRAME_BYTES_MAX as usize).map_err(io::Error::other)?;
+    sink.write_all(&frame).await?;
+    sink.flush().await
 }
 
 /// Where a connection's replies go.
@@ -211,35 +201,6 @@ struct Place {
 
 fn closing() -> Problem {
     Problem::retryable(Code::Unavailable, "this node is stopping")
-}
-
-/// KiB that a request is taken for.
-fn cost(body: &RequestBody) -> u32 {
-    let kib = |bytes: usize| u32::try_from(bytes / 1024).unwrap_or(u32::MAX).saturating_add(1);
-    let cost = match body {
-        RequestBody::Propose(proposal) => kib(crate::node::proposer::weight(proposal)),
-        RequestBody::Read { read: Read::MultiGet { keys, .. }, .. } => kib(keys.len() * 128),
-        RequestBody::Read { read, .. } if is_long(read) => PAGE_KIB,
-        _ => 1,
-    };
-    // A request larger than all the room together must still pass, alone.
-    cost.min(u32::try_from(UNDER_WAY_KIB_MAX).unwrap_or(u32::MAX))
-}
-
-/// Reads whose answers can be long.
-fn is_long(read: &Read) -> bool {
-    matches!(
-        read,
-        Read::List { .. }
-            | Read::Jobs
-            | Read::Runs { .. }
-            | Read::Processes { .. }
-            | Read::Rounds { .. }
-            | Read::Closed { .. }
-            | Read::Events { .. }
-            | Read::Feed { .. }
-            | Read::Plan { .. }
-    )
 }
 
 struct Connection {
@@ -341,9 +302,7 @@ impl Connection {
         if frame.len() < length as usize {
             return Ok(None);
         }
-        let mut decoder = rmp_serde::Deserializer::from_read_ref(&frame);
-        decoder.set_max_depth(NESTING_MAX);
-        let requests = Vec::<Asked>::deserialize(&mut decoder).map_err(|e| e.to_string());
+        let requests = frame::decode(&frame).map_err(|e| e.to_string());
         drop(room);
         requests.map(Some)
     }
@@ -586,7 +545,7 @@ async fn write(
             frame.push(reply);
             places.push(place);
         }
-        let sent = tokio::time::timeout(WRITE_TIME_MAX, sink.send(packed(&frame))).await;
+        let sent = tokio::time::timeout(WRITE_TIME_MAX, send(&mut sink, &frame)).await;
         waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
         match sent {
             Ok(Ok(())) => drop(places),

@@ -1,74 +1,22 @@
-//! Frames as bytes.
+//! Frames out of the Unix socket; [`holdfast_api::frame`] says what is in them.
 
 use std::io;
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio::io::AsyncRead;
 use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
 
-/// Bytes in front of each frame: its length, little-endian.
-const HEADER_BYTES: usize = 4;
-
-/// Nesting that is followed: deeper values come from nobody, and would cost a
-/// stack.
-const NESTING_MAX: usize = 64;
+pub use holdfast_api::frame::{FrameError, decode, encode};
 
 /// Whole frames out of a stream of bytes.
 pub type Frames<R> = FramedRead<R, LengthDelimitedCodec>;
-
-/// Why bytes are no frame.
-#[derive(Debug, thiserror::Error)]
-pub enum FrameError {
-    /// Longer than the other side takes.
-    #[error("a frame of {bytes} bytes; at most {bytes_max} are possible")]
-    TooLong {
-        /// Its length.
-        bytes: usize,
-        /// The bound.
-        bytes_max: usize,
-    },
-    /// It cannot be written.
-    #[error("a frame that cannot be written: {0}")]
-    Encode(#[from] rmp_serde::encode::Error),
-    /// There is nothing in it.
-    #[error("an empty frame")]
-    Empty,
-    /// It says nothing that is known here.
-    #[error("a frame that cannot be understood: {0}")]
-    Decode(#[from] rmp_serde::decode::Error),
-}
 
 /// Reads frames up to this length; a longer one is an error of kind
 /// [`io::ErrorKind::InvalidData`].
 pub fn frames<R: AsyncRead>(reader: R, bytes_max: usize) -> Frames<R> {
     let mut codec = LengthDelimitedCodec::builder();
-    codec.little_endian().length_field_length(HEADER_BYTES).max_frame_length(bytes_max);
+    let length = holdfast_api::frame::HEADER_BYTES;
+    codec.little_endian().length_field_length(length).max_frame_length(bytes_max);
     codec.new_read(reader)
-}
-
-/// The frame that says this, its length in front.
-pub fn encode(value: &impl Serialize, bytes_max: usize) -> Result<Vec<u8>, FrameError> {
-    let mut frame = vec![0; HEADER_BYTES];
-    rmp_serde::encode::write_named(&mut frame, value)?;
-    let bytes = frame.len() - HEADER_BYTES;
-    match u32::try_from(bytes) {
-        Ok(length) if bytes <= bytes_max => {
-            frame[..HEADER_BYTES].copy_from_slice(&length.to_le_bytes());
-            Ok(frame)
-        }
-        _ => Err(FrameError::TooLong { bytes, bytes_max }),
-    }
-}
-
-/// What a frame says; `frame` is without its length.
-pub fn decode<T: DeserializeOwned>(frame: &[u8]) -> Result<T, FrameError> {
-    if frame.is_empty() {
-        return Err(FrameError::Empty);
-    }
-    let mut decoder = rmp_serde::Deserializer::from_read_ref(frame);
-    decoder.set_max_depth(NESTING_MAX);
-    Ok(T::deserialize(&mut decoder)?)
 }
 
 /// An error of the socket, or of a frame, in words.
@@ -118,12 +66,6 @@ mod tests {
         assert!(matches!(refused, FrameError::TooLong { bytes_max: 8, .. }), "{refused}");
     }
 
-    #[test]
-    fn a_frame_says_something() {
-        let refused = decode::<FromProgram>(&[]).unwrap_err();
-        assert_eq!(refused.to_string(), "an empty frame");
-    }
-
     proptest! {
         /// Bytes from outside are decoded or refused, never a panic.
         #[test]
@@ -136,7 +78,7 @@ mod tests {
             let mut bytes = encode(&keep_alive(1), FROM_PROGRAM_BYTES_MAX).unwrap();
             let at = at % bytes.len();
             bytes[at] = byte;
-            let _ = decode::<FromProgram>(&bytes[HEADER_BYTES..]);
+            let _ = decode::<FromProgram>(&bytes[holdfast_api::frame::HEADER_BYTES..]);
         }
     }
 }

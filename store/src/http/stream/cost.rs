@@ -1,0 +1,37 @@
+//! How much room a request takes among those under way.
+
+use holdfast_api::{Read, RequestBody};
+
+use super::UNDER_WAY_KIB_MAX;
+
+/// KiB that a page of a list is taken for before it is made.
+const PAGE_KIB: u32 = 2 * 1024;
+
+/// KiB that a request is taken for.
+pub(super) fn cost(body: &RequestBody) -> u32 {
+    let kib = |bytes: usize| u32::try_from(bytes / 1024).unwrap_or(u32::MAX).saturating_add(1);
+    let cost = match body {
+        RequestBody::Propose(proposal) => kib(crate::node::proposer::weight(proposal)),
+        RequestBody::Read { read: Read::MultiGet { keys, .. }, .. } => kib(keys.len() * 128),
+        RequestBody::Read { read, .. } if is_long(read) => PAGE_KIB,
+        _ => 1,
+    };
+    // A request larger than all the room together must still pass, alone.
+    cost.min(u32::try_from(UNDER_WAY_KIB_MAX).unwrap_or(u32::MAX))
+}
+
+/// Reads whose answers can be long.
+fn is_long(read: &Read) -> bool {
+    matches!(
+        read,
+        Read::List { .. }
+            | Read::Jobs
+            | Read::Runs { .. }
+            | Read::Processes { .. }
+            | Read::Rounds { .. }
+            | Read::Closed { .. }
+            | Read::Events { .. }
+            | Read::Feed { .. }
+            | Read::Plan { .. }
+    )
+}
