@@ -229,6 +229,36 @@ async fn events_are_followed_through_a_failover() {
     assert_eq!(events.ended().await.code(), Some(0), "{}", events.said());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn why_is_said_again_when_something_happens_also_through_a_failover() {
+    let mut cluster = Cluster::start(3).await;
+    assert_eq!(cli(&cluster, &["run", "open"]).await, "r1");
+    let a = lease(&cluster, "node-a", 1).await;
+    let zero = register(&cluster, a, 0).await;
+    register(&cluster, a, 1).await;
+    arrive(&cluster, a, "next", json!({}), &[(0, zero, 1)]).await;
+    let mut command = binaries::command("holdfast");
+    command.args(["--store", &cluster.list(), "--job", "train", "--run", "r1", "why", "--follow"]);
+    let log = cluster.keep_log("why");
+    let mut why = Process::start("why", command, &log);
+    why.says("node-a: process 1 alive").await;
+    let leader = cluster.leader().await;
+    cluster.kill(leader);
+    let register = json!({"register": {"lease": a, "process": 2, "nonce": [7, 7]}});
+    eventually("a registration", async || try_post(&cluster, "/v1/process", &register).await.ok())
+        .await;
+    why.says("node-a: processes 1-2 alive").await;
+    eventually("the end of the run", async || {
+        let ended = cluster.cli(&["--job", "train", "run", "end", "r1"]).await;
+        (ended.code == Some(0) || ended.stderr.contains("r1 ended")).then_some(())
+    })
+    .await;
+    assert_eq!(why.ended().await.code(), Some(0), "{}", why.said());
+
+    let said = cluster.cli_fails(2, &["why", "--follow"]).await;
+    assert!(said.contains("holdfast --job NAME why --follow"), "{said}");
+}
+
 /// What `why` says of the first of the jobs that are alive, without being told
 /// which.
 async fn first_job(cluster: &Cluster) -> Value {

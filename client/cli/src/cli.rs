@@ -126,7 +126,12 @@ pub(crate) enum ClusterCommand {
     /// then, in a collective or in user code. Whoever differs from the others stands
     /// first. Durations are log time, which stands still while there is no leader, and where no agent
     /// is and nobody writes.
-    Why,
+    Why {
+        /// Say it again whenever something happens in the job, until Ctrl-C or the end of the run
+        /// that was named; needs a job
+        #[arg(long, short)]
+        follow: bool,
+    },
     /// List the processes of the run: incarnation, role, state, host, rank, and the rounds that each
     /// waits in
     Processes,

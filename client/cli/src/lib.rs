@@ -10,7 +10,7 @@
 //! holdfast node list | add ID ADDRESS | promote ID | remove ID | replace OLD NEW [ADDRESS] [--force]
 //! holdfast leader show | transfer [ID]
 //! holdfast agent list
-//! holdfast waits | why
+//! holdfast waits | why [--follow]
 //! holdfast processes | rounds | iterations | events [--after REV] [--follow]
 //! holdfast process remove PROCESS [INCARNATION] --reason TEXT
 //! holdfast doctor [--python FILE]

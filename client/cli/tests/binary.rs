@@ -373,6 +373,7 @@ fn a_cluster_that_is_not_there_is_exit_code_3_for_every_command() {
         &["job", "list"],
         &["job", "plan", "--without", "host7"],
         &["why"],
+        &["--job", "llm", "why", "--follow"],
         &["processes"],
         &["process", "remove", "7", "--reason", "ECC"],
         &["rounds"],

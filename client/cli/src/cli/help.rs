@@ -65,7 +65,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("leader transfer", &["holdfast leader transfer", "holdfast leader transfer 2"]),
     ("agent list", &["holdfast agent list", "holdfast --job llm agent list"]),
     ("waits", &["holdfast waits", "holdfast --job llm --run r7 waits"]),
-    ("why", &["holdfast why", "holdfast --job llm why", "holdfast --job llm why -o json"]),
+    ("why", &["holdfast why", "holdfast --job llm why", "holdfast --job llm why --follow"]),
     ("processes", &["holdfast --job llm processes", "holdfast --job llm --run r7 processes"]),
     ("process remove", &["holdfast --job llm process remove 7 --reason 'ECC errors on host7'"]),
     ("fence check", &["holdfast fence check \"$HOLDFAST_FENCE\" && upload checkpoint"]),

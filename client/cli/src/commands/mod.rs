@@ -90,7 +90,7 @@ impl Context {
             ClusterCommand::Agent(AgentCommand::List) => agents::list(self).await,
             ClusterCommand::Doctor { python } => doctor::run(self, python).await,
             ClusterCommand::Waits => waits::run(self).await,
-            ClusterCommand::Why => why::run(self).await,
+            ClusterCommand::Why { follow } => why::run(self, follow).await,
             ClusterCommand::Processes => processes::run(self).await,
             ClusterCommand::Process(command) => process::run(self, command).await,
             ClusterCommand::Fence(command) => fence::run(self, command).await,

@@ -6,6 +6,7 @@ mod deadlock;
 mod ended;
 mod everything;
 mod fit;
+mod follow;
 mod groups;
 mod keys;
 mod outside;
@@ -29,37 +30,54 @@ use crate::majority;
 const LOOKS_MAX: usize = 3;
 
 /// Says why jobs wait: the one that was named, or all that have anything alive.
-pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
+pub(crate) async fn run(context: &Context, follow: bool) -> Result<(), Failure> {
     let settings = &context.settings;
     let named = settings.job.source != Source::Default || settings.run.value.is_some();
-    let lost = majority::ask(&context.client).await;
     match named {
-        true => one(context, &settings.job.value, lost).await,
-        false => everything(context, lost).await,
+        true if follow => follow::run(context, &settings.job.value).await,
+        true => One::look(context, &settings.job.value).await?.say(context),
+        false if follow => Err(Failure::Usage(
+            "--follow is for one job: holdfast --job NAME why --follow".to_owned(),
+        )),
+        false => everything(context, majority::ask(&context.client).await).await,
     }
 }
 
-async fn one(context: &Context, job: &Name, lost: Option<String>) -> Result<(), Failure> {
-    let stale = lost.is_some();
-    let runs = known::runs(context, job, stale).await?;
-    let open = runs.iter().find(|run| run.open).or(runs.last());
-    let meant = match &context.settings.run.value {
-        Some(run) => runs.iter().find(|info| info.run == *run),
-        None => open,
-    };
-    let run = meant.expect("there is one run at least, and the named one if one was named");
-    let place = Place::of(job, run);
-    let agents = told(context, agents::ask(context).await);
-    let seen = Seen::look(context, &place.scope(), stale).await?;
-    let now = seen.now(exact(context, stale).await?);
-    let mut why = Why::of(&place, seen, &agents, now);
-    why.majority_lost = lost;
-    context.emit(&why)?;
-    if why.tells_durations() {
-        talk_of_time(context, now);
+/// What is to be said of one run.
+struct One {
+    why: Why,
+    agents: Agents,
+    now: LogNow,
+}
+
+impl One {
+    async fn look(context: &Context, job: &Name) -> Result<One, Failure> {
+        let lost = majority::ask(&context.client).await;
+        let stale = lost.is_some();
+        let runs = known::runs(context, job, stale).await?;
+        let open = runs.iter().find(|run| run.open).or(runs.last());
+        let meant = match &context.settings.run.value {
+            Some(run) => runs.iter().find(|info| info.run == *run),
+            None => open,
+        };
+        let run = meant.expect("there is one run at least, and the named one if one was named");
+        let place = Place::of(job, run);
+        let agents = told(context, agents::ask(context).await);
+        let seen = Seen::look(context, &place.scope(), stale).await?;
+        let now = seen.now(exact(context, stale).await?);
+        let mut why = Why::of(&place, seen, &agents, now);
+        why.majority_lost = lost;
+        Ok(One { why, agents, now })
     }
-    agents::talk(context, &agents);
-    Ok(())
+
+    fn say(&self, context: &Context) -> Result<(), Failure> {
+        context.emit(&self.why)?;
+        if self.why.tells_durations() {
+            talk_of_time(context, self.now);
+        }
+        agents::talk(context, &self.agents);
+        Ok(())
+    }
 }
 
 /// The present log time; without a majority nobody tells it.

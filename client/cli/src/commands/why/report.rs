@@ -33,7 +33,7 @@ pub(super) struct Why {
     job: Name,
     run: Name,
     /// Whether the run is open.
-    open: bool,
+    pub(super) open: bool,
     /// For how long it has been over; null if it is not, or that is not known.
     over_ms: Option<u64>,
     /// How it ended; null if it is not over, or that is not known.
@@ -43,7 +43,7 @@ pub(super) struct Why {
     /// Programs that have ended.
     ended: Vec<Ended>,
     /// Whether nothing waits.
-    idle: bool,
+    pub(super) idle: bool,
     deadlocks: Vec<Deadlock>,
     /// The one that opened first comes first.
     rounds: Vec<Waiting>,
@@ -59,7 +59,7 @@ pub(super) struct Why {
     unreachable: Vec<NodeId>,
     #[serde(flatten)]
     now: LogNow,
-    revision: Revision,
+    pub(super) revision: Revision,
 }
 
 impl Why {

@@ -1,0 +1,84 @@
+//! `why --follow`: said again whenever something happens.
+
+use std::time::Duration;
+
+use holdfast_api::{Code, Name, Problem};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::sleep;
+
+use super::One;
+use crate::commands::Context;
+use crate::exit::Failure;
+use crate::output::{self, Output};
+
+/// What happens together is told together: so long after the first event.
+const TOGETHER: Duration = Duration::from_millis(300);
+/// Arrivals are no events: who waits, and for how long, is looked at again after
+/// this time.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// Ends when it is interrupted, or when the run that was named is over.
+pub(super) async fn run(context: &Context, job: &Name) -> Result<(), Failure> {
+    let handled = |error| Failure::System(format!("cannot handle signals: {error}"));
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(handled)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(handled)?;
+    tokio::select! {
+        biased;
+        _ = interrupt.recv() => Ok(()),
+        _ = terminate.recv() => Ok(()),
+        end = follow(context, job) => end,
+    }
+}
+
+async fn follow(context: &Context, job: &Name) -> Result<(), Failure> {
+    let mut one = One::look(context, job).await?;
+    one.say(context)?;
+    let mut events = context.client.events(job.clone(), one.why.revision).await?;
+    while !is_over(context, &one) {
+        let news = async {
+            let page = events.next().await;
+            sleep(TOGETHER).await;
+            page
+        };
+        let happened = tokio::select! {
+            page = news => match page {
+                Some(page) => {
+                    drop(page?);
+                    true
+                }
+                None => {
+                    let message = "the events ended; start again";
+                    return Err(Failure::refused(Problem::retryable(Code::Unavailable, message)));
+                }
+            },
+            () = sleep(AGAIN) => false,
+        };
+        let was_idle = one.why.idle;
+        one = look(context, job).await?;
+        if happened || !(was_idle && one.why.idle) {
+            if context.output() == Output::Table {
+                output::print(b"\n")?;
+            }
+            one.say(context)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether nothing more can be said of the run that was named.
+fn is_over(context: &Context, one: &One) -> bool {
+    context.settings.run.value.is_some() && !one.why.open && one.why.idle
+}
+
+/// Looks as soon as the store answers.
+async fn look(context: &Context, job: &Name) -> Result<One, Failure> {
+    loop {
+        match One::look(context, job).await {
+            Err(Failure::Client(error)) if error.is_retryable() => {
+                context.talk(format!("the store does not answer: {error}"));
+                sleep(AGAIN).await;
+            }
+            looked => return looked,
+        }
+    }
+}
