@@ -2,20 +2,28 @@
 //! thousand processes have long stretches in which process, incarnation and
 //! rank grow together.
 
-use serde::{Deserialize, Serialize};
+mod packed;
 
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::{Arc, OnceLock};
+
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use self::packed::Pack;
 use crate::process::{Incarnation, ProcessId};
 use crate::round::Generation;
 
 /// Most members that a list may claim to hold when it is read.
 pub const MEMBERS_MAX: u64 = 1 << 24;
 
-/// Processes with their incarnations, in order of the processes.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// Processes with their incarnations, in order of the processes. Cheap to
+/// clone.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "openapi", schema(value_type = Vec<MemberStretch>))]
-#[serde(try_from = "Vec<MemberStretch>", into = "Vec<MemberStretch>")]
-pub struct Members(Stretches<MemberStretch>);
+pub struct Members(Arc<Stretches<MemberStretch>>);
 
 /// `count` members whose process and incarnation both grow by one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,21 +98,21 @@ impl Members {
 /// The members must come in strictly growing order of their processes.
 impl FromIterator<(ProcessId, Incarnation)> for Members {
     fn from_iter<I: IntoIterator<Item = (ProcessId, Incarnation)>>(members: I) -> Self {
-        let mut all = Members::default();
+        let mut all = Stretches::<MemberStretch>::default();
         for (process, incarnation) in members {
-            if let Some(last) = all.0.all.last_mut() {
+            if let Some(last) = all.all.last_mut() {
                 let next = last.process.checked_add(last.count);
                 if next == Some(process) && last.incarnation + u64::from(last.count) == incarnation
                 {
                     last.count += 1;
-                    all.0.count += 1;
+                    all.count += 1;
                     continue;
                 }
                 assert!(next.is_some_and(|next| next <= process), "members are in order");
             }
-            all.0.push(MemberStretch { process, incarnation, count: 1 }, 1);
+            all.push(MemberStretch { process, incarnation, count: 1 }, 1);
         }
-        all
+        Members(Arc::new(all))
     }
 }
 
@@ -132,22 +140,22 @@ impl TryFrom<Vec<MemberStretch>> for Members {
             }
             all.push(stretch, stretch.count);
         }
-        Ok(Members(all))
+        Ok(Members(Arc::new(all)))
     }
 }
 
 impl From<Members> for Vec<MemberStretch> {
     fn from(members: Members) -> Self {
-        members.0.all
+        members.0.all.clone()
     }
 }
 
 /// A rank, or none, for each member of a generation, in their order.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// Cheap to clone.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "openapi", schema(value_type = Vec<RankStretch>))]
-#[serde(try_from = "Vec<RankStretch>", into = "Vec<RankStretch>")]
-pub struct Ranks(Stretches<RankStretch>);
+pub struct Ranks(Arc<Stretches<RankStretch>>);
 
 /// `count` members with growing ranks, or without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -205,7 +213,7 @@ impl FromIterator<Option<u32>> for Ranks {
             }
             stretches.push(RankStretch { rank, count: 1 }, 1);
         }
-        Ranks(stretches)
+        Ranks(Arc::new(stretches))
     }
 }
 
@@ -223,30 +231,105 @@ impl TryFrom<Vec<RankStretch>> for Ranks {
             }
             all.push(stretch, stretch.count);
         }
-        Ok(Ranks(all))
+        Ok(Ranks(Arc::new(all)))
     }
 }
 
 impl From<Ranks> for Vec<RankStretch> {
     fn from(ranks: Ranks) -> Self {
-        ranks.0.all
+        ranks.0.all.clone()
     }
 }
 
 /// Stretches, and how many they stand for: what is wanted of them is found
 /// without walking over all, though each may be of one.
-#[derive(Debug, Clone, PartialEq, Eq)]
 struct Stretches<T> {
     all: Vec<T>,
     /// How many stand before each.
     before: Vec<usize>,
     /// How many they are together.
     count: usize,
+    /// As they are sent, once they were sent.
+    packed: OnceLock<Vec<u8>>,
 }
 
 impl<T> Default for Stretches<T> {
     fn default() -> Self {
-        Stretches { all: Vec::new(), before: Vec::new(), count: 0 }
+        Stretches { all: Vec::new(), before: Vec::new(), count: 0, packed: OnceLock::new() }
+    }
+}
+
+impl<T: PartialEq> PartialEq for Stretches<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.all == other.all
+    }
+}
+
+impl<T: Eq> Eq for Stretches<T> {}
+
+impl<T: fmt::Debug> fmt::Debug for Stretches<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.all.fmt(f)
+    }
+}
+
+/// Text is for people: a list of maps.
+impl<T: Pack + Serialize> Serialize for Stretches<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() {
+            self.all.serialize(serializer)
+        } else {
+            serializer.serialize_bytes(self.packed.get_or_init(|| packed::pack(&self.all)))
+        }
+    }
+}
+
+impl Serialize for Members {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl Serialize for Ranks {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let stretches = deserializer.deserialize_any(EitherWay(PhantomData))?;
+        Members::try_from(stretches).map_err(serde::de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for Ranks {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let stretches = deserializer.deserialize_any(EitherWay(PhantomData))?;
+        Ranks::try_from(stretches).map_err(serde::de::Error::custom)
+    }
+}
+
+/// Reads stretches as bytes or as a list of maps.
+struct EitherWay<T>(PhantomData<T>);
+
+impl<'de, T: Pack + Deserialize<'de>> Visitor<'de> for EitherWay<T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of stretches")
+    }
+
+    fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> Result<Vec<T>, E> {
+        packed::unpack(bytes).map_err(E::custom)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<T>, A::Error> {
+        let mut stretches = Vec::new();
+        while let Some(stretch) = seq.next_element()? {
+            stretches.push(stretch);
+        }
+        Ok(stretches)
     }
 }
 

@@ -43,13 +43,12 @@ impl Host {
     async fn join(
         client: Client,
         scope: Scope,
-        place: u32,
-        processes: u32,
+        wanted: Vec<ProcessId>,
         ttl: Duration,
     ) -> anyhow::Result<Host> {
         let ttl_ms = u64::try_from(ttl.as_millis())?;
         let nonce = || Nonce(rand::random(), rand::random());
-        let host = format!("host-{place}");
+        let host = format!("host-of-{}", wanted.first().context("a host has processes")?);
         let grant = LeaseCommand::Grant { scope, nonce: nonce(), host, ttl_ms };
         let grant = Command::Lease(grant);
         let granted = loop {
@@ -66,8 +65,7 @@ impl Host {
             bail!("no lease, but {granted:?}");
         };
         let mut registering = JoinSet::new();
-        for n in 0..processes {
-            let process = place * processes + n;
+        for process in wanted {
             let register = ProcessCommand::Register {
                 lease,
                 process: Some(process),
@@ -110,18 +108,35 @@ impl Host {
         processes: u32,
         ttl: Duration,
     ) -> anyhow::Result<Vec<Host>> {
+        let all: Vec<ProcessId> = (0..hosts * processes).collect();
+        Host::join_as(client, scope, &all, processes, ttl).await
+    }
+
+    /// Hosts with these processes, so many each, in this order.
+    pub async fn join_as(
+        client: impl Fn() -> Client,
+        scope: &Scope,
+        all: &[ProcessId],
+        processes: u32,
+        ttl: Duration,
+    ) -> anyhow::Result<Vec<Host>> {
         let (mut joining, mut joined) = (JoinSet::new(), Vec::new());
-        for place in 0..hosts {
+        for of_host in all.chunks(processes as usize) {
             if joining.len() == JOINING_MAX {
                 joined.extend(joining.join_next().await.transpose()?.transpose()?);
             }
-            joining.spawn(Host::join(client(), scope.clone(), place, processes, ttl));
+            joining.spawn(Host::join(client(), scope.clone(), of_host.to_vec(), ttl));
         }
         while let Some(host) = joining.join_next().await {
             joined.push(host??);
         }
         joined.sort_by_key(|host| host.processes.first().copied());
         Ok(joined)
+    }
+
+    /// Its connection to the cluster.
+    pub fn client(&self) -> &Client {
+        &self.client
     }
 
     /// How many processes are left.

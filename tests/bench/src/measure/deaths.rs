@@ -26,7 +26,7 @@ const SETTLE: Duration = Duration::from_millis(300);
 /// A host with as many processes as any arrives but for its last one, all
 /// others arrive, then something `dies` there. Answers that host, and how long
 /// it took.
-async fn until_told(
+pub(super) async fn until_told(
     hosts: &mut Vec<Host>,
     dies: impl AsyncFnOnce(&mut Host) -> anyhow::Result<()>,
 ) -> anyhow::Result<(Host, f64)> {

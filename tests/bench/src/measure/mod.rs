@@ -6,6 +6,7 @@ mod deaths;
 mod door;
 mod failover;
 mod idle;
+mod large;
 mod million;
 mod peers;
 mod polls;
@@ -49,6 +50,8 @@ pub enum Measurement {
     Rounds,
     /// A rank or a host dies, until the last survivor was told.
     Deaths,
+    /// One job of 16 384 processes: deaths, subscriptions, listings.
+    Large,
     /// Many hosts on which nothing happens.
     Idle,
     /// Other stores.
@@ -69,6 +72,7 @@ pub const ALL: &[Measurement] = &[
     Measurement::Restarts,
     Measurement::Rounds,
     Measurement::Deaths,
+    Measurement::Large,
     Measurement::Idle,
     Measurement::Peers,
 ];
@@ -89,6 +93,7 @@ impl Measurement {
             Measurement::Restarts => "restarts",
             Measurement::Rounds => "rounds",
             Measurement::Deaths => "deaths",
+            Measurement::Large => "large",
             Measurement::Idle => "idle",
             Measurement::Peers => "peers",
         }
@@ -109,6 +114,7 @@ impl Measurement {
             Measurement::Restarts => "NVRx's in-process restart",
             Measurement::Rounds => "Rounds of many processes",
             Measurement::Deaths => "Deaths, to the last survivor told",
+            Measurement::Large => "One job of 16 384 processes on 2048 hosts",
             Measurement::Idle => "2048 hosts on which nothing happens",
             Measurement::Peers => "Other stores",
         }
@@ -130,6 +136,7 @@ impl Measurement {
             Measurement::Restarts => Box::pin(restarts::run(bench, title)).await,
             Measurement::Rounds => Box::pin(rounds::run(bench, title)).await,
             Measurement::Deaths => Box::pin(deaths::run(bench, title)).await,
+            Measurement::Large => Box::pin(large::run(bench, title)).await,
             Measurement::Idle => Box::pin(idle::run(bench, title)).await,
             Measurement::Peers => Box::pin(peers::run(bench, title)).await,
         }

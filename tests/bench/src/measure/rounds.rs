@@ -33,7 +33,10 @@ struct Found {
 }
 
 /// All do the same at once; answers them when the last is done.
-async fn together<F>(hosts: &mut Vec<Host>, each: impl Fn(Host) -> F) -> anyhow::Result<()>
+pub(super) async fn together<F>(
+    hosts: &mut Vec<Host>,
+    each: impl Fn(Host) -> F,
+) -> anyhow::Result<()>
 where
     F: Future<Output = anyhow::Result<Host>> + Send + 'static,
 {
