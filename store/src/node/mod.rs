@@ -7,6 +7,7 @@
 //! | [`clock`] | log time as the leader counts it |
 //! | [`proposer`] | commands packed into log entries |
 //! | [`reader`] | linearizable reads, batched |
+//! | [`scans`] | reads that look at many things, on a thread of their own |
 //! | [`waits`], [`watches`], [`feeds`] | who is parked here, and what wakes them |
 //! | [`effects`] | applying wakes them |
 //! | [`majority`] | which voters answer, and since when others do not |
@@ -24,7 +25,9 @@ pub mod majority;
 pub mod membership;
 pub mod proposer;
 pub mod reader;
+mod reads;
 pub mod sanity;
+pub mod scans;
 pub mod status;
 pub mod succession;
 pub mod upkeep;
@@ -38,8 +41,7 @@ use std::time::Duration;
 
 use holdfast_api::{
     Answer, Blob, ClusterCommand, Code, Command, Condition, LeaderHint, LifeLimits, NodeId,
-    Outcome, Problem, Proposal, Read, ReadAnswer, ReadOutcome, Refusal, Revision, RunCommand,
-    Scope, WatchBatch,
+    Outcome, Problem, Proposal, Refusal, Revision, RunCommand, Scope, WatchBatch,
 };
 use holdfast_machine::{LIFE_LEVEL, Machine, RUNS_LEVEL};
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLockReadGuard};
@@ -57,6 +59,7 @@ pub use feeds::Topic;
 use proposer::{Done, Proposer};
 use reader::Reader;
 use sanity::{are_bounded, is_for_clients};
+use scans::Scans;
 use waits::{Registered, WaitId};
 use watches::{Bell, Registration};
 
@@ -81,6 +84,7 @@ struct Inner {
     effects: Arc<Effects>,
     proposer: Proposer,
     reader: Reader,
+    scans: Arc<Scans>,
     /// One membership change at a time.
     membership: tokio::sync::Mutex<()>,
     contacts: Mutex<majority::Contacts>,
@@ -150,6 +154,7 @@ impl Node {
             effects,
             proposer,
             reader,
+            scans: Arc::default(),
             membership: tokio::sync::Mutex::default(),
             contacts: Mutex::new(majority::Contacts::new(Instant::now())),
             draining: AtomicBool::new(false),
@@ -232,46 +237,6 @@ impl Node {
         }
         let what = "command_bytes_max".to_owned();
         Err(Refusal::LimitExceeded { what, size, limit }.into())
-    }
-
-    /// Answers a read; `done` hears the answer. Never blocks.
-    pub fn submit_read(
-        &self,
-        read: Read,
-        stale: bool,
-        done: impl FnOnce(Result<ReadAnswer, Problem>) + Send + 'static,
-    ) {
-        if stale {
-            return done(Ok(self.machine().read(&read)));
-        }
-        if let Err(problem) = self.leads_or_refer() {
-            return done(Err(problem));
-        }
-        let state = self.inner.state.clone();
-        self.inner.reader.submit(Box::new(move |ready| {
-            done(ready.map(|()| state.read().machine.read(&read)));
-        }));
-    }
-
-    /// Answers a read.
-    pub async fn read(&self, read: Read, stale: bool) -> Result<ReadAnswer, Problem> {
-        let (done, answer) = oneshot::channel();
-        self.submit_read(read, stale, |result| drop(done.send(result)));
-        let answer = answer.await.unwrap_or_else(|_| {
-            Err(Problem::retryable(Code::Unavailable, "this node is stopping; retry elsewhere"))
-        })?;
-        match answer.outcome {
-            ReadOutcome::Refused(refusal) => Err(refusal.into()),
-            _ => Ok(answer),
-        }
-    }
-
-    /// Returns once the applied state may be read as the newest.
-    pub async fn linearize(&self) -> Result<(), Problem> {
-        self.leads_or_refer()?;
-        let (done, ready) = oneshot::channel();
-        self.inner.reader.submit(Box::new(|result| drop(done.send(result))));
-        ready.await.unwrap_or_else(|_| Err(Problem::not_leader(None)))
     }
 
     /// Waits for conditions. `ended` hears once how it ended; `waiting` is

@@ -3,6 +3,7 @@
 use holdfast_api::{Read, RequestBody};
 
 use super::UNDER_WAY_KIB_MAX;
+use crate::node::scans::is_scan;
 
 /// KiB that a page of a list is taken for before it is made.
 const PAGE_KIB: u32 = 2 * 1024;
@@ -22,16 +23,5 @@ pub(super) fn cost(body: &RequestBody) -> u32 {
 
 /// Reads whose answers can be long.
 fn is_long(read: &Read) -> bool {
-    matches!(
-        read,
-        Read::List { .. }
-            | Read::Jobs
-            | Read::Runs { .. }
-            | Read::Processes { .. }
-            | Read::Rounds { .. }
-            | Read::Closed { .. }
-            | Read::Events { .. }
-            | Read::Feed { .. }
-            | Read::Plan { .. }
-    )
+    is_scan(read) || matches!(read, Read::Closed { .. } | Read::Feed { .. })
 }

@@ -1,0 +1,67 @@
+//! Reads: linearizable, or of this node's own state.
+
+use holdfast_api::{Code, Problem, Read, ReadAnswer, ReadOutcome};
+use tokio::sync::oneshot;
+
+use super::Node;
+use super::scans::is_scan;
+
+impl Node {
+    /// Answers a read; `done` hears the answer. Never blocks.
+    pub fn submit_read(
+        &self,
+        read: Read,
+        stale: bool,
+        done: impl FnOnce(Result<ReadAnswer, Problem>) + Send + 'static,
+    ) {
+        let state = self.inner.state.clone();
+        if is_scan(&read) {
+            let scans = self.inner.scans.clone();
+            let scan = move |ready: Result<(), Problem>| match ready {
+                Ok(()) => {
+                    let machine = state.read().machine.clone();
+                    let scan = move |ready: Result<(), _>| {
+                        done(ready.map(|()| machine.read(&read)));
+                    };
+                    scans.submit(Box::new(scan));
+                }
+                Err(problem) => done(Err(problem)),
+            };
+            return self.when_ready(stale, scan);
+        }
+        self.when_ready(stale, move |ready| {
+            done(ready.map(|()| state.read().machine.read(&read)));
+        });
+    }
+
+    /// Calls once the applied state may be read as the newest; `stale`: at once.
+    fn when_ready(&self, stale: bool, ready: impl FnOnce(Result<(), Problem>) + Send + 'static) {
+        if stale {
+            return ready(Ok(()));
+        }
+        match self.leads_or_refer() {
+            Ok(()) => self.inner.reader.submit(Box::new(ready)),
+            Err(problem) => ready(Err(problem)),
+        }
+    }
+
+    /// Answers a read.
+    pub async fn read(&self, read: Read, stale: bool) -> Result<ReadAnswer, Problem> {
+        let (done, answer) = oneshot::channel();
+        self.submit_read(read, stale, |result| drop(done.send(result)));
+        let answer = answer.await.unwrap_or_else(|_| {
+            Err(Problem::retryable(Code::Unavailable, "this node is stopping; retry elsewhere"))
+        })?;
+        match answer.outcome {
+            ReadOutcome::Refused(refusal) => Err(refusal.into()),
+            _ => Ok(answer),
+        }
+    }
+
+    /// Returns once the applied state may be read as the newest.
+    pub async fn linearize(&self) -> Result<(), Problem> {
+        let (done, ready) = oneshot::channel();
+        self.when_ready(false, |result| drop(done.send(result)));
+        ready.await.unwrap_or_else(|_| Err(Problem::not_leader(None)))
+    }
+}
