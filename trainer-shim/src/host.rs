@@ -2,19 +2,17 @@
 //! is told of them.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use futures::{FutureExt as _, TryFutureExt as _};
 use holdfast_api::{
     Answer, Cause, Code, Command, Effectiveness, Feed, Incarnation, Labels, LeaseId, Name, Outcome,
     Policy, ProcessCommand, ProcessEnd, ProcessId, ProcessInfo, ProcessOutcome, Read, ReadAnswer,
     ReadOutcome, Refusal, Role, Scope,
 };
-use holdfast_client::{Client, Consistency, Deadline, Outage, Outages};
+use holdfast_client::{Client, Consistency, Deadline, Outages};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
@@ -24,11 +22,12 @@ use tokio_util::task::TaskTracker;
 use crate::error::Error;
 use crate::lease::{HostOptions, Lease, VALIDITY_POLL, nonce};
 use crate::link::{Connected, Ended, Link, Listening, Said, Sign, Silence, Wanted, Welcome};
+use crate::outage::{saying, soon, watch_outages};
 use crate::pending::{Ending, Pending};
 use crate::process::Process;
 use crate::validity::{Validity, boot_time};
-use crate::vitals::{Hook, Ladder, Vitals};
-use crate::waiting::{self, FIRST_NOTICE, LOOK_TIME_MAX, Pauses};
+use crate::vitals::{Hook, Ladder, MainThread, Vitals};
+use crate::waiting::{self, FIRST_NOTICE, Pauses};
 
 /// From the end of a former life to the next try to register.
 const REGISTER_PAUSE: Duration = Duration::from_millis(10);
@@ -64,6 +63,8 @@ pub struct Join {
     pub ladder: Ladder,
     /// What is done when the agent says that it is silent.
     pub on_silence: Option<Hook>,
+    /// Tells how the program's main thread is doing.
+    pub main_thread: Option<MainThread>,
 }
 
 /// What the processes of this program are attached to: a lease of its own, or
@@ -206,7 +207,7 @@ impl Host {
     /// is replaced: it must have ended, or, where programs share the lease of an
     /// agent, be this one's own, unless `takeover` says otherwise.
     pub async fn join(&self, join: Join) -> Result<Process, Error> {
-        let Join { process, role, labels, policy, takeover, patience, ladder, on_silence } = join;
+        let Join { process, role, labels, policy, takeover, patience, .. } = join;
         let nonce = nonce();
         let mut replaces: Incarnation = 0;
         let deadline = patience.unwrap_or(Deadline::never());
@@ -235,7 +236,8 @@ impl Host {
                     };
                     let changed = self.shared.changed.clone();
                     let life = (process, incarnation);
-                    let vitals = Vitals::new(life, ladder, on_silence, changed);
+                    let Join { ladder, on_silence, main_thread, .. } = join;
+                    let vitals = Vitals::new(life, ladder, on_silence, main_thread, changed);
                     self.watch(vitals.clone());
                     return Ok(Process::new(self.clone(), since, policy.members_min, vitals));
                 }
@@ -517,73 +519,6 @@ impl std::fmt::Debug for Host {
         let Shared { scope, lease, .. } = self.shared.as_ref();
         f.debug_struct("Host").field("scope", scope).field("lease", lease).finish_non_exhaustive()
     }
-}
-
-/// What `work` comes to. Says that the store does not answer, as long as it does
-/// not: why is known from the `outage`, else `asking` asks it anything.
-async fn saying<T>(
-    what: &str,
-    mut outage: watch::Receiver<Option<String>>,
-    asking: impl Fn() -> BoxFuture<'static, Result<(), Error>>,
-    work: impl Future<Output = T>,
-) -> T {
-    let begun = Instant::now();
-    let mut notices = Pauses::begin(begun + FIRST_NOTICE);
-    let say = async {
-        loop {
-            let looking = async {
-                tokio::time::sleep_until(notices.next()).await;
-                match known(&outage) {
-                    Some(cause) => Some(cause),
-                    None => asking().await.err().map(|error| error.to_string()),
-                }
-            };
-            let mut changes = outage.clone();
-            let cause = tokio::select! {
-                biased;
-                Ok(()) = changes.changed() => {
-                    outage.mark_unchanged();
-                    known(&outage).or_else(|| {
-                        tracing::warn!("the store answers again");
-                        None
-                    })
-                }
-                cause = looking => {
-                    notices.is_due(Instant::now());
-                    cause
-                }
-            };
-            if let Some(cause) = cause {
-                let waited = waiting::span_of(begun.elapsed());
-                tracing::warn!("{what} has waited {waited} for the store: {cause}");
-            }
-        }
-    };
-    tokio::select! {
-        biased;
-        done = work => done,
-        () = say => unreachable!("it never ends"),
-    }
-}
-
-/// Why the store does not answer; none while it does.
-pub(crate) fn known(outage: &watch::Receiver<Option<String>>) -> Option<String> {
-    outage.borrow().clone()
-}
-
-/// Keeps what is known of an outage for as long as it is awaited.
-async fn watch_outages(mut outages: Outages, outage: &watch::Sender<Option<String>>) -> Infallible {
-    loop {
-        outage.send_replace(match outages.next().await {
-            Outage::Lasts { cause, .. } => Some(cause.to_string()),
-            Outage::Over { .. } => None,
-        });
-    }
-}
-
-/// A question that is only to show whether anybody answers.
-fn soon() -> Deadline {
-    Deadline::after(LOOK_TIME_MAX)
 }
 
 /// Whether a deadline passes before it could be looked again.

@@ -41,6 +41,7 @@
 //! | [`keys`] | the run's keys, and what happens in the job, pushed |
 //! | [`exception`] | what a program failed by, as others are told it |
 //! | [`fence`] | proof that a life is alive, and files that only the living replace |
+//! | `outage` | what is known of a store that does not answer |
 //! | `pending` | pure: calls that wait, and what the feed says of them |
 //! | [`rosters`] | pure: memberships that need not be told again |
 //! | [`vitals`] | how a process is doing, for the agent that watches it |
@@ -72,6 +73,7 @@ pub mod host;
 pub mod keys;
 pub mod lease;
 pub mod link;
+mod outage;
 mod pending;
 pub mod process;
 pub mod rosters;
@@ -90,4 +92,4 @@ pub use process::Process;
 pub use rosters::Rosters;
 pub use validity::boot_time;
 pub use verbs::{BlockVerdict, Gathered, Iteration, LiveProcesses, Verdict};
-pub use vitals::{Hook, Ladder, Section};
+pub use vitals::{Hook, Ladder, MainThread, Section};

@@ -19,7 +19,8 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::error::Error;
 use crate::exception::in_short;
-use crate::host::{Host, known, unexpected};
+use crate::host::{Host, unexpected};
+use crate::outage::known;
 use crate::vitals::{Kind, Section, Vitals};
 use crate::waiting::{
     FIRST_NOTICE, LOOK_TIME_MAX, Look, Notices, PROCESSES_READ_MAX, first_notice, is_of, more,

@@ -33,6 +33,9 @@ pub struct Ladder {
     pub hard_ms: Option<u64>,
     /// How long it has from there until SIGKILL.
     pub grace_ms: u64,
+    /// Silence of the main thread after which it is ended in the same way;
+    /// none = never. See [`MainThread`].
+    pub main_thread_ms: Option<u64>,
 }
 
 impl Default for Ladder {
@@ -42,6 +45,7 @@ impl Default for Ladder {
             soft_ms: Some(60_000),
             hard_ms: Some(90_000),
             grace_ms: 5_000,
+            main_thread_ms: None,
         }
     }
 }
@@ -68,6 +72,29 @@ impl std::fmt::Debug for Hook {
     }
 }
 
+/// Tells for how long the program's main thread has not run what it was asked to
+/// run, as an interpreter that waits in a collective does not; nothing if that
+/// cannot be known.
+#[derive(Clone)]
+pub struct MainThread(Arc<dyn Fn() -> Option<Duration> + Send + Sync>);
+
+impl MainThread {
+    /// Asks this, which must not wait for anything.
+    pub fn new(silent: impl Fn() -> Option<Duration> + Send + Sync + 'static) -> MainThread {
+        MainThread(Arc::new(silent))
+    }
+
+    pub(crate) fn silent(&self) -> Option<Duration> {
+        (self.0)()
+    }
+}
+
+impl std::fmt::Debug for MainThread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("MainThread")
+    }
+}
+
 /// The vital signs of one life.
 #[derive(Debug)]
 pub(crate) struct Vitals {
@@ -75,6 +102,7 @@ pub(crate) struct Vitals {
     incarnation: Incarnation,
     ladder: Ladder,
     hook: Option<Hook>,
+    main_thread: Option<MainThread>,
     state: Mutex<State>,
     /// Something has changed that the agent should know at once.
     pub changed: Arc<Notify>,
@@ -117,10 +145,11 @@ impl Vitals {
         (process, incarnation): (ProcessId, Incarnation),
         ladder: Ladder,
         hook: Option<Hook>,
+        main_thread: Option<MainThread>,
         changed: Arc<Notify>,
     ) -> Arc<Vitals> {
         let state = Mutex::default();
-        Arc::new(Vitals { process, incarnation, ladder, hook, state, changed })
+        Arc::new(Vitals { process, incarnation, ladder, hook, main_thread, state, changed })
     }
 
     pub fn life(&self) -> (ProcessId, Incarnation) {
@@ -177,6 +206,11 @@ impl Vitals {
             waiting: state.waiting > 0,
             paused_ms: state.left(Kind::Paused, now),
             critical_ms: state.left(Kind::Critical, now),
+            main_thread_silent_ms: self
+                .main_thread
+                .as_ref()
+                .and_then(MainThread::silent)
+                .map(milliseconds),
         }
     }
 }
@@ -192,8 +226,12 @@ impl State {
     fn left(&mut self, kind: Kind, now: Instant) -> u64 {
         let last = self.of(kind).values().max().copied();
         let left = last.map_or(Duration::ZERO, |last| last.saturating_duration_since(now));
-        u64::try_from(left.as_millis()).unwrap_or(u64::MAX)
+        milliseconds(left)
     }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Drop for Section {
@@ -222,9 +260,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn signs_tell_what_has_grown_and_what_still_lasts() {
-        let vitals = Vitals::new((3, 30), Ladder::default(), None, Arc::default());
+        let main_thread = MainThread::new(|| Some(Duration::from_secs(42)));
+        let life = (3, 30);
+        let vitals = Vitals::new(life, Ladder::default(), None, Some(main_thread), Arc::default());
         let sign = || vitals.sign(Instant::now());
-        assert_eq!(sign(), Sign { process: 3, incarnation: 30, ..Sign::default() });
+        let main_thread_silent_ms = Some(42_000);
+        let first = Sign { process: 3, incarnation: 30, main_thread_silent_ms, ..Sign::default() };
+        assert_eq!(sign(), first);
         vitals.ping();
         vitals.progress(7);
         vitals.progress(5);

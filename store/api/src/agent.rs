@@ -186,6 +186,11 @@ pub struct AgentProcess {
     /// What its agent makes of that.
     #[serde(default)]
     pub health: Health,
+    /// For how long its main thread has not run what the library asks it to
+    /// run, as bytecode of Python; null if it has lately, or that cannot be
+    /// known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub main_thread_silent_ms: Option<u64>,
     /// What its processor time tells; null while it waits in a call, or where
     /// that cannot be known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -349,6 +354,9 @@ impl AgentReport {
         for process in &mut self.processes {
             process.activity.iter_mut().for_each(later);
             process.called_ms_ago = process.called_ms_ago.saturating_add(by_ms);
+            if let Some(silent_ms) = &mut process.main_thread_silent_ms {
+                *silent_ms = silent_ms.saturating_add(by_ms);
+            }
             if matches!(process.health, Health::Silent | Health::Ending) {
                 process.silent_ms = process.silent_ms.saturating_add(by_ms);
             }

@@ -30,6 +30,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(64);
 /// After so long without such a report the pauses begin anew.
 const CALM: Duration = Duration::from_secs(128);
 
+/// A main thread that has been silent for so long is told of at once.
+const HANGS_MS: u64 = 60_000;
+
 /// Gathers and tells, for as long as the agent runs.
 pub struct Teller {
     client: Client,
@@ -170,12 +173,16 @@ impl Pace {
 /// A report without what quiet programs do, and without how long things have
 /// lasted.
 fn outline(report: &AgentReport) -> AgentReport {
-    let mut report = picture(report);
-    for client in &mut report.clients {
+    let mut outline = picture(report);
+    for client in &mut outline.clients {
         (client.quiet, client.activity) = (None, None);
     }
-    report.processes.iter_mut().for_each(|process| process.activity = None);
-    report
+    for (process, told) in outline.processes.iter_mut().zip(&report.processes) {
+        process.activity = None;
+        let hangs = told.main_thread_silent_ms.filter(|silent_ms| *silent_ms >= HANGS_MS);
+        process.main_thread_silent_ms = hangs.map(|_| 0);
+    }
+    outline
 }
 
 /// A report without how long things have lasted.
@@ -202,13 +209,14 @@ fn picture(report: &AgentReport) -> AgentReport {
     for process in &mut report.processes {
         (process.called_ms_ago, process.silent_ms) = (0, 0);
         process.activity.iter_mut().for_each(kind);
+        process.main_thread_silent_ms.iter_mut().for_each(|silent_ms| *silent_ms = 0);
     }
     report
 }
 
 #[cfg(test)]
 mod tests {
-    use holdfast_api::{Activity, AgentClient, AgentWait, Doing, Quiet};
+    use holdfast_api::{Activity, AgentClient, AgentProcess, AgentWait, Doing, Health, Quiet};
 
     use super::*;
     use crate::roster;
@@ -285,6 +293,44 @@ mod tests {
             })
             .collect();
         assert_eq!(told, [0, 100]);
+    }
+
+    #[test]
+    fn a_main_thread_that_hangs_is_told_of_whatever_it_did_before() {
+        let silent = |main_thread_silent_ms| {
+            let process = AgentProcess {
+                process: 0,
+                incarnation: 1,
+                pid: Some(7),
+                last_call: String::new(),
+                called_ms_ago: 0,
+                waiting: false,
+                progress: None,
+                silent_ms: 0,
+                health: Health::Good,
+                main_thread_silent_ms,
+                activity: None,
+            };
+            AgentReport { processes: vec![process], ..report(None) }
+        };
+        // Each step has some seconds outside Python; the last one hangs.
+        let stepping = |n: u32| u64::from(n % 6) * 2_000;
+        let at = |n: u32| if n < 900 { stepping(n) } else { u64::from(n - 900) * 2_000 };
+        let (mut pace, start) = (Pace::default(), Instant::now());
+        let told: Vec<u32> = (0..1_800)
+            .filter(|n| {
+                let silent_ms = Some(at(*n)).filter(|silent_ms| *silent_ms >= 5_000);
+                let (report, now) = (silent(silent_ms), start + INTERVAL * *n);
+                let due = pace.is_due(&report, now);
+                if due {
+                    pace.told(report, now);
+                }
+                due
+            })
+            .collect();
+        assert!(told.len() < 45, "with growing pauses: {told:?}");
+        assert!(told.contains(&930), "a minute after the begin of the hang: {told:?}");
+        assert_eq!(told.last(), Some(&930), "and not again: {told:?}");
     }
 
     #[test]

@@ -183,6 +183,7 @@ impl NativeProcess {
             soft_ms: limit(wanted.soft_timeout)?,
             hard_ms: limit(wanted.hard_timeout)?,
             grace_ms: milliseconds(seconds(py, wanted.grace)?),
+            main_thread_ms: None,
         };
         let join = Join {
             process: wanted.process,
@@ -193,6 +194,7 @@ impl NativeProcess {
             patience: None,
             ladder,
             on_silence: wanted.on_silence.map(hook),
+            main_thread: None,
         };
         let taken = match wanted.control {
             Some(control) => {

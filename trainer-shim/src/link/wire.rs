@@ -132,6 +132,10 @@ pub struct Sign {
     pub paused_ms: u64,
     /// For so long it is not to be ended, in milliseconds.
     pub critical_ms: u64,
+    /// For how long its main thread has not run what the library asks it to
+    /// run; none = the program does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub main_thread_silent_ms: Option<u64>,
 }
 
 /// A frame of the agent.

@@ -7,10 +7,10 @@ use std::time::Duration;
 use holdfast_api::{Agents, Code, Name, Problem, routes};
 use holdfast_client::{Error, fetch};
 
-use super::{Context, known};
+use super::{Context, known, signs};
 use crate::config::{Source, Sourced, Timeout};
 use crate::exit::Failure;
-use crate::output::{Document, cell, counted, write_rows};
+use crate::output::{Document, cell, counted, printable, write_rows};
 
 /// How long one node may take before the next is asked.
 const NODE_TIME_MAX: Duration = Duration::from_secs(5);
@@ -156,6 +156,18 @@ impl Document for Agents {
             ]
         });
         write_rows(out, Some(header), rows)?;
+        for report in self.agents.iter().map(|agent| &agent.report) {
+            for one in &report.processes {
+                let Some(silent_ms) = one.main_thread_silent_ms else { continue };
+                let pid = one.pid.map(|pid| format!(", pid {pid}")).unwrap_or_default();
+                let (host, what) = (printable(&report.host), signs::main_thread(silent_ms));
+                writeln!(
+                    out,
+                    "job {}, run {}: the main thread of process {} (host {host}{pid}) {what}",
+                    report.job, report.run, one.process
+                )?;
+            }
+        }
         if self.agents.is_empty() {
             writeln!(out, "no agent is connected")?;
         }
@@ -165,7 +177,7 @@ impl Document for Agents {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use holdfast_api::{AgentClient, AgentReport, AgentStatus};
+    use holdfast_api::{AgentClient, AgentProcess, AgentReport, AgentStatus};
 
     use super::*;
     use crate::output::{Output, render};
@@ -211,6 +223,30 @@ train  r1   a     7    127.0.0.1:29500  4          8            0-3    0      2
 train  r1   b     7    127.0.0.1:29500  1          2            4      0      2
 ";
         assert_eq!(table, wanted);
+    }
+
+    #[test]
+    fn a_main_thread_that_does_not_run_has_a_line_below() {
+        let mut one = agent("a\u{1b}", 0..0);
+        let joined = |process, main_thread_silent_ms| AgentProcess {
+            process,
+            incarnation: 1,
+            pid: Some(100 + process),
+            last_call: String::new(),
+            called_ms_ago: 0,
+            waiting: false,
+            progress: None,
+            silent_ms: 0,
+            health: Default::default(),
+            main_thread_silent_ms,
+            activity: None,
+        };
+        one.report.processes = vec![joined(3, Some(62_000)), joined(4, None)];
+        let agents = Agents { agents: vec![one], ..Agents::default() };
+        let table = String::from_utf8(render(&agents, Output::Table).unwrap()).unwrap();
+        let below: Vec<&str> = table.lines().skip(2).collect();
+        let wanted = r"job train, run r1: the main thread of process 3 (host a\x1b, pid 103) has not run Python for 1m 2s";
+        assert_eq!(below, [wanted]);
     }
 
     #[test]

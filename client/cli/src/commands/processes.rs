@@ -7,7 +7,7 @@ use holdfast_api::{
 };
 use serde::Serialize;
 
-use super::signs::Signs;
+use super::signs::{self, Signs};
 use super::{Context, agents, known, talk_of_time, unexpected_answer};
 use crate::exit::Failure;
 use crate::log_time::{LogNow, span};
@@ -91,7 +91,7 @@ struct Processes {
 }
 
 impl Processes {
-    fn row(&self, process: &ProcessInfo, watched: Option<&AgentProcess>) -> [String; 10] {
+    fn row(&self, process: &ProcessInfo, watched: Option<&AgentProcess>) -> [String; 11] {
         let (state, since) = match &process.end {
             None => ("alive".to_owned(), process.since_ms),
             Some(end) => (end.cause.to_string(), end.at_ms),
@@ -112,6 +112,7 @@ impl Processes {
             cell(Some(waits.join(" ")).filter(|waits| !waits.is_empty())),
             cell(watched.map(|one| &one.last_call).filter(|call| !call.is_empty())),
             cell(watched.and_then(|one| one.progress)),
+            cell(watched.and_then(|one| one.main_thread_silent_ms).map(signs::main_thread)),
         ]
     }
 }
@@ -129,6 +130,7 @@ impl Document for Processes {
             "WAITS-IN",
             "LAST-CALL",
             "PROGRESS",
+            "MAIN-THREAD",
         ];
         let all = self.processes.iter().zip(&self.watched);
         let rows = all.map(|(process, watched)| self.row(process, watched.as_ref()));
@@ -190,14 +192,15 @@ pub(crate) mod tests {
             progress: Some(7),
             silent_ms: 0,
             health: Default::default(),
+            main_thread_silent_ms: Some(42_000),
             activity: None,
         };
         let watched = vec![Some(watched), None];
         let table = Processes { processes: vec![waiting, dead], watched, now, revision: 9 };
         let text = String::from_utf8(render(&table, Output::Table).unwrap()).unwrap();
-        let wanted = r"PROCESS  INCARNATION  ROLE     STATE               HOST      RANK  SINCE  WAITS-IN                         LAST-CALL  PROGRESS
-0        1            active   alive               a\x1b[2J  0     1m 2s  r0\x0a r1\x0a r2\x0a and 2 more  step       7
-1        2            standby  killed by signal 9  b         -     2s     -                                -          -
+        let wanted = r"PROCESS  INCARNATION  ROLE     STATE               HOST      RANK  SINCE  WAITS-IN                         LAST-CALL  PROGRESS  MAIN-THREAD
+0        1            active   alive               a\x1b[2J  0     1m 2s  r0\x0a r1\x0a r2\x0a and 2 more  step       7         has not run Python for 42s
+1        2            standby  killed by signal 9  b         -     2s     -                                -          -         -
 ";
         assert_eq!(text, wanted);
         let json: serde_json::Value =

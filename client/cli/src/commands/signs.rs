@@ -22,6 +22,8 @@ pub(super) struct Told {
     #[serde(skip)]
     trouble: u8,
     health: &'static str,
+    /// Whether their main threads have not run Python for some time.
+    main_thread_silent: bool,
 }
 
 /// How long ago things were, of the first of a group.
@@ -29,6 +31,7 @@ pub(super) struct Told {
 pub(super) struct Ago {
     called_ms_ago: u64,
     silent_ms: u64,
+    main_thread_silent_ms: u64,
 }
 
 impl<'a> Signs<'a> {
@@ -63,8 +66,11 @@ impl Told {
         };
         let AgentProcess { last_call, progress, called_ms_ago, silent_ms, .. } = one;
         let (last_call, progress) = (last_call.clone(), *progress);
-        let ago = Ago { called_ms_ago: *called_ms_ago, silent_ms: *silent_ms };
-        (Told { last_call, progress, trouble, health }, ago)
+        let main_thread_silent = one.main_thread_silent_ms.is_some();
+        let main_thread_silent_ms = one.main_thread_silent_ms.unwrap_or_default();
+        let (called_ms_ago, silent_ms) = (*called_ms_ago, *silent_ms);
+        let ago = Ago { called_ms_ago, silent_ms, main_thread_silent_ms };
+        (Told { last_call, progress, trouble, health, main_thread_silent }, ago)
     }
 
     /// `; last call step 3s ago, progress 117`.
@@ -82,8 +88,22 @@ impl Told {
             "critical" => ", in a critical section".to_owned(),
             _ => String::new(),
         };
-        format!("; {call}{progress}{health}")
+        let main_thread = match self.main_thread_silent {
+            true => format!(", main thread {}", main_thread(ago.main_thread_silent_ms)),
+            false => String::new(),
+        };
+        format!("; {call}{progress}{health}{main_thread}")
     }
+
+    /// Whether their main threads have not run Python for some time.
+    pub(super) fn main_thread_silent(&self) -> bool {
+        self.main_thread_silent
+    }
+}
+
+/// What a main thread does that is silent.
+pub(super) fn main_thread(silent_ms: u64) -> String {
+    format!("has not run Python for {}", span(silent_ms))
 }
 
 impl Ago {
@@ -92,6 +112,7 @@ impl Ago {
         Ago {
             called_ms_ago: self.called_ms_ago.max(other.called_ms_ago),
             silent_ms: self.silent_ms.max(other.silent_ms),
+            main_thread_silent_ms: self.main_thread_silent_ms.max(other.main_thread_silent_ms),
         }
     }
 }

@@ -261,6 +261,7 @@ mod tests {
             progress: None,
             silent_ms: 0,
             health: Health::default(),
+            main_thread_silent_ms: None,
             activity: None,
         };
         let mut library = agent(&[]);

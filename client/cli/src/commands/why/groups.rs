@@ -188,7 +188,8 @@ pub(super) fn groups(
     let common = common(&groups);
     groups.sort_by_key(|group| {
         let first = group.processes.first().copied();
-        (group.state, !group.waits_in.is_empty(), group.doing() == common, first)
+        let waits = !group.waits_in.is_empty();
+        (group.state, waits, !group.main_thread_silent(), group.doing() == common, first)
     });
     groups
 }
@@ -205,9 +206,9 @@ fn common(groups: &[Group]) -> Option<Doing> {
 }
 
 /// Where to look next, if the first of these that lives can be looked into.
-pub(super) fn next(groups: &[Group]) -> Option<Section> {
+pub(super) fn next<'a>(groups: impl IntoIterator<Item = &'a Group>) -> Option<Section> {
     let (host, pid, group) = groups
-        .iter()
+        .into_iter()
         .filter(|group| group.state == State::Alive)
         .find_map(|group| Some((group.host.as_deref()?, group.pid?, group)))?;
     let process = group.processes.first()?;
@@ -221,6 +222,11 @@ pub(super) fn next(groups: &[Group]) -> Option<Section> {
 }
 
 impl Group {
+    /// Whether their main threads have not run Python for some time.
+    pub(super) fn main_thread_silent(&self) -> bool {
+        self.told.as_ref().is_some_and(Told::main_thread_silent)
+    }
+
     fn doing(&self) -> Option<Doing> {
         self.activity.as_ref().map(|activity| activity.main)
     }

@@ -208,7 +208,10 @@ impl Why {
                 false => outside::left_behind(&self.outside),
             });
         }
-        let next = outside::next(&self.outside).or_else(|| groups::next(&self.hosts));
+        let hanging = self.rounds.iter().flat_map(Waiting::hanging);
+        let next = outside::next(&self.outside)
+            .or_else(|| groups::next(&self.hosts))
+            .or_else(|| groups::next(hanging));
         let next = next.filter(|_| self.open && !stalled);
         let left = lines_max.saturating_sub(lines.len() + usize::from(next.is_some()));
         lines.extend(fit::fit(&sections, left.max(2)));

@@ -359,6 +359,7 @@ fn a_process_of_the_library_that_does_not_arrive_is_told_with_what_its_main_thre
             progress: None,
             silent_ms: 0,
             health: Default::default(),
+            main_thread_silent_ms: None,
             activity: Some(activity(Doing::Sleeping, 0, 0)),
         })
         .collect();
@@ -368,6 +369,34 @@ fn a_process_of_the_library_that_does_not_arrive_is_told_with_what_its_main_thre
     assert!(rows[0].contains("rank 1 alive") && rows[0].contains("99 % of a core"), "{told}");
     assert!(rows[1].contains("ranks 0, 2 alive") && rows[1].contains("used 0.00 s"), "{told}");
     assert!(rows[2].starts_with("next: on host node-0, `py-spy dump --pid 101`"), "{told}");
+}
+
+#[test]
+fn a_round_says_whose_main_thread_does_not_run_and_where_to_look() {
+    let mut one = agent("node-0", 0..0);
+    let joined = |process: u32, main_thread_silent_ms| AgentProcess {
+        process,
+        incarnation: u64::from(process) + 1,
+        pid: Some(100 + process),
+        last_call: "advance".to_owned(),
+        called_ms_ago: 50_000,
+        waiting: false,
+        progress: None,
+        silent_ms: 0,
+        health: Default::default(),
+        main_thread_silent_ms,
+        activity: None,
+    };
+    one.report.processes = vec![joined(0, None), joined(1, None), joined(2, Some(42_000))];
+    let why = why(vec![round("step", &[0], &[1, 2])], world(3), &agents(vec![one]));
+    let told = text(&why);
+    let rows: Vec<&str> = told.lines().skip(2).collect();
+    let wanted = "  node-0: rank 2 alive for 42s, not arrived, and in no other round; last call advance 50s ago, main thread has not run Python for 42s";
+    assert_eq!(rows[0], wanted, "{told}");
+    assert!(rows[1].contains("rank 1 alive") && !rows[1].contains("main thread"), "{told}");
+    assert_eq!(rows[2], "next: on host node-0, `py-spy dump --pid 102` shows where rank 2 is");
+    let json = json(&why);
+    assert_eq!(json["rounds"][0]["missing"][0]["ago"]["main_thread_silent_ms"], 42_000);
 }
 
 #[test]

@@ -70,6 +70,12 @@ impl Waiting {
         }
     }
 
+    /// Those who are missing and whose main threads have not run Python for some
+    /// time.
+    pub(super) fn hanging(&self) -> impl Iterator<Item = &Group> {
+        self.missing.iter().filter(|group| group.main_thread_silent())
+    }
+
     pub(super) fn section(&self) -> Section {
         let (round, generation) = (shortened(&self.round), self.generation);
         let (open, arrived, missing) = (span(self.open_ms), self.arrived, self.missing_count);

@@ -390,12 +390,12 @@ impl Connection {
                     let silence = Silence { process, incarnation, silent_ms, ends_in_ms };
                     self.outbox.push(&FromAgent::Silent(silence));
                 }
-                Some(Act::Terminate { silent }) => {
-                    warn!("process {process} ({incarnation}) was silent for {silent:?}: SIGTERM");
+                Some(Act::Terminate(hang)) => {
+                    warn!("process {process} ({incarnation}): {hang}: SIGTERM");
                     peer.signal(&[Signal::CONT, Signal::TERM]);
                 }
-                Some(Act::Kill { silent }) => {
-                    warn!("process {process} ({incarnation}) was silent for {silent:?}: SIGKILL");
+                Some(Act::Kill(hang)) => {
+                    warn!("process {process} ({incarnation}): {hang}: SIGKILL");
                     peer.signal(&[Signal::CONT, Signal::KILL]);
                     ended = true;
                 }

@@ -2,6 +2,7 @@
 //! end, and ended. Pure: whoever holds it says how much time has passed, in
 //! steps so short that an agent that was frozen itself blames nobody.
 
+use std::fmt;
 use std::time::Duration;
 
 use holdfast_api::{AgentProcess, Health};
@@ -11,6 +12,10 @@ use holdfast_trainer_shim::link::Sign;
 pub const PAUSE_MAX: Duration = Duration::from_secs(3_600);
 /// Longest time that a program can keep its end off.
 pub const CRITICAL_MAX: Duration = Duration::from_secs(600);
+
+/// Silence of a main thread that is told to operators: shorter ones come with
+/// every loop that waits for its data.
+pub const MAIN_THREAD_TOLD_MIN: Duration = Duration::from_secs(5);
 
 /// A process that is watched.
 #[derive(Debug, Clone)]
@@ -24,6 +29,11 @@ pub struct Watched {
     since_call: Duration,
     paused: Duration,
     critical: Duration,
+    /// For how long its main thread has been silent, of a program that tells:
+    /// without pauses.
+    main_thread: Option<Duration>,
+    /// It has given a sign since it was looked at last.
+    heard: bool,
     stage: Stage,
 }
 
@@ -32,12 +42,21 @@ enum Stage {
     Lively,
     /// It was told.
     Silent,
-    /// It was asked to end, so long ago, after such a silence: woken up for that,
-    /// it may give signs again.
+    /// It was asked to end, so long ago, for this: woken up for that, it may give
+    /// signs again.
     Ending {
         since: Duration,
-        silent: Duration,
+        hang: Hang,
     },
+}
+
+/// What hangs, and for how long it has been silent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hang {
+    /// The program.
+    Program(Duration),
+    /// Its main thread, while the library goes on giving signs.
+    MainThread(Duration),
 }
 
 /// What is to be done.
@@ -51,15 +70,29 @@ pub enum Act {
         ends_in: Option<Duration>,
     },
     /// Ask it to end: SIGCONT, SIGTERM.
-    Terminate {
-        /// How long it has been silent.
-        silent: Duration,
-    },
+    Terminate(Hang),
     /// End it: SIGCONT, SIGKILL.
-    Kill {
-        /// How long it has been silent.
-        silent: Duration,
-    },
+    Kill(Hang),
+}
+
+impl Hang {
+    /// How long it has been silent.
+    pub fn duration(self) -> Duration {
+        match self {
+            Hang::Program(silent) | Hang::MainThread(silent) => silent,
+        }
+    }
+}
+
+impl fmt::Display for Hang {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Hang::Program(silent) => write!(f, "it was silent for {silent:?}"),
+            Hang::MainThread(silent) => {
+                write!(f, "its main thread was silent for {silent:?}")
+            }
+        }
+    }
 }
 
 impl Watched {
@@ -72,6 +105,8 @@ impl Watched {
             since_call: Duration::ZERO,
             paused: Duration::ZERO,
             critical: Duration::ZERO,
+            main_thread: None,
+            heard: false,
             stage: Stage::Lively,
         };
         watched.hear(sign);
@@ -96,6 +131,12 @@ impl Watched {
         }
         self.paused = Duration::from_millis(sign.paused_ms).min(PAUSE_MAX);
         self.critical = Duration::from_millis(sign.critical_ms).min(CRITICAL_MAX);
+        // By the program's own count a pause is silence, too.
+        self.main_thread = sign.main_thread_silent_ms.map(|told| {
+            let told = Duration::from_millis(told);
+            self.main_thread.map_or(told, |counted| counted.min(told))
+        });
+        self.heard = true;
     }
 
     /// So much time has passed.
@@ -106,27 +147,37 @@ impl Watched {
         self.since_call += time;
         self.quiet += counted;
         self.idle = self.idle.map(|idle| idle + counted);
+        self.main_thread = self.main_thread.map(|silent| silent + counted);
+        // Between two signs nobody knows how the main thread is doing.
+        let heard = std::mem::take(&mut self.heard);
         let silent = self.silent();
         let limit = |ms: Option<u64>| ms.map(Duration::from_millis);
         let (soft, hard) = (limit(self.sign.ladder.soft_ms), limit(self.sign.ladder.hard_ms));
         let over = |limit: Option<Duration>| limit.is_some_and(|limit| silent >= limit);
-        match self.stage {
-            Stage::Ending { since, silent } => {
+        let of_main_thread = limit(self.sign.ladder.main_thread_ms).filter(|_| heard);
+        let of_main_thread = of_main_thread.zip(self.main_thread);
+        let fatal = match of_main_thread {
+            _ if over(hard) => Some(Hang::Program(silent)),
+            Some((limit, silent)) if silent >= limit => Some(Hang::MainThread(silent)),
+            _ => None,
+        };
+        match (self.stage, fatal) {
+            (Stage::Ending { since, hang }, _) => {
                 let since = since + time;
-                self.stage = Stage::Ending { since, silent };
+                self.stage = Stage::Ending { since, hang };
                 let grace = Duration::from_millis(self.sign.ladder.grace_ms);
-                (since >= grace).then_some(Act::Kill { silent })
+                (since >= grace).then_some(Act::Kill(hang))
             }
-            _ if over(hard) && self.critical.is_zero() => {
-                self.stage = Stage::Ending { since: Duration::ZERO, silent };
-                Some(Act::Terminate { silent })
+            (_, Some(hang)) if self.critical.is_zero() => {
+                self.stage = Stage::Ending { since: Duration::ZERO, hang };
+                Some(Act::Terminate(hang))
             }
-            Stage::Lively if over(soft) => {
+            (Stage::Lively, _) if over(soft) => {
                 self.stage = Stage::Silent;
                 let ends_in = hard.map(|hard| hard.saturating_sub(silent));
                 Some(Act::Warn { silent, ends_in })
             }
-            Stage::Silent if !over(soft) => {
+            (Stage::Silent, _) if !over(soft) => {
                 self.stage = Stage::Lively;
                 None
             }
@@ -138,7 +189,7 @@ impl Watched {
     /// happened.
     pub fn ended_for(&self) -> Option<Duration> {
         match self.stage {
-            Stage::Ending { silent, .. } => Some(silent),
+            Stage::Ending { hang, .. } => Some(hang.duration()),
             Stage::Lively | Stage::Silent => None,
         }
     }
@@ -163,8 +214,16 @@ impl Watched {
             progress: *progress,
             silent_ms: milliseconds(self.silent()),
             health,
+            main_thread_silent_ms: self.main_thread_silent().map(milliseconds),
             activity: None,
         }
+    }
+
+    /// For how long its main thread has been silent by its own count, if that is
+    /// worth telling.
+    fn main_thread_silent(&self) -> Option<Duration> {
+        let told = Duration::from_millis(self.sign.main_thread_silent_ms?);
+        Some(told + self.quiet).filter(|_| told >= MAIN_THREAD_TOLD_MIN)
     }
 
     fn silent(&self) -> Duration {
@@ -201,8 +260,8 @@ mod tests {
             acts(&mut watched, 95),
             [
                 (60, Act::Warn { silent: at(60), ends_in: Some(at(30)) }),
-                (90, Act::Terminate { silent: at(90) }),
-                (95, Act::Kill { silent: at(90) }),
+                (90, Act::Terminate(Hang::Program(at(90)))),
+                (95, Act::Kill(Hang::Program(at(90)))),
             ]
         );
         watched.hear(Sign::default());
@@ -252,7 +311,7 @@ mod tests {
         assert_eq!(acts_of, [60, 120, 125], "it is warned, but ended only behind the section");
         let mut for_ever = Watched::new(Sign { critical_ms: u64::MAX, ..Sign::default() });
         let ends = acts(&mut for_ever, 1_000)[1];
-        assert_eq!(ends, (600, Act::Terminate { silent: CRITICAL_MAX }));
+        assert_eq!(ends, (600, Act::Terminate(Hang::Program(CRITICAL_MAX))));
     }
 
     #[test]
@@ -264,5 +323,58 @@ mod tests {
         assert_eq!(acts_of, [2, 3]);
         let ladder = Ladder { soft_ms: None, hard_ms: None, ..Ladder::default() };
         assert_eq!(acts(&mut Watched::new(Sign { ladder, ..Sign::default() }), 1_000), []);
+    }
+
+    /// A program whose library gives a sign each second, and whose main thread
+    /// says nothing from the start.
+    fn stuck(ladder: Ladder, paused_ms: u64, second: u64) -> Sign {
+        let main_thread_silent_ms = Some(second * 1_000);
+        Sign { ladder, paused_ms, main_thread_silent_ms, ..Sign::default() }
+    }
+
+    #[test]
+    fn a_main_thread_that_is_silent_is_told_and_ends_nothing_without_a_limit() {
+        let ladder = Ladder::default();
+        let mut watched = Watched::new(stuck(ladder, 0, 0));
+        for second in 1..1_000 {
+            watched.hear(stuck(ladder, 0, second));
+            let told = watched.report(None).main_thread_silent_ms;
+            assert_eq!(told, (second >= 5).then_some(second * 1_000));
+            assert_eq!(watched.pass(SECOND), None);
+        }
+        watched.hear(stuck(ladder, 0, 0));
+        assert_eq!(watched.report(None).main_thread_silent_ms, None, "it runs again");
+    }
+
+    #[test]
+    fn a_main_thread_that_is_silent_for_too_long_is_ended_by_the_same_steps() {
+        let ladder = Ladder { main_thread_ms: Some(30_000), ..Ladder::default() };
+        let ends = |paused_ms: u64| {
+            let mut watched = Watched::new(stuck(ladder, paused_ms, 0));
+            (1..200).find_map(|second| {
+                watched.hear(stuck(ladder, paused_ms.saturating_sub(second * 1_000), second));
+                match watched.pass(SECOND)? {
+                    Act::Terminate(hang) => Some((second, hang, watched.clone())),
+                    _ => panic!("nobody is warned of its main thread"),
+                }
+            })
+        };
+        let (second, hang, mut ending) = ends(0).expect("it is ended");
+        assert_eq!((second, hang), (30, Hang::MainThread(at(30))));
+        assert_eq!(hang.to_string(), "its main thread was silent for 30s");
+        assert_eq!(acts(&mut ending, 5), [(5, Act::Kill(hang))]);
+        let (second, ..) = ends(60_000).expect("a pause has an end");
+        assert!((89..=91).contains(&second), "{second}");
+    }
+
+    #[test]
+    fn nobody_is_ended_for_a_main_thread_of_which_nothing_is_heard() {
+        let ladder = Ladder { main_thread_ms: Some(10_000), hard_ms: None, ..Ladder::default() };
+        let mut watched = Watched::new(stuck(ladder, 0, 0));
+        // Its signs are further apart than the limit.
+        for _ in 0..10 {
+            assert_eq!(acts(&mut watched, 30), []);
+            watched.hear(stuck(ladder, 0, 0));
+        }
     }
 }
