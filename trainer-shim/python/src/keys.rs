@@ -11,7 +11,8 @@ use pyo3::prelude::*;
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 
-use crate::process::{deadline, json, seconds};
+use crate::arguments::{deadline, limit};
+use crate::values::json;
 use crate::{error, runtime};
 
 /// Bytes that Python gets.
@@ -208,10 +209,6 @@ async fn within<T>(
         Some(limit) => tokio::time::timeout(limit, next).await.ok().transpose(),
         None => next.await.map(Some),
     }
-}
-
-fn limit(py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Duration>> {
-    timeout.map(|timeout| seconds(py, timeout)).transpose()
 }
 
 fn change(change: Change) -> ChangeValue {

@@ -9,6 +9,9 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`process`] | the class, its verbs |
+//! | `joining` | what a join is told |
+//! | [`arguments`] | what the other verbs are told |
+//! | `attachment` | what a process is attached to, given back however it ends |
 //! | [`keys`] | the keys of the run; what comes piece by piece |
 //! | [`values`] | what they answer, as Python's own types |
 //! | [`runtime`] | one tokio runtime per process; waiting without the GIL |
@@ -27,7 +30,10 @@
 use holdfast_api::variables::mistyped;
 use pyo3::prelude::*;
 
+pub mod arguments;
+mod attachment;
 pub mod error;
+mod joining;
 pub mod keys;
 pub mod log;
 pub mod process;
@@ -45,7 +51,7 @@ fn mistyped_variables() -> Vec<String> {
 fn _holdfast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     log::listen();
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add_function(wrap_pyfunction!(process::check_assignment, module)?)?;
+    module.add_function(wrap_pyfunction!(arguments::check_assignment, module)?)?;
     module.add_function(wrap_pyfunction!(mistyped_variables, module)?)?;
     module.add_class::<process::NativeSection>()?;
     module.add_class::<keys::NativeKeys>()?;

@@ -1,30 +1,23 @@
 //! One incarnation of a process, as Python holds it.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use holdfast_api::name::{RUN_AUTO, RUN_NEW, default_name};
-use holdfast_api::{
-    Among, AssignmentStep, Blob, Cause, Generation, Name, Policy, ProcessId, Role, Scope, VoteRule,
-};
-use holdfast_client::{Client, Deadline, Options, parse_endpoints};
+use holdfast_api::{Blob, Cause, Generation, Scope, VoteRule};
+use holdfast_client::Deadline;
 use holdfast_trainer_shim::exception::in_short;
-use holdfast_trainer_shim::{
-    Error, Fence, Gathered, Hook, Host, HostOptions, Join, Ladder, Process, Section, Wanted,
-};
+use holdfast_trainer_shim::{Error, Fence, Gathered, Join, Process, Section};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tokio::runtime::Handle;
 
+use crate::arguments::{Whose, among, deadline, limit, refused, seconds};
+use crate::attachment::{Held, Taken};
 use crate::error;
+use crate::joining::Joining;
 use crate::keys::{NativeKeys, NativeNews, Owner};
 use crate::runtime;
-use crate::values::{BlockValue, IterationValue, LiveValue, Pairs, VerdictValue, pairs};
-
-/// Longest wait for the word that a process leaves.
-const LEAVE_TIME_MAX: Duration = Duration::from_secs(2);
+use crate::values::{BlockValue, IterationValue, LiveValue, Pairs, VerdictValue, json, pairs};
 
 /// One incarnation, attached to the agent of its host or to a lease of its own.
 #[pyclass(frozen, name = "Process", module = "_holdfast")]
@@ -47,40 +40,6 @@ enum State {
     Left,
 }
 
-#[derive(Clone)]
-struct Held {
-    process: Process,
-    /// Of a lease of its own.
-    client: Option<Client>,
-}
-
-/// What [`NativeProcess::join`] is told, all of it checked by Python's own
-/// signature on the other side.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-struct Joining {
-    /// The agent's control socket; none for a lease of its own.
-    control: Option<PathBuf>,
-    store: String,
-    token_file: Option<PathBuf>,
-    job: Option<String>,
-    run: Option<String>,
-    host: String,
-    ttl: f64,
-    patience: f64,
-    process: Option<u32>,
-    standby: bool,
-    labels: BTreeMap<String, String>,
-    policy: Numbers,
-    takeover: bool,
-    open_run: bool,
-    heartbeat: f64,
-    soft_timeout: Option<f64>,
-    hard_timeout: Option<f64>,
-    grace: f64,
-    on_silence: Option<Py<PyAny>>,
-}
-
 /// A stretch of time that ends when it is told to, or dropped.
 #[pyclass(frozen, name = "Section", module = "_holdfast")]
 pub struct NativeSection(parking_lot::Mutex<Option<Section>>);
@@ -93,122 +52,14 @@ impl NativeSection {
     }
 }
 
-/// The numbers that a process gives when it joins.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-struct Numbers {
-    world: u32,
-    members_min: u32,
-    last_call: f64,
-    assignment: String,
-    active_min: u32,
-    restarts_max: u32,
-    restarts_window: Option<f64>,
-}
-
-impl Numbers {
-    fn policy(self, py: Python<'_>) -> PyResult<Policy> {
-        let Numbers {
-            world,
-            members_min,
-            last_call,
-            assignment,
-            active_min,
-            restarts_max,
-            restarts_window,
-        } = self;
-        let window = restarts_window.map(|window| seconds(py, window)).transpose()?;
-        Ok(Policy {
-            world,
-            members_min,
-            last_call_ms: milliseconds(seconds(py, last_call)?),
-            assignment: steps(py, &assignment)?,
-            active_min,
-            restarts_max,
-            restarts_window_ms: window.map_or(0, |window| milliseconds(window).max(1)),
-        })
-    }
-}
-
-/// Whose round it is; none = all active processes.
-#[derive(FromPyObject)]
-enum Whose {
-    /// Members of a generation.
-    Generation(Generation),
-    /// These, in growing order.
-    Set(Vec<ProcessId>),
-}
-
-fn among(whose: Option<Whose>) -> Among {
-    match whose {
-        Some(Whose::Set(processes)) => Among::Set(processes),
-        Some(Whose::Generation(generation)) => Among::Generation(generation),
-        None => Among::Active,
-    }
-}
-
 #[pymethods]
 impl NativeProcess {
     /// Joins the agent, or takes a lease, and registers a new incarnation.
     #[staticmethod]
     fn join(py: Python<'_>, wanted: &Bound<'_, PyDict>) -> PyResult<NativeProcess> {
-        let wanted: Joining = wanted.extract()?;
+        let (place, join) = wanted.extract::<Joining>()?.plan(py)?;
         let handle = runtime::handle(py)?;
-        let name = |what: &'static str| {
-            move |text: &str| text.parse::<Name>().map_err(|error| refused(py, what, &error))
-        };
-        let job = wanted.job.as_deref().map(name("job")).transpose()?;
-        let run = wanted.run.as_deref().map(name("run")).transpose()?;
-        if let Some(word) = run.as_ref().filter(|run| [RUN_AUTO, RUN_NEW].contains(&run.as_str())) {
-            let text = format!(
-                "run {word}: that stands for a run with `holdfast-agent run`; start this program \
-                 under it, or name the run"
-            );
-            return Err(error::invalid(py, &text));
-        }
-        let patience = seconds(py, wanted.patience)?;
-        let host = HostOptions {
-            host: wanted.host,
-            ttl: seconds(py, wanted.ttl)?,
-            patience,
-            // Without a name the job's open run is meant, whichever it is.
-            open_run: wanted.open_run && run.is_some(),
-        };
-        let limit = |timeout: Option<f64>| match timeout {
-            Some(timeout) => Ok::<_, PyErr>(Some(milliseconds(seconds(py, timeout)?))),
-            None => Ok(None),
-        };
-        let ladder = Ladder {
-            heartbeat_ms: milliseconds(seconds(py, wanted.heartbeat)?),
-            soft_ms: limit(wanted.soft_timeout)?,
-            hard_ms: limit(wanted.hard_timeout)?,
-            grace_ms: milliseconds(seconds(py, wanted.grace)?),
-            main_thread_ms: None,
-        };
-        let join = Join {
-            process: wanted.process,
-            role: if wanted.standby { Role::Standby } else { Role::Active },
-            labels: wanted.labels,
-            policy: wanted.policy.policy(py)?,
-            takeover: wanted.takeover,
-            patience: None,
-            ladder,
-            on_silence: wanted.on_silence.map(hook),
-            main_thread: None,
-        };
-        let taken = match wanted.control {
-            Some(control) => {
-                let meant = Wanted { job, run, ..Wanted::default() };
-                runtime::wait(py, &handle, attached(control, meant, patience))?
-            }
-            None => {
-                let endpoints =
-                    parse_endpoints(&wanted.store).map_err(|e| refused(py, "store", &e))?;
-                let options = Options { token_file: wanted.token_file, ..Options::new(endpoints) };
-                let scope = Scope { job: job.unwrap_or_else(default_name), run };
-                runtime::wait(py, &handle, granted(options, scope, host))?
-            }
-        };
+        let taken = runtime::wait(py, &handle, place.take())?;
         let taken = taken.map_err(|error| error::of_shim(py, &error))?;
         let state = parking_lot::Mutex::new(State::Loading(Box::new((taken, join))));
         Ok(NativeProcess { state, owner: std::process::id(), handle })
@@ -230,7 +81,7 @@ impl NativeProcess {
             }
         };
         let Some((taken, join)) = loading else { return self.held(py).map(drop) };
-        let joined = runtime::wait(py, &self.handle, joined(taken, join, patience));
+        let joined = runtime::wait(py, &self.handle, taken.join(join, patience));
         let joined = joined.and_then(|joined| joined.map_err(|error| error::of_shim(py, &error)));
         let left = {
             let mut state = self.state.lock();
@@ -243,7 +94,7 @@ impl NativeProcess {
         };
         let held = joined?;
         if left {
-            runtime::wait(py, &self.handle, leave(held, Cause::Left))?;
+            runtime::wait(py, &self.handle, held.leave(Cause::Left))?;
             return Err(error::of_shim(py, &Error::Closed));
         }
         Ok(())
@@ -265,7 +116,7 @@ impl NativeProcess {
     #[getter]
     fn scope(&self, py: Python<'_>) -> PyResult<(String, Option<String>)> {
         let loading = match &*self.state.lock() {
-            State::Loading(loading) => loading.0.0.as_ref().map(|(host, _)| host.scope().clone()),
+            State::Loading(loading) => loading.0.scope(),
             State::Registering { .. } | State::Joined(_) | State::Left => None,
         };
         let Scope { job, run } = match loading {
@@ -338,7 +189,7 @@ impl NativeProcess {
         evict_after: Option<f64>,
         timeout: Option<f64>,
     ) -> PyResult<IterationValue> {
-        let evict_after = evict_after.map(|after| seconds(py, after)).transpose()?;
+        let evict_after = limit(py, evict_after)?;
         let deadline = deadline(py, timeout)?;
         let asking = async move |process: Process| process.advance(evict_after, deadline).await;
         Ok(self.ask(py, asking)?.into())
@@ -542,7 +393,7 @@ impl NativeProcess {
             (None, None) => Cause::Left,
         };
         match state {
-            State::Joined(held) => runtime::wait(py, &self.handle, leave(held, cause)),
+            State::Joined(held) => runtime::wait(py, &self.handle, held.leave(cause)),
             State::Loading(loading) => {
                 let (taken, _) = *loading;
                 runtime::wait(py, &self.handle, taken.give_back())
@@ -596,7 +447,7 @@ impl Drop for NativeProcess {
             return std::mem::forget(state);
         }
         match state {
-            State::Joined(held) => drop(self.handle.spawn(leave(held, Cause::Left))),
+            State::Joined(held) => drop(self.handle.spawn(held.leave(Cause::Left))),
             State::Loading(loading) => {
                 let (taken, _) = *loading;
                 self.handle.spawn(taken.give_back());
@@ -604,113 +455,4 @@ impl Drop for NativeProcess {
             State::Registering { .. } | State::Left => {}
         }
     }
-}
-
-/// With a lease of its own.
-async fn granted(options: Options, scope: Scope, host: HostOptions) -> Result<Taken, Error> {
-    let client = Client::new(options);
-    let host = Host::grant(client.clone(), scope, host).await?;
-    Ok(Taken(Some((host, Some(client)))))
-}
-
-/// With that of the agent on this host.
-async fn attached(control: PathBuf, meant: Wanted, patience: Duration) -> Result<Taken, Error> {
-    Ok(Taken(Some((Host::attach(&control, meant, patience).await?, None))))
-}
-
-/// A failed join leaves nothing behind, and neither does one that is broken off.
-async fn joined(mut taken: Taken, join: Join, patience: Deadline) -> Result<Held, Error> {
-    let (host, _) = taken.0.as_ref().ok_or(Error::Closed)?;
-    let patience = Some(patience);
-    let joined = host.join(Join { patience, ..join }).await;
-    let (host, client) = taken.0.take().ok_or(Error::Closed)?;
-    match joined {
-        Ok(process) => Ok(Held { process, client }),
-        Err(error) => {
-            give_back(host, client).await;
-            Err(error)
-        }
-    }
-}
-
-/// What a join has taken that is not done yet; given back if it is dropped,
-/// within the runtime.
-struct Taken(Option<(Host, Option<Client>)>);
-
-impl Taken {
-    async fn give_back(mut self) {
-        if let Some((host, client)) = self.0.take() {
-            give_back(host, client).await;
-        }
-    }
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        if let Some((host, client)) = self.0.take() {
-            Handle::current().spawn(give_back(host, client));
-        }
-    }
-}
-
-async fn give_back(host: Host, client: Option<Client>) {
-    host.close().await;
-    if let Some(client) = client {
-        client.close().await;
-    }
-}
-
-async fn leave(Held { process, client }: Held, cause: Cause) {
-    // Without this word its end is told as that of its lease, which is as final.
-    let _ = tokio::time::timeout(LEAVE_TIME_MAX, process.end(cause)).await;
-    give_back(process.host().clone(), client).await;
-}
-
-/// Calls a function of Python's with the seconds of silence, and those until the
-/// end begins. What it raises is shown as of a finalizer: nobody waits for it.
-fn hook(call: Py<PyAny>) -> Hook {
-    Hook::new(move |silence| {
-        let seconds = |ms: u64| Duration::from_millis(ms).as_secs_f64();
-        let (silent, ends_in) = (seconds(silence.silent_ms), silence.ends_in_ms.map(seconds));
-        Python::attach(|py| {
-            if let Err(error) = call.call1(py, (silent, ends_in)) {
-                error.write_unraisable(py, Some(call.bind(py)));
-            }
-        });
-    })
-}
-
-/// Whether these are steps of the rank assignment.
-#[pyfunction]
-pub fn check_assignment(py: Python<'_>, assignment: &str) -> PyResult<()> {
-    steps(py, assignment).map(drop)
-}
-
-fn steps(py: Python<'_>, assignment: &str) -> PyResult<Vec<AssignmentStep>> {
-    serde_json::from_str(assignment).map_err(|error| refused(py, "assignment", &error))
-}
-
-/// An argument that cannot be what was given.
-fn refused(py: Python<'_>, what: &str, why: &dyn std::fmt::Display) -> PyErr {
-    error::invalid(py, &format!("{what}: {why}"))
-}
-
-fn milliseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-pub(crate) fn seconds(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
-    let bad = |_| error::invalid(py, &format!("{seconds} is no length of time in seconds"));
-    Duration::try_from_secs_f64(seconds).map_err(bad)
-}
-
-pub(crate) fn deadline(py: Python<'_>, timeout: Option<f64>) -> PyResult<Deadline> {
-    match timeout {
-        None => Ok(Deadline::never()),
-        Some(timeout) => Ok(Deadline::after(seconds(py, timeout)?)),
-    }
-}
-
-pub(crate) fn json(value: &impl serde::Serialize) -> String {
-    serde_json::to_string(value).expect("names and numbers can be written")
 }

@@ -105,6 +105,11 @@ impl From<BlockVerdict> for BlockValue {
     }
 }
 
+/// Something that Python reads as JSON.
+pub fn json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).expect("names and numbers can be written")
+}
+
 /// All members, in order.
 pub fn pairs(members: &Members) -> Pairs {
     members.iter().collect()
