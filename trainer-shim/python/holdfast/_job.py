@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import json
 import os
-import socket
 import sys
 import time
 import weakref
@@ -16,11 +14,13 @@ from typing import Any, Literal, Optional, Union
 
 from . import _arguments as arguments
 from . import _holdfast
+from . import _joining as joining
 from ._arguments import U64_MAX
+from ._ending import ending, in_words
 from ._environment import warn_once
 from ._errors import BlockFailed, HoldfastError, Refused
 from ._keys import Keys
-from ._policy import Assignment, Policy
+from ._policy import Policy
 from ._subscription import Subscription, event
 from ._types import Event, Fence, Gathered, Iteration, Live, Member, Stop, Verdict, members, remarks
 
@@ -29,8 +29,6 @@ PATIENCE_DEFAULT = 60.0
 RULES = ("and", "unanimous", "plurality")
 UNHEARD = ("timeout", "regroup", "conflict", "generation_unknown", "unavailable", "not_leader", "overloaded")
 """Codes of an error at the end of an atomic block after which it counts as failed."""
-EXCEPTION_READ_MAX = 1000
-"""Most characters of an exception's text that are looked at."""
 
 Among = Union[Literal["all"], Iteration, Live, int, Sequence[int]]
 """Whose round it is: of all active processes, of the members of a closed round (of an iteration: those that
@@ -127,52 +125,21 @@ class Job:
         numbers.update({name: number for name, number in given.items() if number is not None})
         numbers = arguments.policy("policy", policy, numbers)
         warn_once()
-        standby = arguments.choice("role", role, ("active", "standby")) == "standby"
-        takeover, open_run = arguments.flag("takeover", takeover), arguments.flag("open_run", open_run)
-        store = arguments.text_or_none("store", store)
-        control = None if store or open_run else os.environ.get("HOLDFAST_CONTROL") or None
-        store = store or os.environ.get("HOLDFAST_STORE")
-        if not store and not control:
-            text = (
-                "no store: give store=, or set HOLDFAST_STORE to host:port of its nodes, separated by commas, "
-                "or start this under `holdfast-agent run`"
-            )
-            raise Refused(text, "invalid_request", False, "none")
-        token = os.environ.get("HOLDFAST_TOKEN_FILE") or None
-        if token_file is not None:
-            token = arguments.readable("token_file", token_file)
-        elif token and not control:
-            token = arguments.readable("the environment variable HOLDFAST_TOKEN_FILE", token)
-        any_number = isinstance(process, str) and process == "any"
-        wanted = {
-            "control": control,
-            "store": store or "",
-            "token_file": token,
-            "job": arguments.text_or_none("job", job) or os.environ.get("HOLDFAST_JOB") or None,
-            "run": arguments.text_or_none("run", run) or os.environ.get("HOLDFAST_RUN") or None,
-            "host": arguments.text_or_none("host", host) or socket.gethostname(),
-            "ttl": arguments.seconds("ttl", ttl),
-            "patience": arguments.seconds("timeout", timeout),
-            "process": None if any_number else _number("process", process, "RANK"),
-            "standby": standby,
-            "labels": arguments.labels("labels", labels),
-            "policy": {
-                "world": _number("world", numbers["world"], "WORLD_SIZE") or 0,
-                "members_min": arguments.whole("members_min", numbers["members_min"]),
-                "last_call": arguments.seconds("last_call", numbers["last_call"]),
-                "assignment": _assignment(numbers["assignment"]),
-                "active_min": arguments.whole("active_min", numbers["active_min"]),
-                "restarts_max": arguments.whole("restarts_max", numbers["restarts_max"]),
-                "restarts_window": arguments.seconds_or_never("restarts_window", numbers["restarts_window"]),
-            },
-            "takeover": takeover,
-            "open_run": open_run,
-            "heartbeat": arguments.seconds("heartbeat", numbers["heartbeat"]),
-            "soft_timeout": arguments.seconds_or_never("soft_timeout", numbers["soft_timeout"]),
-            "hard_timeout": arguments.seconds_or_never("hard_timeout", numbers["hard_timeout"]),
-            "grace": arguments.seconds("grace", numbers["grace"]),
-            "on_silence": arguments.callable_or_none("on_silence", numbers["on_silence"]),
-        }
+        wanted = joining.wanted(
+            numbers,
+            job=job,
+            run=run,
+            process=process,
+            role=role,
+            labels=labels,
+            takeover=takeover,
+            open_run=open_run,
+            store=store,
+            token_file=token_file,
+            host=host,
+            ttl=ttl,
+            timeout=timeout,
+        )
         evict_after = arguments.seconds_or_never("evict_after", numbers["evict_after"])
         is_ready, begun = arguments.flag("ready", ready), time.monotonic()
         joined = cls(_holdfast.Process.join(wanted), evict_after)
@@ -350,7 +317,7 @@ class Job:
             yield live
         except BaseException as error:
             with suppress(HoldfastError):  # Its end says it, too.
-                self._native.fail(name, live.generation, _in_words(error))
+                self._native.fail(name, live.generation, in_words(error))
             raise
         try:
             found = self._native.exit(name, live.generation, timeout)
@@ -484,6 +451,12 @@ class Job:
         by an eviction, by an operator."""
         return self._native.valid_for
 
+    @property
+    def main_thread_silent(self) -> Optional[float]:
+        """Seconds for which the main thread of this program has not run Python, in whole seconds; none where
+        nobody watches it. For another thread: asked from the main one it is 0, or nearly so."""
+        return _holdfast.main_thread_silent()
+
     def leave(self) -> None:
         """Leaves for good: no round waits for this process any longer. Twice is as good as once.
 
@@ -494,7 +467,7 @@ class Job:
 
     def _leave(self, error: Optional[BaseException]) -> None:
         _joined.discard(self)
-        self._native.leave(*_ending(error))
+        self._native.leave(*ending(error))
 
     def __enter__(self) -> Job:
         return self
@@ -518,29 +491,6 @@ class Job:
         return live
 
 
-def _number(what: str, given: Optional[int], variable: str) -> Optional[int]:
-    """What was given, or else what the environment says."""
-    if given is not None:
-        return arguments.whole(what, given, also=" or 'any'" if what == "process" else "")
-    text = os.environ.get(variable)
-    if not text:
-        return None
-    number = int(text) if text.isascii() and text.isdecimal() and len(text) <= 10 else text
-    if isinstance(number, str):
-        arguments.refuse(f"the environment variable {variable}", text, "a whole number")
-    return arguments.whole(f"the environment variable {variable}", number)
-
-
-def _assignment(given: Union[Assignment, Sequence[Mapping[str, Any]]]) -> str:
-    steps = arguments.steps("assignment", given)
-    try:
-        written = json.dumps(steps)
-    except (TypeError, ValueError, RecursionError):
-        arguments.wrong_type("assignment", steps, "a list of steps of str, int, list and dict alone")
-    _holdfast.check_assignment(written)
-    return written
-
-
 def _value(value: bytes) -> bytes:
     if not isinstance(value, (bytes, bytearray, memoryview)):
         arguments.wrong_type("value", value, "bytes")
@@ -561,29 +511,6 @@ def _payload(value: Union[bool, str, bytes], rule: str, priority: int) -> bytes:
     return bytes([priority]) + payload if payload else b""
 
 
-def _in_words(error: BaseException) -> str:
-    """An exception as the last line of a traceback has it."""
-    kind = type(error)
-    name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
-    try:
-        said = str(error)[:EXCEPTION_READ_MAX]
-    except Exception:  # It is not ours, and may do anything.
-        said = "its text cannot be had"
-    words = f"{name}: {said}" if said else name
-    return words.encode(errors="replace").decode()
-
-
-def _ending(error: Optional[BaseException]) -> tuple[Optional[str], Optional[int]]:
-    """What a life ends by: an exception, or the exit code that one stands for."""
-    if error is None or isinstance(error, GeneratorExit):
-        return None, None
-    if not isinstance(error, SystemExit):
-        return _in_words(error), None
-    if error.code is None:
-        return None, 0
-    return None, error.code & 0xFF if isinstance(error.code, int) else 1
-
-
 @atexit.register
 def _leave_all() -> None:
     """A program that ends has left: the others need not wait for its lease to expire."""
@@ -595,3 +522,4 @@ def _leave_all() -> None:
             job._leave(error)
         except Exception:  # The program is ending, and a lease ends by itself.
             pass
+    _holdfast.stop_watching()

@@ -83,6 +83,9 @@ class Policy:
     """Seconds of silence after which the agent sends SIGCONT and SIGTERM; none = never."""
     grace: float = 5.0
     """Seconds later it sends SIGKILL."""
+    main_thread_timeout: Optional[float] = None
+    """Seconds for which the main thread has not run Python, while no verb waits in it, after which the
+    process is ended in the same way; none = never, since one that compiles looks like one that hangs."""
     on_silence: Optional[Callable[[float, Optional[float]], object]] = None
     """``on_silence(silent, ends_in)`` is called in a thread of its own, with both in seconds: what it can do
     is abort what the program hangs in."""

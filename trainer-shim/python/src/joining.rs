@@ -38,6 +38,7 @@ pub struct Joining {
     soft_timeout: Option<f64>,
     hard_timeout: Option<f64>,
     grace: f64,
+    main_thread_timeout: Option<f64>,
     on_silence: Option<Py<PyAny>>,
 }
 
@@ -83,7 +84,7 @@ impl Joining {
             soft_ms: limit_ms(self.soft_timeout)?,
             hard_ms: limit_ms(self.hard_timeout)?,
             grace_ms: milliseconds(seconds(py, self.grace)?),
-            main_thread_ms: None,
+            main_thread_ms: limit_ms(self.main_thread_timeout)?,
         };
         let join = Join {
             process: self.process,

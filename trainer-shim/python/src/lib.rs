@@ -12,6 +12,7 @@
 //! | `joining` | what a join is told |
 //! | [`arguments`] | what the other verbs are told |
 //! | `attachment` | what a process is attached to, given back however it ends |
+//! | [`main_thread`] | whether the main thread still runs Python |
 //! | [`keys`] | the keys of the run; what comes piece by piece |
 //! | [`values`] | what they answer, as Python's own types |
 //! | [`runtime`] | one tokio runtime per process; waiting without the GIL |
@@ -25,7 +26,9 @@
 //!   [`runtime::SIGNAL_POLL`], and withdraws the call.
 //! * Nothing that was made before a fork is used behind it: a child has neither
 //!   the threads nor the right to be the same process. It is told so.
-//! * No `unsafe` of our own: PyO3's macros bring all that is needed.
+//! * The only `unsafe` of our own is in [`main_thread`]: PyO3's macros bring all
+//!   else that is needed.
+//! * No lease waits for the GIL.
 
 use holdfast_api::variables::mistyped;
 use pyo3::prelude::*;
@@ -36,6 +39,7 @@ pub mod error;
 mod joining;
 pub mod keys;
 pub mod log;
+pub mod main_thread;
 pub mod process;
 pub mod runtime;
 pub mod values;
@@ -53,6 +57,8 @@ fn _holdfast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(arguments::check_assignment, module)?)?;
     module.add_function(wrap_pyfunction!(mistyped_variables, module)?)?;
+    module.add_function(wrap_pyfunction!(main_thread::main_thread_silent, module)?)?;
+    module.add_function(wrap_pyfunction!(main_thread::stop_watching, module)?)?;
     module.add_class::<process::NativeSection>()?;
     module.add_class::<keys::NativeKeys>()?;
     module.add_class::<keys::NativeChanges>()?;

@@ -16,6 +16,7 @@ use crate::attachment::{Held, Taken};
 use crate::error;
 use crate::joining::Joining;
 use crate::keys::{NativeKeys, NativeNews, Owner};
+use crate::main_thread;
 use crate::runtime;
 use crate::values::{BlockValue, IterationValue, LiveValue, Pairs, VerdictValue, json, pairs};
 
@@ -59,6 +60,7 @@ impl NativeProcess {
     fn join(py: Python<'_>, wanted: &Bound<'_, PyDict>) -> PyResult<NativeProcess> {
         let (place, join) = wanted.extract::<Joining>()?.plan(py)?;
         let handle = runtime::handle(py)?;
+        let join = Join { main_thread: main_thread::watch(py, &handle), ..join };
         let taken = runtime::wait(py, &handle, place.take())?;
         let taken = taken.map_err(|error| error::of_shim(py, &error))?;
         let state = parking_lot::Mutex::new(State::Loading(Box::new((taken, join))));

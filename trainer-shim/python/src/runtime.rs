@@ -8,7 +8,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-use crate::log;
+use crate::{log, main_thread};
 
 /// How soon a wait notices a signal, as Ctrl-C.
 pub const SIGNAL_POLL: Duration = Duration::from_millis(100);
@@ -57,7 +57,8 @@ pub fn wait<T: Send + 'static>(
 ) -> PyResult<T> {
     let mut work = Box::pin(work);
     loop {
-        if let Err(raised) = log::hand_over(py).and_then(|()| py.check_signals()) {
+        let answered = log::hand_over(py).and_then(|()| main_thread::answer(py));
+        if let Err(raised) = answered.and_then(|()| py.check_signals()) {
             // What it drops may want to say so, and needs the runtime for that.
             let _runtime = handle.enter();
             drop(work);
