@@ -18,7 +18,7 @@ from . import _joining as joining
 from ._arguments import U64_MAX
 from ._ending import ending, in_words
 from ._environment import warn_once
-from ._errors import BlockFailed, HoldfastError, Refused
+from ._errors import BlockFailed, HoldfastError, Over, Refused
 from ._keys import Keys
 from ._policy import Policy
 from ._subscription import Subscription, event
@@ -206,6 +206,40 @@ class Job:
         self._generation = max(self._generation, found["generation"])
         self._iteration = Iteration(**found)
         return self._iteration
+
+    def iterations(self, timeout: Optional[float] = None) -> Iterator[Iteration]:
+        """The iterations of the job, one after the other, each begun by :meth:`advance`. ::
+
+            for iteration in job.iterations():
+                with iteration:
+                    train(iteration.rank, iteration.world_size)
+            print("nobody should go on:", job.stopped)
+
+        When a member goes on to the next iteration, rounds of all in this one cannot close any more, and raise
+        :class:`~holdfast.Regroup` in everybody. ``with iteration`` takes that: the block ends early, and the
+        loop goes on with the next one. Without ``with`` it is an exception as any other.
+
+        An iteration in which this process has no rank is passed over. The loop ends when nobody should go on,
+        which :attr:`stopped` then tells, and for a standby that is not needed any more. Once this life is over by a
+        decision of the store it raises :class:`~holdfast.Fenced`. ``timeout``: as of :meth:`advance`, for each.
+        """
+        return self._iterations(arguments.seconds_or_never("timeout", timeout))
+
+    def _iterations(self, timeout: Optional[float]) -> Iterator[Iteration]:
+        while True:
+            try:
+                now = self.advance(timeout)
+            except Over:
+                return
+            if now.stop is not None:
+                return
+            if now.rank is not None:
+                yield now
+
+    @property
+    def stopped(self) -> Optional[Stop]:
+        """Why nobody should go on, by the latest iteration that this process was told of; none = go on."""
+        return None if self._iteration is None else self._iteration.stop
 
     def gather(
         self,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any, NamedTuple, Optional
+
+from ._errors import Regroup
 
 
 class Member(NamedTuple):
@@ -82,7 +85,8 @@ class Stop(NamedTuple):
 
 @dataclass(frozen=True)
 class Iteration:
-    """An iteration that has begun, as all its members see it."""
+    """An iteration that has begun, as all its members see it. In ``with`` it is a block that ends early by
+    :class:`~holdfast.Regroup`, without an error: call :meth:`~holdfast.Job.advance` behind it."""
 
     iteration: int
     """Its number: one above the latest of the job, which is never used again."""
@@ -104,6 +108,15 @@ class Iteration:
     """Who of the iteration before has no rank now, and why."""
     stop: Optional[Stop]
     """Why nobody should go on, if so."""
+
+    def __enter__(self) -> Iteration:
+        return self
+
+    def __exit__(
+        self, kind: Optional[type[BaseException]], error: Optional[BaseException], traceback: Optional[TracebackType]
+    ) -> bool:
+        # Whoever was to be waited for is met in the next one.
+        return isinstance(error, Regroup)
 
     @property
     def processes(self) -> tuple[int, ...]:
