@@ -172,7 +172,8 @@ class Job:
                 train()
 
         In a thread of its own, one event after the other, each once, across failovers of the store; from
-        now on, or behind the revision ``after``. What the callback raises is logged, and it is called again
+        now on, or behind the revision ``after``. If the store no longer keeps some of them, an event ``missed``
+        says up to which revision: look at what matters, as :meth:`alive`. What the callback raises is logged, and it is called again
         for the next event; one that hangs holds up nobody but itself. Ends with :meth:`Subscription.close`, or
         with this life.
         """
@@ -183,7 +184,7 @@ class Job:
             _, after = self._native.events(U64_MAX, None)
         else:
             after = arguments.whole("after", after, U64_MAX)
-        return Subscription(self._native.news(after), callback, str(self))
+        return Subscription(self._native.news(after), after, callback, str(self))
 
     def live_processes(self, name: str = "live", timeout: Optional[float] = None, *, among: Among = "all") -> Live:
         """Who is alive: returns when every live process of the scope has called with this name, and tells

@@ -6,8 +6,6 @@ import json
 import logging
 import threading
 from collections.abc import Callable
-from types import TracebackType
-from typing import Optional
 
 from . import _holdfast
 from ._errors import HoldfastError
@@ -22,9 +20,9 @@ log = logging.getLogger("holdfast")
 class Subscription:
     """A function that is called for what happens. Made by :meth:`Job.on_change`."""
 
-    def __init__(self, native: _holdfast.News, callback: Callable[[Event], object], of: str) -> None:
+    def __init__(self, native: _holdfast.News, after: int, callback: Callable[[Event], object], of: str) -> None:
         """Use :meth:`Job.on_change`."""
-        self._native, self._callback, self._of = native, callback, of
+        self._native, self._after, self._callback, self._of = native, after, callback, of
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="holdfast-events", daemon=True)
         self._thread.start()
@@ -41,12 +39,7 @@ class Subscription:
     def __enter__(self) -> Subscription:
         return self
 
-    def __exit__(
-        self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _run(self) -> None:
@@ -57,13 +50,22 @@ class Subscription:
                 # As when the life has ended, or the process has left.
                 log.info("%s hears no more events: %s", self._of, error)
                 return
-            for text in found[0] if found else ():
-                if self._closed.is_set():
-                    return
-                try:
-                    self._callback(event(text))
-                except Exception:
-                    log.exception("%s: the callback of on_change has failed", self._of)
+            if found is not None:
+                self._tell(*found)
+
+    def _tell(self, lines: list[str], compacted: int, upto: int) -> None:
+        told = list(map(event, lines))
+        if compacted > self._after:
+            # Whoever waits for something to happen has to look.
+            told.insert(0, Event(compacted, 0, "", "missed", {"after": self._after}))
+        self._after = max(self._after, upto)
+        for one in told:
+            if self._closed.is_set():
+                return
+            try:
+                self._callback(one)
+            except Exception:
+                log.exception("%s: the callback of on_change has failed", self._of)
 
 
 def event(text: str) -> Event:

@@ -146,12 +146,14 @@ class Event:
 
     revision: int
     at_ms: int
-    """Log time, in milliseconds."""
+    """Log time, in milliseconds; 0 if it is not known."""
     run: str
+    """Empty if it is of no run."""
     kind: str
     """``registered``, ``ended``, ``promoted``, ``advanced`` (an iteration with other members than the one before;
     ``details["turnover"]`` says who left and joined, and the first fault), ``round_failed``, ``run_ended``, and
-    what later versions add."""
+    what later versions add. ``missed`` is no line of the log: a subscription was not told everything from the
+    revision ``details["after"]`` up to this one, since the store no longer keeps it."""
     details: dict[str, Any] = field(default_factory=dict)
 
 
