@@ -6,8 +6,7 @@ Decided by a replicated store and by nobody else: there is no rank whose death e
 
     with holdfast.Job.join(world=4, members_min=2) as job:
         before = None
-        while not done:
-            now = job.advance()               # who is alive, and with which rank
+        for now in job.iterations():          # who is alive, and with which rank
             if now.members != before:         # somebody was lost, or came back
                 before = restart_from_checkpoint(now.rank, now.world_size)
             train_some_steps()

@@ -488,8 +488,8 @@ class Job:
 
     @property
     def main_thread_silent(self) -> Optional[float]:
-        """Seconds for which the main thread of this program has not run Python, in whole seconds; none where
-        nobody watches it. For another thread: asked from the main one it is 0, or nearly so."""
+        """Seconds for which the main thread of this program has not run Python, counted once a second; none where
+        nobody watches it. For another thread: the main one runs Python when it asks."""
         return _holdfast.main_thread_silent()
 
     def leave(self) -> None:
