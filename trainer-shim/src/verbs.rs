@@ -81,6 +81,10 @@ pub struct Verdict {
     pub against: Vec<Against>,
     /// The generation of the vote itself.
     pub generation: Generation,
+    /// Revision of its closing.
+    pub witness: Revision,
+    /// Who voted.
+    pub members: Members,
 }
 
 /// How an atomic block ended: the same for all that were in it.
@@ -92,6 +96,10 @@ pub struct BlockVerdict {
     pub against: Vec<Against>,
     /// The generation of the exit.
     pub generation: Generation,
+    /// Revision of its closing.
+    pub witness: Revision,
+    /// Who was at the exit.
+    pub members: Members,
 }
 
 impl Process {
@@ -212,7 +220,8 @@ impl Process {
         let Concluded::Vote { carried, value, against } = closed.conclusion.clone() else {
             return Err(other(&closed, "a vote"));
         };
-        Ok(Verdict { carried, value, against, generation: closed.generation })
+        let LiveProcesses { generation, witness, members } = live(&closed)?;
+        Ok(Verdict { carried, value, against, generation, witness, members })
     }
 
     /// Enters an atomic block, together with all active processes. Its
@@ -242,7 +251,8 @@ impl Process {
         let Concluded::Block { succeeded, against } = closed.conclusion.clone() else {
             return Err(other(&closed, "the end of an atomic block"));
         };
-        Ok(BlockVerdict { succeeded, against, generation: closed.generation })
+        let LiveProcesses { generation, witness, members } = live(&closed)?;
+        Ok(BlockVerdict { succeeded, against, generation, witness, members })
     }
 
     /// Says that an atomic block has failed here, and by which exception, and

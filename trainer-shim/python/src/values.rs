@@ -92,7 +92,7 @@ impl From<Iteration> for IterationValue {
 
 impl From<Verdict> for VerdictValue {
     fn from(verdict: Verdict) -> Self {
-        let Verdict { carried, value, against, generation } = verdict;
+        let Verdict { carried, value, against, generation, .. } = verdict;
         let value = value.map(|value| value.as_bytes().to_vec());
         VerdictValue { carried, value, against: remarks(against, ballot), generation }
     }
@@ -100,7 +100,7 @@ impl From<Verdict> for VerdictValue {
 
 impl From<BlockVerdict> for BlockValue {
     fn from(verdict: BlockVerdict) -> Self {
-        let BlockVerdict { succeeded, against, generation: _ } = verdict;
+        let BlockVerdict { succeeded, against, .. } = verdict;
         BlockValue { succeeded, against: remarks(against, block_failure) }
     }
 }
