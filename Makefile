@@ -71,7 +71,7 @@ bench: ## The benchmarks (release build); arguments in ARGS
 	@$(ENVIRONMENT); cargo build --release --workspace --bins
 	@$(ENVIRONMENT); cargo run --release --package holdfast-bench --bin holdfast-bench -- $(ARGS)
 
-chaos-rounds: ## 10 000 rounds of jobs that are killed and paused, each judged; arguments in ARGS
+chaos-rounds: ## 10 000 rounds, votes and blocks of jobs that are killed and paused, judged; arguments in ARGS
 	@tests/prepare build
 	@$(ENVIRONMENT); cargo build --profile $(PROFILE) --workspace --bins
 	@$(BINARIES)/chaos-rounds $(ARGS)

@@ -8,11 +8,14 @@
 //! part of a good history.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use holdfast_api::{Event, Generation, Incarnation, ProcessId, Revision, Role};
+use holdfast_api::{
+    Among, Blob, Event, Generation, Incarnation, Policy, ProcessId, Revision, Role, VoteRule,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
@@ -36,12 +39,24 @@ pub struct Record {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
+    /// From here on somebody may open this run of the job, which ends the one
+    /// before. Of the first run it need not be said.
+    Opens {
+        /// The run.
+        run: String,
+    },
     /// The program is about to register a process.
     Join {
+        /// The run that it is in.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        run: String,
         /// The process.
         process: ProcessId,
         /// As what.
         role: Role,
+        /// The numbers that it gives.
+        #[serde(default)]
+        policy: Box<Policy>,
     },
     /// It is registered.
     Joined {
@@ -55,15 +70,8 @@ pub enum What {
         /// Why.
         why: String,
     },
-    /// The registered process is about to arrive at a round among all active
-    /// processes.
-    Call {
-        /// The round.
-        round: String,
-        /// Whether the round may declare dead who has not arrived.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        evicts: bool,
-    },
+    /// The registered process is about to arrive at a round.
+    Call(Box<Arrival>),
     /// The call was answered: the round closed with the caller in it.
     Outcome(Box<Outcome>),
     /// The call ended without an outcome.
@@ -72,6 +80,13 @@ pub enum What {
         meaning: Meaning,
         /// The error, for people.
         why: String,
+    },
+    /// Behind an atomic block the program goes one of two ways.
+    Branch {
+        /// The generation that entered the block.
+        block: Generation,
+        /// Whether it goes on as after a success.
+        succeeded: bool,
     },
     /// The process is about to leave.
     Leave,
@@ -101,6 +116,86 @@ pub enum What {
     Testimony(Box<Event>),
 }
 
+/// One arrival at a round, as the program makes it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Arrival {
+    /// Which.
+    pub round: Round,
+    /// What the process brings.
+    #[serde(default, skip_serializing_if = "Blob::is_empty")]
+    pub value: Blob,
+    /// Whether the round may declare dead who has not arrived.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub evicts: bool,
+    /// Of a quorum: fewest and most members.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quorum: Option<(u32, u32)>,
+    /// Whether the round waits also for the dead of its set or generation.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub require_all: bool,
+}
+
+/// A round: those who arrive with another name, verb or scope are in another
+/// one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+pub struct Round {
+    /// The name that its callers gave it.
+    pub name: String,
+    /// What it is for.
+    #[serde(default)]
+    pub verb: Verb,
+    /// Whose round it is.
+    #[serde(default)]
+    pub among: Among,
+}
+
+impl Round {
+    /// Whether it is one that waits for all active processes: whoever is a
+    /// member of one is in.
+    pub fn is_of_all(&self) -> bool {
+        self.among == Among::Active && self.verb != Verb::Quorum
+    }
+}
+
+impl fmt::Display for Round {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Round { name, verb, among } = self;
+        match verb {
+            Verb::Live | Verb::Quorum | Verb::Advance => write!(f, "{name}")?,
+            Verb::Vote(_) => write!(f, "the vote {name}")?,
+            Verb::Gather => write!(f, "the gather {name}")?,
+            Verb::Enter => write!(f, "the entry to {name}")?,
+            Verb::Exit => write!(f, "the exit of {name}")?,
+        }
+        match among {
+            Among::Active => Ok(()),
+            Among::Set(set) => write!(f, " among {set:?}"),
+            Among::Generation(generation) => write!(f, " among generation {generation}"),
+        }
+    }
+}
+
+/// What a round is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verb {
+    /// Who is alive.
+    #[default]
+    Live,
+    /// Whoever comes first: the others are left out, and stay alive.
+    Quorum,
+    /// The next iteration.
+    Advance,
+    /// A vote over what everybody brings.
+    Vote(VoteRule),
+    /// Everybody gets what everybody brings.
+    Gather,
+    /// The entry to an atomic block.
+    Enter,
+    /// Its exit, among the generation of the entry.
+    Exit,
+}
+
 /// What a call without an outcome means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -116,7 +211,7 @@ pub enum Meaning {
 }
 
 /// What a round came to, as one of its members was told.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// The generation.
     pub generation: Generation,
@@ -127,6 +222,28 @@ pub struct Outcome {
     /// The iteration that it began, if it is one that does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advance: Option<Advance>,
+    /// Who of a set or a generation was not there, if the caller asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub absent: Option<Vec<ProcessId>>,
+    /// What the members brought, in their order, if it is a round that tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub values: Option<Vec<Blob>>,
+    /// What became of a vote, or of an atomic block.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<Verdict>,
+}
+
+/// How a vote or an atomic block ended, as one of its members was told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Whether the vote carried, or the block succeeded.
+    pub carried: bool,
+    /// The value that won, if the vote elects one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<Blob>,
+    /// Who stood against it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub against: Vec<(ProcessId, Incarnation)>,
 }
 
 /// An iteration, as one of its members was told.
@@ -142,7 +259,7 @@ pub struct Advance {
     pub promoted: Vec<(ProcessId, Incarnation)>,
 }
 
-/// Everything that was recorded of one run of a job, by program.
+/// Everything that was recorded of one job, by program.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct History {
     /// In the order of each program.
@@ -241,11 +358,26 @@ mod tests {
     fn what_is_recorded_is_read_again_but_for_a_line_that_was_cut_off() {
         let folder = tempfile::tempdir().unwrap();
         let mut recorder = Recorder::open(folder.path(), "one").unwrap();
-        let join = What::Join { process: 3, role: Role::Standby };
+        let join = What::Join {
+            run: "r1".to_owned(),
+            process: 3,
+            role: Role::Standby,
+            policy: Box::default(),
+        };
+        let among = Among::Generation(6);
+        let verb = Verb::Vote(VoteRule::Unanimous);
+        let round = Round { name: "vote".to_owned(), verb, among };
+        let arrival = Arrival { round, value: vec![0, 255].into(), ..Arrival::default() };
+        let call = What::Call(Box::new(arrival));
         let advance = Advance { iteration: 4, ranks: vec![None], rank: None, promoted: vec![] };
-        let outcome =
-            Outcome { generation: 7, witness: 9, members: vec![(3, 5)], advance: Some(advance) };
-        for what in [join, What::Leave, What::Outcome(Box::new(outcome))] {
+        let outcome = Outcome {
+            generation: 7,
+            witness: 9,
+            members: vec![(3, 5)],
+            advance: Some(advance),
+            ..Outcome::default()
+        };
+        for what in [join, call.clone(), What::Outcome(Box::new(outcome))] {
             recorder.record(what).unwrap();
         }
         recorder.file.write_all(b"{\"at\":1,\"wh").unwrap();
@@ -253,6 +385,7 @@ mod tests {
         let records = &history.programs["one"];
         assert_eq!(records.len(), 3);
         assert!(records[0].at <= records[2].at);
+        assert_eq!(records[1].what, call);
         let What::Outcome(read) = &records[2].what else { panic!("{records:?}") };
         assert_eq!(read.members, [(3, 5)]);
     }

@@ -2,25 +2,38 @@
 //! and got, and which generations closed. Nothing is judged here but whether
 //! the records make sense by themselves.
 
-use std::collections::BTreeMap;
+mod told;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use holdfast_api::{Event, Generation, Incarnation, ProcessId, Revision, Role};
+use holdfast_api::{Event, Generation, Incarnation, Policy, ProcessId, Revision, Role};
 
-use crate::history::{History, Meaning, Moment, Outcome, Program, Record, What};
+use self::told::Told;
+use crate::history::{
+    Advance, Arrival, History, Meaning, Moment, Outcome, Program, Record, Round, Verb, What,
+};
 
 /// Later than everything that was recorded.
 pub const END: Moment = Moment::MAX - 1;
 
-/// The round in which processes wait for the next iteration.
-pub const ADVANCE_ROUND: &str = "advance";
-
 /// Later than that: what never happened.
 pub const NEVER: Moment = Moment::MAX;
+
+/// One run of the job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run {
+    /// Its name.
+    pub name: String,
+    /// From when on it may have been opened.
+    pub opens: Moment,
+}
 
 /// One incarnation, as its own program and whoever ran it know it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Life {
+    /// The place of its run among all.
+    pub run: usize,
     /// The process.
     pub process: ProcessId,
     /// The incarnation that it was told.
@@ -31,10 +44,14 @@ pub struct Life {
     pub program: Program,
     /// What it registered as.
     pub role: Role,
+    /// The numbers that it gave.
+    pub policy: Policy,
     /// It was registered between these moments.
     pub registered: (Moment, Moment),
     /// Its calls, in order.
     pub calls: Vec<Call>,
+    /// Which way it went behind atomic blocks, in order.
+    pub branches: Vec<Branch>,
     /// When it began to leave.
     pub leaves: Option<Moment>,
     /// By when its end was final for itself: it was told so, or had left.
@@ -48,15 +65,16 @@ pub struct Life {
     /// When somebody else first tried to register its process.
     pub contested: Option<Moment>,
     /// From when on it may have been taken for dead without knowing it: it was
-    /// disturbed or contested, or others met in a round that evicts.
+    /// disturbed or contested, others met in a round that evicts, or another
+    /// run was opened.
     pub suspect: Option<Moment>,
 }
 
 /// One call of a life.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
-    /// The round.
-    pub round: String,
+    /// What was called.
+    pub arrival: Arrival,
     /// When it began.
     pub at: Moment,
     /// What came of it, and when; none if that was not recorded.
@@ -72,11 +90,26 @@ pub enum Answer {
     Failed(Meaning),
 }
 
+/// The way that a program went behind an atomic block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Branch {
+    /// The generation that entered the block.
+    pub block: Generation,
+    /// Whether it went on as after a success.
+    pub succeeded: bool,
+}
+
 /// What a history tells.
 #[derive(Debug, Default)]
 pub struct Story {
-    /// All lives, in the order of process and incarnation.
+    /// All runs, in their order.
+    pub runs: Vec<Run>,
+    /// All lives, in the order of run, process and incarnation.
     pub lives: Vec<Life>,
+    by_id: BTreeMap<(ProcessId, Incarnation), usize>,
+    /// Registrations of which nobody knows what came of them: the place of the
+    /// run, the process, and when.
+    pub unheard: Vec<(usize, ProcessId, Moment)>,
     /// Generations that somebody was told of, in order, with everybody who was:
     /// the life, the number of its call from 0.
     pub closings: BTreeMap<Generation, Vec<(usize, usize)>>,
@@ -86,48 +119,69 @@ pub struct Story {
     pub nonsense: Vec<String>,
 }
 
-/// What one program tells of itself, and what it may mean for others.
-#[derive(Debug, Default)]
-struct Told {
-    lives: Vec<Life>,
-    /// Registrations that were tried: each may have ended the life before it,
-    /// whatever the program was told.
-    attempts: Vec<(ProcessId, Moment)>,
-    /// The first arrival at a round that may declare others dead.
-    evicts: Option<Moment>,
-    nonsense: Vec<String>,
-}
-
 impl Story {
     /// Puts a history together.
     pub fn of(history: &History) -> Story {
         let mut story = Story::default();
-        let mut told = Vec::new();
-        for (program, records) in &history.programs {
-            let mut one = Told::by(program, records);
-            story.lives.append(&mut one.lives);
+        let all = history.programs.iter();
+        let mut told: Vec<Told> = all.map(|(name, records)| Told::by(name, records)).collect();
+        story.find_runs(history, &told);
+        for one in &mut told {
+            let place = |run: &String| story.runs.iter().position(|known| known.name == *run);
+            for (mut life, run) in one.lives.drain(..).zip(&one.runs) {
+                life.run = place(run).unwrap_or_default();
+                story.lives.push(life);
+            }
+            let unheard = one.unheard.iter();
+            story.unheard.extend(unheard.filter_map(|(run, p, at)| Some((place(run)?, *p, *at))));
             story.nonsense.append(&mut one.nonsense);
-            told.push((program, one));
         }
-        story.lives.sort_by_key(Life::id);
+        story.lives.sort_by_key(|life| (life.run, life.process, life.incarnation));
         for Record { at, what } in history.programs.values().flatten() {
             story.see(*at, what);
         }
         for life in &mut story.lives {
-            for (program, other) in &told {
-                if let Some(evicts) = other.evicts.filter(|_| **program != life.program) {
+            let run = &story.runs[life.run];
+            for other in &told {
+                let is_other = other.program != life.program && other.runs.contains(&run.name);
+                if let Some(evicts) = other.evicts.filter(|_| is_other) {
                     life.suspect_from(evicts);
                 }
             }
-            for (process, at) in told.iter().flat_map(|(_, told)| &told.attempts) {
-                if *process == life.process && *at > life.registered.0 {
+            for (of, process, at) in told.iter().flat_map(|told| &told.attempts) {
+                let same = *process == life.process && *of == run.name;
+                if same && *at > life.registered.0 {
                     life.suspect_from(*at);
                     sooner(&mut life.contested, *at);
                 }
             }
+            if let Some(next) = story.runs.get(life.run + 1) {
+                life.suspect_from(next.opens);
+            }
         }
         story.collect();
         story
+    }
+
+    /// The runs in their order: one of which nobody said that it opens is the
+    /// first.
+    fn find_runs(&mut self, history: &History, told: &[Told]) {
+        let mut announced = Vec::new();
+        for Record { at, what } in history.programs.values().flatten() {
+            if let What::Opens { run } = what {
+                announced.push(Run { name: run.clone(), opens: *at });
+            }
+        }
+        announced.sort_by_key(|run| run.opens);
+        let joined: BTreeSet<&String> = told.iter().flat_map(|told| &told.runs).collect();
+        let silent =
+            joined.into_iter().filter(|name| announced.iter().all(|run| run.name != **name));
+        self.runs = silent.map(|name| Run { name: name.clone(), opens: 0 }).collect();
+        if let [first, second, ..] = &self.runs[..] {
+            let (first, second) = (&first.name, &second.name);
+            self.nonsense.push(format!("nobody opened the runs {first:?} and {second:?}"));
+        }
+        self.runs.extend(announced);
     }
 
     /// What whoever ran the programs saw, and what the store says.
@@ -156,11 +210,9 @@ impl Story {
                     self.closings.entry(outcome.generation).or_default().push((n, call));
                 }
             }
-        }
-        for (one, other) in self.lives.iter().zip(self.lives.iter().skip(1)) {
-            if one.id() == other.id() {
-                self.nonsense
-                    .push(format!("{one} was given to {} and {}", one.program, other.program));
+            if let Some(other) = self.by_id.insert(life.id(), n) {
+                let other = &self.lives[other].program;
+                self.nonsense.push(format!("{life} was given to {other} and {}", life.program));
             }
         }
     }
@@ -173,23 +225,69 @@ impl Story {
         }
     }
 
-    /// The lives of one process, in order.
-    pub fn lives_of(&self, process: ProcessId) -> std::ops::Range<usize> {
-        let from = self.lives.partition_point(|life| life.process < process);
-        let to = self.lives.partition_point(|life| life.process <= process);
+    /// The round that a generation closed, as the first says who was told.
+    pub fn round(&self, generation: Generation) -> &Round {
+        let (life, call) = self.closings[&generation][0];
+        &self.lives[life].calls[call].arrival.round
+    }
+
+    /// What the first of those was told who were told of a generation.
+    pub fn told(&self, generation: Generation) -> Option<&Outcome> {
+        Some(self.outcome(*self.closings.get(&generation)?.first()?))
+    }
+
+    /// Whose a round among a generation is: its members, or of an iteration
+    /// those with a rank.
+    pub fn scope_of(&self, generation: Generation) -> Option<Vec<(ProcessId, Incarnation)>> {
+        let Outcome { members, advance, .. } = self.told(generation)?;
+        let takes_part = |(place, member): (usize, &(ProcessId, Incarnation))| {
+            let ranked = |advance: &Advance| advance.ranks.get(place).is_some_and(Option::is_some);
+            advance.as_ref().is_none_or(ranked).then_some(*member)
+        };
+        Some(members.iter().enumerate().filter_map(takes_part).collect())
+    }
+
+    /// The lives of one process in one run, in order.
+    pub fn lives_of(&self, run: usize, process: ProcessId) -> std::ops::Range<usize> {
+        let key = |life: &Life| (life.run, life.process);
+        let from = self.lives.partition_point(|life| key(life) < (run, process));
+        let to = self.lives.partition_point(|life| key(life) <= (run, process));
         from..to
     }
 
     /// A life.
     pub fn find(&self, process: ProcessId, incarnation: Incarnation) -> Option<usize> {
-        self.lives.binary_search_by_key(&(process, incarnation), Life::id).ok()
+        self.by_id.get(&(process, incarnation)).copied()
     }
 
-    /// All processes that ever registered, in order.
-    pub fn processes(&self) -> Vec<ProcessId> {
-        let mut all: Vec<ProcessId> = self.lives.iter().map(|life| life.process).collect();
+    /// All processes that ever registered in a run, in order.
+    pub fn processes(&self, run: usize) -> Vec<ProcessId> {
+        let lives = self.lives.iter().filter(|life| life.run == run);
+        let mut all: Vec<ProcessId> = lives.map(|life| life.process).collect();
         all.dedup();
         all
+    }
+
+    /// Whether another run of the job came after this one.
+    pub fn is_followed(&self, run: usize) -> bool {
+        run + 1 < self.runs.len()
+    }
+}
+
+impl Call {
+    /// What the round is for.
+    pub fn verb(&self) -> Verb {
+        self.arrival.round.verb
+    }
+
+    /// Whether nobody knows what it came to: it may have been counted.
+    pub fn is_open(&self) -> bool {
+        match &self.answer {
+            None | Some((_, Answer::Failed(Meaning::Unknown | Meaning::Ended | Meaning::Lost))) => {
+                true
+            }
+            Some((_, Answer::Failed(Meaning::Void) | Answer::Outcome(_))) => false,
+        }
     }
 }
 
@@ -201,7 +299,7 @@ impl Life {
 
     /// When it waited for an iteration, one call after the other.
     pub fn advances(&self) -> impl Iterator<Item = (Moment, Moment)> + '_ {
-        let advances = self.calls.iter().filter(|call| call.round == ADVANCE_ROUND);
+        let advances = self.calls.iter().filter(|call| call.verb() == Verb::Advance);
         advances.map(|Call { at, answer, .. }| match answer {
             None | Some((_, Answer::Failed(Meaning::Unknown))) => (*at, END),
             Some((answered, _)) => (*at, *answered),
@@ -216,90 +314,6 @@ impl Life {
 impl fmt::Display for Life {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "incarnation {} of process {}", self.incarnation, self.process)
-    }
-}
-
-impl Told {
-    fn by(program: &Program, records: &[Record]) -> Told {
-        let mut told = Told::default();
-        let mut joining = None;
-        let mut before = 0;
-        for Record { at, what } in records {
-            if *at < before {
-                told.nonsense.push(format!("{program}: the clock goes back at {at}"));
-            }
-            before = *at;
-            match what {
-                What::Join { process, role } => {
-                    told.attempts.push((*process, *at));
-                    joining = Some((*process, *role, *at));
-                }
-                What::NotJoined { .. } => joining = None,
-                What::Joined { incarnation, since } => match joining.take() {
-                    Some((process, role, asked)) => told.lives.push(Life {
-                        process,
-                        incarnation: *incarnation,
-                        since: *since,
-                        program: program.clone(),
-                        role,
-                        registered: (asked, *at),
-                        calls: Vec::new(),
-                        leaves: None,
-                        over: None,
-                        lost: None,
-                        dies: None,
-                        disturbed: None,
-                        contested: None,
-                        suspect: None,
-                    }),
-                    None => told.nonsense.push(format!("{program}: joined unasked at {at}")),
-                },
-                _ => told.take(program, *at, what),
-            }
-        }
-        told
-    }
-
-    /// What a program says as the life that it has.
-    fn take(&mut self, program: &Program, at: Moment, what: &What) {
-        let answer = match what {
-            What::Outcome(outcome) => Answer::Outcome(Outcome::clone(outcome)),
-            What::Failed { meaning, .. } => Answer::Failed(*meaning),
-            What::Call { evicts, .. } => {
-                self.evicts = self.evicts.or(evicts.then_some(at));
-                return self.begin(program, at, what);
-            }
-            What::Leave | What::Left => return self.begin(program, at, what),
-            _ => return,
-        };
-        let call = self.lives.last_mut().and_then(|life| {
-            match answer {
-                Answer::Failed(Meaning::Ended) => sooner(&mut life.over, at),
-                Answer::Failed(Meaning::Lost) => sooner(&mut life.lost, at),
-                _ => {}
-            }
-            life.calls.last_mut().filter(|call| call.answer.is_none())
-        });
-        match call {
-            Some(call) => call.answer = Some((at, answer)),
-            None => self.nonsense.push(format!("{program}: an answer without a call at {at}")),
-        }
-    }
-
-    fn begin(&mut self, program: &Program, at: Moment, what: &What) {
-        let Some(life) = self.lives.last_mut() else {
-            return self.nonsense.push(format!("{program}: {what:?} before it joined, at {at}"));
-        };
-        match what {
-            What::Call { .. } if life.calls.last().is_some_and(|call| call.answer.is_none()) => {
-                self.nonsense.push(format!("{program}: a call within a call at {at}"));
-            }
-            What::Call { round, .. } => {
-                life.calls.push(Call { round: round.clone(), at, answer: None });
-            }
-            What::Leave => life.leaves = Some(at),
-            _ => sooner(&mut life.over, at),
-        }
     }
 }
 

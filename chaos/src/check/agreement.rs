@@ -5,25 +5,25 @@ use std::collections::BTreeMap;
 use holdfast_api::Generation;
 
 use super::{Findings, Rule};
-use crate::history::{Advance, Outcome};
+use crate::history::{Advance, Outcome, Round};
 use crate::story::{Answer, Story};
 
 pub(super) fn check(story: &Story, findings: &mut Findings) {
     for (generation, told) in &story.closings {
         let (first, others) = told.split_first().expect("a closing is one that somebody was told");
         let reference = common(story.outcome(*first));
-        let round = &story.lives[first.0].calls[first.1].round;
+        let round = story.round(*generation);
         for other in others {
             let life = &story.lives[other.0];
-            if common(story.outcome(*other)) != reference || life.calls[other.1].round != *round {
+            let of = &life.calls[other.1].arrival.round;
+            if common(story.outcome(*other)) != reference || of != round {
                 findings.add(
                     Rule::Agreement,
                     format!(
-                        "generation {generation}: {} was told {:?} of {round}, {life} was told {:?} of {}",
+                        "generation {generation}: {} was told {:?} of {round}, {life} was told {:?} of {of}",
                         story.lives[first.0],
                         story.outcome(*first),
                         story.outcome(*other),
-                        life.calls[other.1].round,
                     ),
                 );
             }
@@ -52,14 +52,14 @@ pub(super) fn check(story: &Story, findings: &mut Findings) {
 fn grow(story: &Story, findings: &mut Findings) {
     for life in &story.lives {
         let mut witness = 0;
-        let mut latest: BTreeMap<&str, Generation> = BTreeMap::new();
+        let mut latest: BTreeMap<&Round, Generation> = BTreeMap::new();
         for call in &life.calls {
             let Some((_, Answer::Outcome(outcome))) = &call.answer else { continue };
-            let before = latest.insert(&call.round, outcome.generation).unwrap_or(0);
+            let before = latest.insert(&call.arrival.round, outcome.generation).unwrap_or(0);
             if outcome.generation <= before || outcome.witness <= witness {
                 let text = format!(
                     "{life} was told generation {} of {} (revision {}) after {before} (revision {witness})",
-                    outcome.generation, call.round, outcome.witness
+                    outcome.generation, call.arrival.round, outcome.witness
                 );
                 findings.add(Rule::Growth, text);
             }

@@ -52,13 +52,13 @@ fn untold(story: &Story, closings: &Closings, before: u64, after: u64) -> u64 {
     let from = closings.get(&before).map_or(0, |closing| closing.within.0);
     let to = closings[&after].within.1;
     let calls = story.lives.iter().flat_map(|life| &life.calls);
-    let untold = calls.filter(|Call { round: of, at, answer }| {
+    let untold = calls.filter(|Call { arrival, at, answer }| {
         let (until, silent) = match answer {
             None => (u64::MAX, true),
             Some((at, Answer::Failed(meaning))) => (*at, *meaning != Meaning::Void),
             Some((at, Answer::Outcome(_))) => (*at, false),
         };
-        of == round && silent && *at <= to && until >= from
+        arrival.round == *round && silent && *at <= to && until >= from
     });
     untold.count() as u64
 }

@@ -1,34 +1,51 @@
-//! The verdict on a history of rounds among all active processes of one run.
+//! The verdict on a history of the rounds of one job.
 //!
 //! # What is judged
 //!
 //! A *life* is one incarnation. It starts at the moment of its registration,
 //! somewhere between asking and being told, and ends at one moment, its *end*,
-//! or goes on. A *generation* closes at one moment. The history is valid iff
-//! all these moments can be placed so that for every generation that anybody
-//! was told of:
+//! or goes on. A *generation* closes at one moment, and a *run* is opened at
+//! one, which ends the run before. The history is valid iff all these moments
+//! can be placed so that for every generation that anybody was told of:
 //!
 //! 1. it closes within the call of everybody who was told, and after the call
 //!    of every other member, whose call must not have become void;
 //! 2. every member has started before, and ends afterwards;
-//! 3. no other process has a life that has started, is active and goes on: at
-//!    that moment each is not started, ended, or a standby. A standby becomes
-//!    active with the first generation that it is a member of. In rounds other
-//!    than advances it may also be in a call of an advance, if no generation
-//!    before had it as a member;
-//! 4. generations of one round close in their order.
+//! 3. of everybody else in its scope nobody was to be waited for:
+//!    * among all active processes of a run: no other process has a life that
+//!      has started, is active and goes on: at that moment each is not started,
+//!      ended, or a standby. A standby becomes active with the first such
+//!      generation that it is a member of. In rounds other than advances it may
+//!      also be in a call of an advance, if no such generation before had it as a
+//!      member;
+//!    * among a set: every other process of it has had a life, and none that
+//!      goes on, whatever its role. If the round requires all, there is no
+//!      other;
+//!    * among a generation: every other incarnation of it (of an iteration: with
+//!      a rank) has ended, or has called an advance since. At the first exit of
+//!      an atomic block it may also have withdrawn its exit, or called the entry
+//!      of that block again;
+//!    * a quorum waits for nobody;
+//! 4. generations of one round close in their order;
+//! 5. it closes before the next run is opened.
 //!
 //! The end of a life may be anywhere, with these bounds: it is after the life's
-//! start, and before the start of the process's next life; before the life was
-//! told that it is over, and before it was told that it has left; and not before anything
+//! start, and before the start of the process's next life; before the next run
+//! is opened; before the life was told that it is over, and before it was told that
+//! it has left; and not before anything
 //! that the life did while nothing could have ended it behind its back (see
 //! [`story::Life::suspect`](crate::story::Life::suspect)): its calls and their
 //! answers. A life that was neither killed, nor told that it is over, nor left,
-//! nor was replaced, has no end. This is what JAX says of failures: they may be
-//! moved, but not past another event of their process.
+//! nor was replaced, and whose run is the last, has no end. This is what JAX says
+//! of failures: they may be moved, but not past another event of their process.
 //!
-//! Beside this: everybody is told the same of a generation, and is a member;
-//! nobody goes back; iterations grow by one; an incarnation is given once.
+//! Beside this, [`Rule`] by rule: everybody is told the same of a generation,
+//! and is a member; nobody goes back; iterations grow by one; an incarnation is
+//! given once; nobody outside of a scope is named, and who is missing of it is
+//! listed; a quorum has most of the living members of the one before; what is told of a gather is what was brought, and of a vote what
+//! follows from that; behind an atomic block all take the same branch; a run
+//! forms, at first and after everybody has ended, with the declared world, or
+//! with the minimum after the last call.
 //!
 //! # What the store says
 //!
@@ -38,9 +55,14 @@
 //! closings counted by kind.
 
 mod agreement;
+mod blocks;
+mod formation;
 mod iterations;
 mod kinds;
+mod payloads;
 mod placement;
+mod scopes;
+mod sorts;
 mod testimony;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,7 +71,8 @@ use std::fmt;
 use holdfast_api::Generation;
 
 pub use self::kinds::Kind;
-use crate::history::{History, Moment};
+pub use self::sorts::Sort;
+use crate::history::{History, Moment, Round};
 use crate::story::Story;
 
 /// What was found.
@@ -57,8 +80,12 @@ use crate::story::Story;
 pub struct Report {
     /// Generations that somebody was told of.
     pub rounds: usize,
+    /// Runs that somebody registered in.
+    pub runs: usize,
     /// Lives that registered.
     pub lives: usize,
+    /// How many closings were of each sort; one can be of several.
+    pub sorts: BTreeMap<Sort, usize>,
     /// How many closings were of each kind; one can be of several.
     pub kinds: BTreeMap<Kind, usize>,
     /// The causes of ends that nobody brought about, as far as was recorded:
@@ -93,6 +120,24 @@ pub enum Rule {
     Absence,
     /// A life that is told to be over ends, once, before the next one starts.
     Finality,
+    /// A new run ends the one before: nothing closes there any more.
+    Run,
+    /// While nobody is in, a round waits for the declared world.
+    Formation,
+    /// Nobody outside of a set or a generation is named, and who is missing of
+    /// it is listed.
+    Scope,
+    /// What is told of a gather is what its members brought.
+    Payload,
+    /// A quorum has as many members as its callers said, most of the living ones of
+    /// the one before among them.
+    Quorum,
+    /// A vote ends as its votes say.
+    Vote,
+    /// An atomic block ends as its members have left it.
+    Block,
+    /// Behind an atomic block all take the same branch.
+    Branch,
     /// Iterations grow by one, and have ranks that fit.
     Iteration,
     /// What the store says fits what was observed.
@@ -109,11 +154,15 @@ impl fmt::Display for Violation {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { rounds, lives, kinds, unprovoked, violations } = self;
+        let Report { rounds, runs, lives, sorts, kinds, unprovoked, violations } = self;
         writeln!(f, "{rounds:>8}  rounds closed, as their members were told")?;
+        for (sort, count) in sorts {
+            writeln!(f, "{count:>8}  {sort}")?;
+        }
         for (kind, count) in kinds {
             writeln!(f, "{count:>8}  {kind}")?;
         }
+        writeln!(f, "{runs:>8}  runs")?;
         writeln!(f, "{lives:>8}  incarnations")?;
         for cause in unprovoked.iter().collect::<BTreeSet<_>>() {
             let count = unprovoked.iter().filter(|other| *other == cause).count();
@@ -132,9 +181,13 @@ impl fmt::Display for Report {
 impl Report {
     /// Adds the report of another history.
     pub fn add(&mut self, other: Report) {
-        let Report { rounds, lives, kinds, unprovoked, violations } = other;
+        let Report { rounds, runs, lives, sorts, kinds, unprovoked, violations } = other;
         self.rounds += rounds;
+        self.runs += runs;
         self.lives += lives;
+        for (sort, count) in sorts {
+            *self.sorts.entry(sort).or_default() += count;
+        }
         for (kind, count) in kinds {
             *self.kinds.entry(kind).or_default() += count;
         }
@@ -153,11 +206,17 @@ pub fn check(history: &History) -> Report {
     agreement::check(&story, &mut findings);
     let closings = placement::check(&story, &mut findings);
     iterations::check(&story, &closings, &mut findings);
+    scopes::check(&story, &closings, &mut findings);
+    payloads::check(&story, &closings, &mut findings);
+    blocks::check(&story, &closings, &mut findings);
     testimony::check(&story, &closings, &mut findings);
     let (kinds, unprovoked) = kinds::count(&story, &closings, &mut findings);
+    let with_lives: BTreeSet<usize> = story.lives.iter().map(|life| life.run).collect();
     Report {
         rounds: story.closings.len(),
+        runs: with_lives.len(),
         lives: story.lives.len(),
+        sorts: sorts::count(&story, &closings),
         kinds,
         unprovoked,
         violations: findings.violations,
@@ -167,9 +226,13 @@ pub fn check(history: &History) -> Report {
 /// A generation, as far as observation tells when it closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Closing {
-    round: String,
+    /// The place of its run.
+    run: usize,
+    round: Round,
     /// The lives of its members.
     members: Vec<usize>,
+    /// For each of them the call by which it is inside, if there is one.
+    calls: Vec<Option<usize>>,
     /// It closed between these moments, by what was observed.
     observed: (Moment, Moment),
     /// It closed between these moments, by what was chosen of all that may have

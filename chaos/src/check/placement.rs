@@ -1,17 +1,17 @@
-//! Whether all starts, ends and closings can be placed: the rules of the
-//! parent module, as points, bounds and orders.
+//! Whether all starts, ends, closings and openings of runs can be placed: the
+//! rules of the parent module, as points, bounds and orders.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod absence;
+mod quorums;
 
-use holdfast_api::{Generation, Role};
+use std::collections::BTreeMap;
+
+use holdfast_api::Generation;
 
 use super::{Closing, Closings, Findings, Rule, at};
-use crate::history::{Meaning, Moment};
-use crate::order::{Before, Choice, Chosen, Order, Point, choose};
-use crate::story::{ADVANCE_ROUND, Answer, Call, END, Life, NEVER, Story};
-
-/// Most guesses at placements before the search is given up.
-const GUESSES_MAX: usize = 100_000;
+use crate::history::{Meaning, Moment, Round};
+use crate::order::{Order, Point};
+use crate::story::{Answer, Call, END, Life, NEVER, Story};
 
 /// All points of a history.
 struct Placement<'s> {
@@ -20,13 +20,15 @@ struct Placement<'s> {
     starts: Vec<Point>,
     ends: Vec<Point>,
     closings: BTreeMap<Generation, Point>,
-    /// The first generation that names each life; with it a standby becomes
-    /// active. None = never.
+    /// When each run was opened, which ended the one before; none of the first.
+    fences: Vec<Option<Point>>,
+    /// The first generation among all active processes that names each life;
+    /// with it a standby becomes active. None = never.
     activations: Vec<Option<Generation>>,
     /// When each life waits for an iteration.
     advances: Vec<Vec<(Point, Point)>>,
-    /// Arrivals that a generation has counted.
-    counted: BTreeSet<(usize, usize)>,
+    /// Which generation has counted a life's call.
+    counted: BTreeMap<(usize, usize), Generation>,
 }
 
 pub(super) fn check(story: &Story, findings: &mut Findings) -> Closings {
@@ -36,10 +38,12 @@ pub(super) fn check(story: &Story, findings: &mut Findings) -> Closings {
         starts: Vec::new(),
         ends: Vec::new(),
         closings: BTreeMap::new(),
+        fences: Vec::new(),
         activations: activations(story),
         advances: Vec::new(),
-        counted: BTreeSet::new(),
+        counted: BTreeMap::new(),
     };
+    placement.runs();
     placement.lives(findings);
     let mut closings = Closings::new();
     for generation in story.closings.keys() {
@@ -51,16 +55,24 @@ pub(super) fn check(story: &Story, findings: &mut Findings) -> Closings {
         closing.observed = placement.order.bounds(placement.closings[generation]);
     }
     placement.absent(&closings, findings);
+    placement.quorums(&closings, findings);
     for (generation, closing) in &mut closings {
         closing.within = placement.order.bounds(placement.closings[generation]);
     }
+    super::formation::check(story, &closings, findings, |first, second| {
+        let orders = [(placement.closings[&first], placement.closings[&second])];
+        placement.order.allows(&orders)
+    });
     closings
 }
 
-/// The first generation that names each life.
+/// The first generation among all active processes that names each life.
 fn activations(story: &Story) -> Vec<Option<Generation>> {
     let mut activations = vec![None; story.lives.len()];
     for (generation, told) in &story.closings {
+        if !story.round(*generation).is_of_all() {
+            continue;
+        }
         for (process, incarnation) in &story.outcome(told[0]).members {
             if let Some(life) = story.find(*process, *incarnation) {
                 activations[life].get_or_insert(*generation);
@@ -70,10 +82,11 @@ fn activations(story: &Story) -> Vec<Option<Generation>> {
     activations
 }
 
-/// Between which moments a life can end.
-fn end_of(life: &Life, replaced: bool) -> (Moment, Moment) {
+/// Between which moments a life can end. `succeeded`: by a later life of its
+/// process, or by a later run.
+fn end_of(life: &Life, succeeded: bool) -> (Moment, Moment) {
     let Life { leaves, over, lost, dies, contested, suspect, .. } = life;
-    let ends = [leaves, over, lost, dies, contested].into_iter().any(Option::is_some) || replaced;
+    let ends = [leaves, over, lost, dies, contested].into_iter().any(Option::is_some) || succeeded;
     if !ends {
         return (NEVER, NEVER);
     }
@@ -88,11 +101,23 @@ fn end_of(life: &Life, replaced: bool) -> (Moment, Moment) {
 }
 
 impl Placement<'_> {
+    /// A run is opened between the moment from which on somebody may do that,
+    /// and its first registration.
+    fn runs(&mut self) {
+        for (n, run) in self.story.runs.iter().enumerate() {
+            let lives = self.story.lives.iter().filter(|life| life.run == n);
+            let latest = lives.map(|life| life.registered.1).min().unwrap_or(END);
+            let fence = (n > 0).then(|| self.order.point(run.opens.min(latest), latest));
+            self.fences.push(fence);
+        }
+    }
+
     fn lives(&mut self, findings: &mut Findings) {
         for (n, life) in self.story.lives.iter().enumerate() {
             let next = self.story.lives.get(n + 1);
-            let replaced = next.is_some_and(|next| next.process == life.process);
-            let (earliest, latest) = end_of(life, replaced);
+            let replaced =
+                next.is_some_and(|next| (next.run, next.process) == (life.run, life.process));
+            let (earliest, latest) = end_of(life, replaced || self.story.is_followed(life.run));
             if earliest > latest {
                 let text = format!(
                     "{life} went on until {} although it was over by {}",
@@ -115,9 +140,12 @@ impl Placement<'_> {
             if self.order.put(&[(start, end)]).is_err() {
                 findings.add(Rule::Finality, format!("{life} was over before it began"));
             }
-            let before =
-                n.checked_sub(1).filter(|before| self.story.lives[*before].process == life.process);
-            let Some(before) = before else { continue };
+            self.within_its_run(n, findings);
+            let of_same = |before: &usize| {
+                let before = &self.story.lives[*before];
+                (before.run, before.process) == (life.run, life.process)
+            };
+            let Some(before) = n.checked_sub(1).filter(of_same) else { continue };
             if self.order.put(&[(self.ends[before], start)]).is_err() {
                 let before = &self.story.lives[before];
                 let text = format!("{before} went on after {life} had registered");
@@ -126,17 +154,38 @@ impl Placement<'_> {
         }
     }
 
-    /// A generation: its moment lies in the calls of its members and in their
-    /// lives.
+    /// A life begins after its run was opened, and ends when the next one is.
+    fn within_its_run(&mut self, n: usize, findings: &mut Findings) {
+        let life = &self.story.lives[n];
+        let name = |run: usize| &self.story.runs[run].name;
+        let too_soon = life.registered.1 < self.story.runs[life.run].opens;
+        if let Some(opened) = self.fences[life.run]
+            && (too_soon || self.order.put(&[(opened, self.starts[n])]).is_err())
+        {
+            let run = name(life.run);
+            findings.add(Rule::Run, format!("{life} registered before run {run} was opened"));
+        }
+        if let Some(next) = self.fences.get(life.run + 1).copied().flatten()
+            && self.order.put(&[(self.ends[n], next)]).is_err()
+        {
+            let (run, next) = (name(life.run), name(life.run + 1));
+            let text = format!("{life} of run {run} went on after run {next} was opened");
+            findings.add(Rule::Run, text);
+        }
+    }
+
+    /// A generation: its moment lies in the calls of its members, in their
+    /// lives and in its run.
     fn closing(&mut self, generation: Generation, findings: &mut Findings) -> Closing {
         let told = &self.story.closings[&generation];
-        let round = self.story.lives[told[0].0].calls[told[0].1].round.clone();
+        let round = self.story.round(generation).clone();
+        let run = self.story.lives[told[0].0].run;
         let returned = told.iter().filter_map(|(life, call)| {
             self.story.lives[*life].calls[*call].answer.as_ref().map(|(at, _)| *at)
         });
         let latest = returned.min().unwrap_or(END);
         let mut earliest = 0;
-        let mut members = Vec::new();
+        let (mut members, mut calls) = (Vec::new(), Vec::new());
         for (process, incarnation) in &self.story.outcome(told[0]).members {
             let name = format!("incarnation {incarnation} of process {process}");
             let Some(member) = self.story.find(*process, *incarnation) else {
@@ -145,9 +194,20 @@ impl Placement<'_> {
                 continue;
             };
             members.push(member);
+            if self.story.lives[member].run != run {
+                let (run, other) = (&self.story.runs[run], self.story.lives[member].run);
+                let (run, other) = (&run.name, &self.story.runs[other].name);
+                let text = format!("generation {generation} of run {run} names {name} of {other}");
+                findings.add(Rule::Run, text);
+            }
             let call = told.iter().find(|(life, _)| *life == member).map(|(_, call)| *call);
             let call = call.or_else(|| self.arrival(member, &round, generation));
-            match call.filter(|call| self.counted.insert((member, *call))) {
+            let fresh = call.filter(|call| !self.counted.contains_key(&(member, *call)));
+            let call = fresh.inspect(|call| {
+                self.counted.insert((member, *call), generation);
+            });
+            calls.push(call);
+            match call {
                 Some(call) => earliest = self.story.lives[member].calls[call].at.max(earliest),
                 None => {
                     let text = format!(
@@ -167,11 +227,36 @@ impl Placement<'_> {
         }
         let point = self.order.point(earliest.min(latest), latest);
         self.closings.insert(generation, point);
+        self.before_the_next_run(generation, point, run, findings);
         for &member in &members {
             self.inside(generation, point, member, findings);
         }
         let observed = (earliest, latest);
-        Closing { round, members, observed, within: observed }
+        Closing { run, round, members, calls, observed, within: observed }
+    }
+
+    /// Nobody of a run hears of what closed after the next one was opened.
+    fn before_the_next_run(
+        &mut self,
+        generation: Generation,
+        point: Point,
+        run: usize,
+        findings: &mut Findings,
+    ) {
+        let Some(next) = self.fences.get(run + 1).copied().flatten() else { return };
+        if self.order.put(&[(point, next)]).is_err() {
+            let (closed, _) = self.order.bounds(point);
+            let (_, opened) = self.order.bounds(next);
+            let name = |run: usize| &self.story.runs[run].name;
+            let text = format!(
+                "generation {generation} of run {} closed at {} or later, when run {} had been opened by {}",
+                name(run),
+                at(closed),
+                name(run + 1),
+                at(opened)
+            );
+            findings.add(Rule::Run, text);
+        }
     }
 
     fn inside(
@@ -199,17 +284,17 @@ impl Placement<'_> {
     }
 
     /// The call by which a member that was not told came to be inside.
-    fn arrival(&self, member: usize, round: &str, generation: Generation) -> Option<usize> {
+    fn arrival(&self, member: usize, round: &Round, generation: Generation) -> Option<usize> {
         let mut found = None;
         for (n, call) in self.story.lives[member].calls.iter().enumerate() {
             match &call.answer {
-                _ if call.round != round => {}
+                _ if call.arrival.round != *round => {}
                 Some((_, Answer::Outcome(outcome))) if outcome.generation < generation => {
                     found = None;
                 }
                 Some((_, Answer::Outcome(_))) => break,
                 Some((_, Answer::Failed(Meaning::Void))) => {}
-                _ if self.counted.contains(&(member, n)) => {}
+                _ if self.counted.contains_key(&(member, n)) => {}
                 _ => found = found.or(Some(n)),
             }
         }
@@ -217,136 +302,16 @@ impl Placement<'_> {
     }
 
     fn rounds_in_order(&mut self, closings: &Closings, findings: &mut Findings) {
-        let mut latest: BTreeMap<&str, Generation> = BTreeMap::new();
+        let mut latest: BTreeMap<(usize, &Round), Generation> = BTreeMap::new();
         for (generation, closing) in closings {
-            let Some(before) = latest.insert(&closing.round, *generation) else { continue };
+            let key = (closing.run, &closing.round);
+            let Some(before) = latest.insert(key, *generation) else { continue };
             let orders = [(self.closings[&before], self.closings[generation])];
             if self.order.put(&orders).is_err() {
                 let round = &closing.round;
                 let text = format!("generation {generation} of {round} closed before {before}");
                 findings.add(Rule::Growth, text);
             }
-        }
-    }
-
-    /// Everybody who is not named must not have been alive and active, or else
-    /// have waited for its first iteration meanwhile.
-    fn absent(&mut self, closings: &Closings, findings: &mut Findings) {
-        let mut choices = Vec::new();
-        let mut texts = Vec::new();
-        for (generation, closing) in closings {
-            let point = self.closings[generation];
-            for process in self.story.processes() {
-                let lives = self.story.lives_of(process);
-                if closing.members.iter().any(|member| lives.contains(member)) {
-                    continue;
-                }
-                let lives_again = lives.clone();
-                let ways = self.gaps(*generation, point, lives);
-                if ways.iter().any(Vec::is_empty) {
-                    continue;
-                }
-                let mut ways = ways;
-                if closing.round != ADVANCE_ROUND {
-                    ways.extend(self.outside(point, lives_again));
-                }
-                ways.retain(|way| self.order.allows(way));
-                choices.push(Choice { ways });
-                let (from, to) = closing.within;
-                texts.push(format!(
-                    "generation {generation}, closed between {} and {}, does not name process {process}, of which {} was alive and active all the time",
-                    at(from),
-                    at(to),
-                    self.suspects(process, from),
-                ));
-            }
-        }
-        let mut open: Vec<usize> = (0..choices.len()).collect();
-        loop {
-            let tried: Vec<Choice> = open.iter().map(|n| choices[*n].clone()).collect();
-            let mark = self.order.mark();
-            match choose(&mut self.order, &tried, GUESSES_MAX) {
-                Chosen::All => return,
-                Chosen::None(n) => {
-                    self.order.undo(mark);
-                    findings.add(Rule::Absence, texts[open.remove(n)].clone());
-                }
-                Chosen::NoCombination => {
-                    self.order.undo(mark);
-                    let n = self.first_that_does_not_fit(&tried);
-                    let text = &texts[open.remove(n)];
-                    findings.add(Rule::Absence, format!("{text}, given what was told before"));
-                }
-                Chosen::GivenUp => {
-                    self.order.undo(mark);
-                    let text = format!("no placement was found in {GUESSES_MAX} guesses");
-                    return findings.add(Rule::Undecided, text);
-                }
-            }
-        }
-    }
-
-    /// When a process has nobody who is alive and active: before its first such
-    /// life, between two of them, after the last. An empty way is one that
-    /// needs nothing.
-    fn gaps(
-        &self,
-        generation: Generation,
-        point: Point,
-        lives: std::ops::Range<usize>,
-    ) -> Vec<Vec<Before>> {
-        let mut ways = Vec::new();
-        let mut gap = Vec::new();
-        for n in lives {
-            let from = match self.story.lives[n].role {
-                Role::Active => Some(self.starts[n]),
-                Role::Standby => self.activations[n].map(|g| self.closings[&g]),
-            };
-            debug_assert_ne!(self.activations[n], Some(generation), "it is not named");
-            let Some(from) = from else { continue };
-            gap.push((point, from));
-            ways.push(std::mem::take(&mut gap));
-            gap.push((self.ends[n], point));
-        }
-        ways.push(gap);
-        ways
-    }
-
-    /// When a life of a process waits in an advance and is no member yet: such
-    /// a one counts in no other round.
-    fn outside(&self, point: Point, lives: std::ops::Range<usize>) -> Vec<Vec<Before>> {
-        let mut ways = Vec::new();
-        for n in lives {
-            let first = self.activations[n].map(|generation| (point, self.closings[&generation]));
-            for (from, to) in &self.advances[n] {
-                let within = [(*from, point), (point, *to), (point, self.ends[n])];
-                ways.push(within.into_iter().chain(first).collect());
-            }
-        }
-        ways
-    }
-
-    /// The shortest beginning of the choices that has no combination: its last.
-    fn first_that_does_not_fit(&mut self, choices: &[Choice]) -> usize {
-        let (mut fits, mut fails) = (0, choices.len());
-        while fails - fits > 1 {
-            let middle = (fits + fails) / 2;
-            let mark = self.order.mark();
-            match choose(&mut self.order, &choices[..middle], GUESSES_MAX) {
-                Chosen::All => fits = middle,
-                _ => fails = middle,
-            }
-            self.order.undo(mark);
-        }
-        fails - 1
-    }
-
-    /// Who of a process may have been alive at a moment, for people.
-    fn suspects(&self, process: u32, moment: Moment) -> String {
-        let mut lives = self.story.lives_of(process);
-        match lives.rfind(|n| self.story.lives[*n].registered.0 <= moment) {
-            Some(n) => format!("incarnation {}", self.story.lives[n].incarnation),
-            None => "none".to_owned(),
         }
     }
 }

@@ -4,11 +4,14 @@
 
 use std::collections::BTreeMap;
 
-use holdfast_api::{Cause, EventKind, Incarnation, ProcessId, Revision, Role};
+use holdfast_api::{Among, Cause, EventKind, Incarnation, ProcessId, Revision, Role};
 
 use super::{Closing, Closings, Findings, Rule, at};
-use crate::history::Moment;
-use crate::story::{ADVANCE_ROUND, END, Life, NEVER, Story};
+use crate::history::{Moment, Verb};
+use crate::story::{END, Life, NEVER, Run, Story};
+
+/// Of those who lived in a run when it ended.
+static RUN_ENDED: Cause = Cause::RunEnded;
 
 /// What one revision did, in the order in which it did it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,6 +26,8 @@ enum Deed {
 pub(super) struct Word<'s> {
     pub starts: BTreeMap<(ProcessId, Incarnation), Revision>,
     pub ends: BTreeMap<(ProcessId, Incarnation), (Revision, &'s Cause)>,
+    /// When runs ended, by their places.
+    runs: BTreeMap<usize, Revision>,
 }
 
 impl<'s> Word<'s> {
@@ -36,7 +41,18 @@ impl<'s> Word<'s> {
                 EventKind::Ended { process, incarnation, cause, .. } => {
                     word.ends.insert((*process, *incarnation), (event.revision, cause));
                 }
+                EventKind::RunEnded { .. } => {
+                    let run = |run: &Run| run.name == event.run.as_str();
+                    if let Some(run) = story.runs.iter().position(run) {
+                        word.runs.insert(run, event.revision);
+                    }
+                }
                 _ => {}
+            }
+        }
+        for life in &story.lives {
+            if let Some(revision) = word.runs.get(&life.run) {
+                word.ends.entry(life.id()).or_insert((*revision, &RUN_ENDED));
             }
         }
         word
@@ -69,7 +85,8 @@ pub(super) fn check(story: &Story, closings: &Closings, findings: &mut Findings)
     iterations(story, findings);
 }
 
-/// Who was inside and who was not, by revisions alone.
+/// Who was inside and who was not, by revisions alone, and whether the run went
+/// on.
 fn members(
     story: &Story,
     word: &Word<'_>,
@@ -78,15 +95,28 @@ fn members(
     witness: Revision,
     findings: &mut Findings,
 ) {
-    for (n, life) in story.lives.iter().enumerate() {
+    if let Some(ended) = word.runs.get(&closing.run).filter(|ended| **ended <= witness) {
+        let text = format!(
+            "generation {generation} closed at {witness}, when its run had ended at {ended}"
+        );
+        findings.add(Rule::Testimony, text);
+    }
+    let of_run = |(_, life): &(usize, &Life)| life.run == closing.run;
+    for (n, life) in story.lives.iter().enumerate().filter(of_run) {
         let alive = life.since <= witness && word.end(life) > witness;
-        let active = match life.role {
-            Role::Active => true,
-            Role::Standby => active_since(story, life).is_some_and(|since| since <= witness),
-        };
         let inside = closing.members.contains(&n);
-        let outside = !inside && waits_outside(story, life, closing, witness);
-        if inside && !alive || !inside && alive && active && !outside {
+        let expected = || match (&closing.round.among, life.role) {
+            _ if closing.round.verb == Verb::Quorum => false,
+            (Among::Set(set), _) => set.contains(&life.process),
+            // Who has gone to an advance is expected no longer; when that was, no event says.
+            (Among::Generation(_), _) => false,
+            (Among::Active, Role::Active) => !waits_outside(story, life, closing, witness),
+            (Among::Active, Role::Standby) => {
+                active_since(story, life).is_some_and(|since| since <= witness)
+                    && !waits_outside(story, life, closing, witness)
+            }
+        };
+        if inside && !alive || !inside && alive && expected() {
             let verb = if inside { "names" } else { "does not name" };
             let text = format!(
                 "generation {generation} {verb} {life}, which by the store's revisions lived from {} to {}, at {witness}",
@@ -104,11 +134,13 @@ fn waits_outside(story: &Story, life: &Life, closing: &Closing, witness: Revisio
     let (earliest, latest) = closing.observed;
     let waits = life.advances().any(|(from, to)| from <= latest && to >= earliest);
     let is_member = || {
-        let outcomes = story.closings.values().map(|told| story.outcome(told[0]));
+        let of_active = |(generation, _): &(&u64, _)| story.round(**generation).is_of_all();
+        let closings = story.closings.iter().filter(of_active);
+        let outcomes = closings.map(|(_, told)| story.outcome(told[0]));
         let mut before = outcomes.filter(|outcome| outcome.witness <= witness);
         before.any(|outcome| outcome.members.contains(&life.id()))
     };
-    closing.round != ADVANCE_ROUND && waits && !is_member()
+    closing.round.verb != Verb::Advance && waits && !is_member()
 }
 
 /// When a standby became active, as the store says.

@@ -5,15 +5,16 @@ use holdfast_chaos::check::{Kind, Rule};
 
 use crate::script::{history, verdict};
 
+/// It is valid.
 #[track_caller]
-fn right(script: &str) {
+pub fn right(script: &str) {
     let report = verdict(script);
     assert_eq!(report.violations, [], "{script}");
 }
 
 /// It is rejected by this rule, in words that say why.
 #[track_caller]
-fn wrong(rule: Rule, text: &str, script: &str) {
+pub fn wrong(rule: Rule, text: &str, script: &str) {
     let report = verdict(script);
     let found = report.violations.iter().any(|v| v.rule == rule && v.text.contains(text));
     assert!(found, "no {rule:?} with {text:?}:\n{script}\n{report}");

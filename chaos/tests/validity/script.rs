@@ -6,26 +6,42 @@
 //! ```
 //!
 //! `P.I` is incarnation I of process P. `start@A-B` asks at A and is told at B;
-//! `standby@…` registers as a standby, `attempt@…` is never told. `call@T` is a
-//! call on the round `r`, `call:NAME@T` on another, `call!@T` on one that
-//! evicts. `got#G(…)` is generation G with its members; `got#G/ITERATION(…)` an
-//! advance, whose promoted members have a `+`. `fenced`, `lost`, `void` and
-//! `unknown` are answers without an outcome. `dead@T`: killed; `suspect@T`: paused.
+//! `standby@…` registers as a standby, `attempt@…` is never told; `start:RUN@…`
+//! registers in a run of that name.
 //!
-//! A line `store …` is what the store says: `registered:P.I@R` at revision R,
-//! `promoted:P.I@R`, `advanced:ITERATION:GENERATION:MEMBERS@R`, and the ends
+//! `call@T` is a call on the round `r`, `call:NAME@T` on another (`advance` is
+//! the next iteration), `call!@T` on one that evicts. Other verbs are `vote:`,
+//! `unanimous:`, `plurality:`, `gather:`, `enter:`, `exit:` and `quorum:`. Behind the
+//! name stands `=VALUE` if the caller brings one (of a quorum `=MIN-MAX`), and `~G`, `~{P,P}` or `~!{P,P}` if
+//! the round is among generation G or among a set, of which `!` requires all.
+//!
+//! `got#G(…)` is generation G with its members; `got#G/ITERATION(…)` an advance,
+//! whose promoted members have a `+`, and those without a rank a `-`. Behind the
+//! members: `+VALUE` of a vote that carried or a block that succeeded, `-P.I,P.I`
+//! with those against it of another, `=A|B` what was gathered, `/P,P` who was
+//! absent. `fenced`, `lost`, `void` and `unknown` are answers without an outcome.
+//! `branch#G+` and `branch#G-` are the ways behind the block of generation G.
+//! `dead@T`: killed; `suspect@T`: paused.
+//!
+//! A line `run NAME@T` says from when on a run may be opened; a line `policy
+//! WORLD MIN LAST_CALL_MS` which numbers all lives give. A line `store …` is what
+//! the store says: `registered:P.I@R` at revision R, `promoted:P.I@R`,
+//! `advanced:ITERATION:GENERATION:MEMBERS@R`, `over:RUN@R`, and the ends
 //! `expired:P.I@R`, `evicted:`, `signaled:`, `left:`, `superseded:`. What lives
 //! and callers were told are the revisions I for a start, and ten times the
 //! generation for a closing.
 
-use holdfast_api::{Cause, Event, EventKind, Role};
-use holdfast_chaos::history::{Advance, Meaning, Outcome, Record, What};
+use holdfast_api::{Among, Blob, Cause, Event, EventKind, Policy, Role, VoteRule};
+use holdfast_chaos::history::{
+    Advance, Arrival, Meaning, Outcome, Record, Round, Verb, Verdict, What,
+};
 use holdfast_chaos::{History, Report, check};
 
 /// The history that a script tells.
 pub fn history(script: &str) -> History {
     let mut history = History::default();
     let mut harness = Vec::new();
+    let mut policy = Policy::default();
     for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (name, events) = line.split_once(' ').expect("a life and its events");
         if name == "store" {
@@ -33,11 +49,23 @@ pub fn history(script: &str) -> History {
             history.programs.insert(name.to_owned(), testimony);
             continue;
         }
+        if name == "run" {
+            let (run, at) = events.split_once('@').expect("a moment");
+            let what = What::Opens { run: run.to_owned() };
+            harness.push(Record { at: number(at), what });
+            continue;
+        }
+        if name == "policy" {
+            let numbers: Vec<u64> = events.split(' ').map(number).collect();
+            let (world, members_min) = (numbers[0] as u32, numbers[1] as u32);
+            policy = Policy { world, members_min, last_call_ms: numbers[2], ..Policy::default() };
+            continue;
+        }
         let id = member(name);
         let mut records = Vec::new();
         for event in split(events) {
             let (what, at) = event.rsplit_once('@').unwrap_or_else(|| panic!("{event}"));
-            take(name, id, what, at, &mut records, &mut harness);
+            take(name, id, what, at, &policy, &mut records, &mut harness);
         }
         history.programs.insert(name.to_owned(), records);
     }
@@ -73,16 +101,21 @@ fn split(events: &str) -> Vec<String> {
 fn testimony(event: &str) -> Record {
     let (what, revision) = event.rsplit_once('@').expect("a revision");
     let (what, of) = what.split_once(':').expect("a life");
+    let mut run = "r1";
     let what = match what {
+        "over" => {
+            run = of;
+            EventKind::RunEnded { by: None, processes: 0 }
+        }
         "advanced" => {
-            let numbers: Vec<u64> = of.split(':').map(|n| n.parse().expect("a number")).collect();
+            let numbers: Vec<u64> = of.split(':').map(number).collect();
             let (iteration, generation, members) = (numbers[0], numbers[1], numbers[2] as u32);
             EventKind::Advanced { iteration, generation, members, turnover: None }
         }
         _ => of_life(what, member(of)),
     };
-    let run = "r1".parse().expect("a name");
-    let event = Event { revision: revision.parse().expect("a number"), at_ms: 0, run, what };
+    let run = run.parse().expect("a name");
+    let event = Event { revision: number(revision), at_ms: 0, run, what };
     Record { at: 0, what: What::Testimony(Box::new(event)) }
 }
 
@@ -103,6 +136,10 @@ fn of_life(what: &str, (process, incarnation): (u32, u64)) -> EventKind {
     EventKind::Ended { process, incarnation, cause, host }
 }
 
+fn number(text: &str) -> u64 {
+    text.parse().unwrap_or_else(|_| panic!("{text:?} is no number"))
+}
+
 fn member(text: &str) -> (u32, u64) {
     let (process, incarnation) = text.split_once('.').unwrap_or_else(|| panic!("{text}"));
     (process.parse().expect("a number"), incarnation.parse().expect("a number"))
@@ -113,25 +150,26 @@ fn take(
     id: (u32, u64),
     what: &str,
     at: &str,
+    policy: &Policy,
     records: &mut Vec<Record>,
     harness: &mut Vec<Record>,
 ) {
     let (from, to) = at.split_once('-').unwrap_or((at, at));
-    let (from, to): (u64, u64) = (from.parse().expect("a number"), to.parse().expect("a number"));
+    let (from, to) = (number(from), number(to));
     let program = name.to_owned();
     let failed = |meaning| What::Failed { meaning, why: String::new() };
-    let call = |round: &str, evicts| What::Call { round: round.to_owned(), evicts };
+    let (verb, run) = what.split_once(':').unwrap_or((what, ""));
     let what = match what {
-        "start" | "standby" | "attempt" => {
-            let role = if what == "standby" { Role::Standby } else { Role::Active };
-            records.push(Record { at: from, what: What::Join { process: id.0, role } });
-            if what == "attempt" {
+        _ if matches!(verb, "start" | "standby" | "attempt") => {
+            let role = if verb == "standby" { Role::Standby } else { Role::Active };
+            let (run, policy) = (run.to_owned(), Box::new(policy.clone()));
+            let what = What::Join { run, process: id.0, role, policy };
+            records.push(Record { at: from, what });
+            if verb == "attempt" {
                 return;
             }
             What::Joined { incarnation: id.1, since: id.1 }
         }
-        "call" => call("r", false),
-        "call!" => call("r", true),
         "fenced" => failed(Meaning::Ended),
         "void" => failed(Meaning::Void),
         "unknown" => failed(Meaning::Unknown),
@@ -147,35 +185,90 @@ fn take(
             harness.push(Record { at: from, what });
             return;
         }
-        _ => match what.strip_prefix("call:") {
-            Some(round) => call(round, false),
-            None => What::Outcome(Box::new(outcome(id, what))),
+        _ => match (what.strip_prefix("got#"), what.strip_prefix("branch#")) {
+            (Some(what), _) => What::Outcome(Box::new(outcome(id, what))),
+            (_, Some(what)) => {
+                let block = number(what.trim_end_matches(['+', '-']));
+                What::Branch { block, succeeded: what.ends_with('+') }
+            }
+            _ => What::Call(Box::new(arrival(what))),
         },
     };
     records.push(Record { at: to, what });
 }
 
-/// `got#GENERATION(MEMBERS)` or `got#GENERATION/ITERATION(MEMBERS)`.
-fn outcome(caller: (u32, u64), what: &str) -> Outcome {
-    let what = what.strip_prefix("got#").unwrap_or_else(|| panic!("{what}"));
-    let (number, rest) = what.split_once('(').expect("members");
-    let names: Vec<&str> = rest.trim_end_matches(')').split(' ').collect();
-    let members: Vec<(u32, u64)> =
-        names.iter().map(|name| member(name.trim_end_matches('+'))).collect();
-    let (generation, iteration) = match number.split_once('/') {
-        Some((generation, iteration)) => (generation, iteration.parse().ok()),
-        None => (number, None),
+/// `VERB:NAME=VALUE~SCOPE`.
+fn arrival(what: &str) -> Arrival {
+    let (what, scope) = what.split_once('~').map_or((what, None), |(what, s)| (what, Some(s)));
+    let (what, value) = what.split_once('=').unwrap_or((what, ""));
+    let (verb, name) = what.split_once(':').unwrap_or((what, "r"));
+    let verb = match verb {
+        "call" | "call!" if name == "advance" => Verb::Advance,
+        "call" | "call!" => Verb::Live,
+        "vote" => Verb::Vote(VoteRule::And),
+        "unanimous" => Verb::Vote(VoteRule::Unanimous),
+        "plurality" => Verb::Vote(VoteRule::Plurality),
+        "gather" => Verb::Gather,
+        "quorum" => Verb::Quorum,
+        "enter" => Verb::Enter,
+        "exit" => Verb::Exit,
+        _ => panic!("{what}"),
     };
-    let generation = generation.parse().expect("a number");
-    let advance = iteration.map(|iteration| Advance {
-        iteration,
-        ranks: (0..members.len() as u32).map(Some).collect(),
-        rank: members.iter().position(|m| *m == caller).map(|place| place as u32),
-        promoted: names
-            .iter()
-            .filter(|n| n.ends_with('+'))
-            .map(|n| member(n.trim_end_matches('+')))
-            .collect(),
+    let set = |text: &str| text.split(',').map(|p| number(p) as u32).collect();
+    let among = match scope.map(|scope| scope.trim_matches(['!', '{', '}'])) {
+        None => Among::Active,
+        Some(inner) if scope.is_some_and(|scope| scope.ends_with('}')) => Among::Set(set(inner)),
+        Some(generation) => Among::Generation(number(generation)),
+    };
+    let size = value.split_once('-').filter(|_| verb == Verb::Quorum);
+    let quorum = size.map(|(min, max)| (number(min) as u32, number(max) as u32));
+    let require_all = scope.is_some_and(|scope| scope.starts_with('!'));
+    let round = Round { name: name.to_owned(), verb, among };
+    let evicts = what.starts_with("call!");
+    Arrival { round, value: value.into(), quorum, evicts, require_all }
+}
+
+/// `GENERATION(MEMBERS)` or `GENERATION/ITERATION(MEMBERS)`, and what came of it.
+fn outcome(caller: (u32, u64), what: &str) -> Outcome {
+    let (generation, rest) = what.split_once('(').expect("members");
+    let (names, rest) = rest.split_once(')').expect("members");
+    let names: Vec<&str> = names.split(' ').collect();
+    let members: Vec<(u32, u64)> =
+        names.iter().map(|name| member(name.trim_end_matches(['+', '-']))).collect();
+    let (generation, iteration) = match generation.split_once('/') {
+        Some((generation, iteration)) => (generation, Some(number(iteration))),
+        None => (generation, None),
+    };
+    let generation = number(generation);
+    let advance = iteration.map(|iteration| {
+        let mut next = 0..;
+        let ranks = names.iter().map(|name| (!name.ends_with('-')).then(|| next.next()).flatten());
+        let ranks: Vec<Option<u32>> = ranks.collect();
+        let place = members.iter().position(|m| *m == caller);
+        let promoted = names.iter().filter_map(|name| name.strip_suffix('+')).map(member);
+        let (rank, promoted) = (place.and_then(|place| ranks[place]), promoted.collect());
+        Advance { iteration, ranks, rank, promoted }
     });
-    Outcome { generation, witness: generation * 10, members, advance }
+    let mut outcome =
+        Outcome { generation, witness: generation * 10, members, advance, ..Outcome::default() };
+    let of = |lives: &str| lives.split(',').filter(|life| !life.is_empty()).map(member).collect();
+    match rest.split_at_checked(1) {
+        None => {}
+        Some(("+", value)) => {
+            let value = (!value.is_empty()).then(|| Blob::from(value));
+            outcome.verdict = Some(Verdict { carried: true, value, against: Vec::new() });
+        }
+        Some(("-", lives)) => {
+            outcome.verdict = Some(Verdict { carried: false, value: None, against: of(lives) });
+        }
+        Some(("=", values)) => {
+            outcome.values = Some(values.split('|').map(Blob::from).collect());
+        }
+        Some(("/", absent)) => {
+            let absent = absent.split(',').filter(|process| !process.is_empty());
+            outcome.absent = Some(absent.map(|process| number(process) as u32).collect());
+        }
+        Some(_) => panic!("{rest}"),
+    }
+    outcome
 }

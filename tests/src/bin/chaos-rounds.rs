@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 use holdfast_chaos::Report;
-use holdfast_chaos::check::Kind;
+use holdfast_chaos::check::{Kind, Sort};
 use holdfast_tests::Cluster;
 use holdfast_tests::histories::{Lap, PROVEN, lap};
 
@@ -19,11 +19,15 @@ struct Size {
     /// Rounds that have to close.
     #[arg(long, default_value_t = 10_000)]
     rounds: usize,
-    /// Rounds of each kind that have to close.
+    /// Rounds of each kind that have to close: by an arrival, a death, an eviction.
     #[arg(long, default_value_t = 500)]
     of_each_kind: usize,
+    /// Rounds of each sort that have to close: votes, gathers, atomic blocks, rounds
+    /// over sets, among generations and in later runs.
+    #[arg(long, default_value_t = 200)]
+    of_each_sort: usize,
     /// Jobs at once.
-    #[arg(long, default_value_t = 18)]
+    #[arg(long, default_value_t = 20)]
     jobs: u32,
     /// Seconds of one lap.
     #[arg(long, default_value_t = 60)]
@@ -79,6 +83,8 @@ async fn main() -> anyhow::Result<ExitCode> {
 impl Size {
     fn is_reached(&self, report: &Report) -> bool {
         let enough = |kind: &Kind| report.kinds.get(kind).is_some_and(|n| *n >= self.of_each_kind);
-        report.rounds >= self.rounds && PROVEN.iter().all(enough)
+        let proven = |sort: &Sort| report.sorts.get(sort).is_some_and(|n| *n >= self.of_each_sort);
+        let kinds = PROVEN.iter().all(enough);
+        report.rounds >= self.rounds && kinds && Sort::ALL.iter().all(proven)
     }
 }

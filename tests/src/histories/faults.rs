@@ -3,16 +3,17 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use holdfast_api::Role;
+use holdfast_api::{AssignmentStep, Policy, Role};
 use holdfast_chaos::Recorder;
+use holdfast_chaos::history::What;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use tokio::time::{Instant, sleep};
 
 use super::host::AgentHost;
-use super::plan::{Calls, Verbs};
-use super::slot::{JobPlan, Slot};
+use super::plan::{Calls, Step, Verbs};
+use super::slot::{JobPlan, Running, Slot, record};
 use crate::patience::PATIENCE;
 
 /// Ranks of a job.
@@ -23,6 +24,9 @@ pub const TTL: Duration = Duration::from_millis(1_500);
 
 /// A paused rank that is told of its end takes so long at most to go.
 const GOING_TIME_MAX: Duration = Duration::from_secs(3);
+
+/// How long jobs with several runs wait for the declared world.
+const LAST_CALL_MS: u64 = 400;
 
 /// Pause between two looks at it.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -41,14 +45,29 @@ pub enum Style {
     Spares,
     /// Two hosts with an agent each, which tells of deaths at once.
     Agents,
+    /// The same, with votes and gathers among the iteration, in which one of the
+    /// members has no rank.
+    Votes,
+    /// The same, with rounds over sets and among the generations of these. Ranks
+    /// also leave.
+    Sets,
+    /// The same, with atomic blocks.
+    Blocks,
+    /// One run after the other, and all ranks at once within a run. A run begins
+    /// with fewer ranks if the others do not come.
+    Runs,
 }
 
 impl Style {
     /// All, in the order in which a lap gives them to its jobs.
-    pub const ALL: [Style; 6] = [
+    pub const ALL: [Style; 10] = [
         Style::Leases,
         Style::Agents,
+        Style::Votes,
+        Style::Runs,
         Style::Evictions,
+        Style::Sets,
+        Style::Blocks,
         Style::Spares,
         Style::RollCalls,
         Style::Agents,
@@ -56,22 +75,33 @@ impl Style {
 
     /// What the ranks of such a job call.
     pub fn calls(self, pause: Duration) -> Calls {
-        let calls = Calls {
-            verbs: Verbs::Advance,
-            pause,
-            world: WORLD,
-            members_min: 1,
-            evict_after: None,
-            last_call: Duration::ZERO,
+        let after = |steps: &[Step], patience_ms| {
+            let (steps, patience) = (steps.to_vec(), Duration::from_millis(patience_ms));
+            Verbs::Iterations { steps, patience }
         };
-        let mixed = Verbs::Mixed { steps: 3, patience: Duration::from_millis(400) };
+        let verbs = match self {
+            Style::RollCalls => Verbs::Live,
+            Style::Agents | Style::Evictions => after(&[], 0),
+            Style::Leases | Style::Spares => after(&[Step::Roll; 3], 400),
+            Style::Votes => after(&[Step::Vote, Step::Gather, Step::Vote], 800),
+            Style::Sets => after(&[Step::Pairs, Step::Halves, Step::All, Step::Stranger], 1_200),
+            Style::Blocks => after(&[Step::Block; 3], 800),
+            Style::Runs => after(&[Step::Roll, Step::Vote], 400),
+        };
+        let evict_after = (self == Style::Evictions).then_some(Duration::from_millis(400));
+        Calls { verbs, pause, policy: self.policy(), evict_after }
+    }
+
+    fn policy(self) -> Policy {
+        let policy = Policy { world: WORLD, members_min: 1, ..Policy::default() };
         match self {
-            Style::Leases | Style::Spares => Calls { verbs: mixed, ..calls },
-            Style::Agents => calls,
-            Style::RollCalls => Calls { verbs: Verbs::Live, ..calls },
-            Style::Evictions => {
-                Calls { evict_after: Some(Duration::from_millis(400)), members_min: 2, ..calls }
+            Style::Evictions => Policy { members_min: 2, ..policy },
+            Style::Votes => {
+                let all_but_one = AssignmentStep::MaxActive { max: WORLD - 1 };
+                Policy { assignment: vec![all_but_one], ..policy }
             }
+            Style::Runs => Policy { members_min: 2, last_call_ms: LAST_CALL_MS, ..policy },
+            _ => policy,
         }
     }
 
@@ -80,7 +110,10 @@ impl Style {
     }
 
     fn hosts(self) -> usize {
-        if self == Style::Agents { 2 } else { 0 }
+        match self {
+            Style::Agents | Style::Votes | Style::Sets | Style::Blocks => 2,
+            _ => 0,
+        }
     }
 }
 
@@ -93,6 +126,8 @@ pub struct Faults {
     hosts: Vec<AgentHost>,
     harness: Recorder,
     random: StdRng,
+    /// Runs that were opened.
+    runs: u32,
 }
 
 impl Faults {
@@ -101,7 +136,7 @@ impl Faults {
         let harness = Recorder::open(&job.folder, "harness").expect("a history's folder is new");
         let slots = (0..WORLD + style.spares()).map(Slot::new).collect();
         let random = StdRng::seed_from_u64(seed);
-        Faults { style, job, slots, hosts: Vec::new(), harness, random }
+        Faults { style, job, slots, hosts: Vec::new(), harness, random, runs: 1 }
     }
 
     /// Starts the job, breaks it until the time has come, and stops it.
@@ -139,8 +174,11 @@ impl Faults {
         let gone: Vec<usize> = all.iter().copied().filter(gone).collect();
         self.start(&gone, false);
         self.settled(&gone).await;
-        if self.style == Style::Agents && self.random.random_bool(0.1) {
+        if !self.hosts.is_empty() && self.random.random_bool(0.1) {
             return self.agent_fault().await;
+        }
+        if self.style == Style::Runs && self.random.random_bool(0.5) {
+            return self.all_anew().await;
         }
         let number = match self.random.random_range(0..20) {
             0 if self.style != Style::Spares => self.slots.len(),
@@ -149,23 +187,63 @@ impl Faults {
         };
         let victims: Vec<usize> = all.sample(&mut self.random, number).copied().collect();
         let pause = match self.style {
-            Style::Spares => 0.2,
+            Style::Spares | Style::Runs => 0.2,
             Style::Evictions => 0.6,
-            Style::Leases | Style::RollCalls => 0.3,
-            Style::Agents => 0.1,
+            Style::Leases | Style::RollCalls | Style::Blocks => 0.3,
+            Style::Agents | Style::Votes | Style::Sets => 0.1,
         };
-        match self.random.random_bool(pause) {
-            true => self.pause(&victims).await,
-            false => self.kill(&victims).await,
+        let leave = if self.style == Style::Sets { 0.3 } else { 0.0 };
+        match (self.random.random_bool(leave), self.random.random_bool(pause)) {
+            (true, _) => self.leave(&victims).await,
+            (_, true) => self.pause(&victims).await,
+            (_, false) => self.kill(&victims).await,
         }
         self.settled(&victims).await;
+    }
+
+    /// Ranks leave, and come back later.
+    async fn leave(&mut self, victims: &[usize]) {
+        for victim in victims {
+            self.slots[*victim].stop(&mut self.harness).await;
+        }
+        self.sleep(200..800).await;
+        self.start(victims, false);
+    }
+
+    /// All ranks start again, some of them later than the others: in the same
+    /// run, or in a new one, which the former ranks may live to see.
+    async fn all_anew(&mut self) {
+        let all: Vec<usize> = (0..self.slots.len()).collect();
+        let new_run = self.random.random_bool(0.5);
+        let mut former: Vec<Running> = Vec::new();
+        match new_run && self.random.random_bool(0.6) {
+            true => former.extend(self.slots.iter_mut().filter_map(Slot::set_aside)),
+            false => self.slots.iter_mut().for_each(|slot| slot.kill(&mut self.harness)),
+        }
+        if new_run {
+            self.runs += 1;
+            self.job.run = format!("r{}", self.runs);
+            record(&mut self.harness, What::Opens { run: self.job.run.clone() });
+        }
+        // In a new run nobody stands in their way.
+        let takeover = !new_run && self.random.random_bool(0.5);
+        let (first, later) = all.split_at(self.random.random_range(1..=all.len()));
+        self.start(first, takeover);
+        if !later.is_empty() {
+            self.sleep(0..3 * LAST_CALL_MS).await;
+            self.start(later, takeover);
+        }
+        self.settled(&all).await;
+        for former in former {
+            former.put_down(&mut self.harness).await;
+        }
     }
 
     /// Kills ranks and starts them again: at once, in the place of the former
     /// life, or when that has ended. Where deaths are told at once, the others
     /// come to wait for them first, mostly.
     async fn kill(&mut self, victims: &[usize]) {
-        if self.style == Style::Agents && self.random.random_bool(0.8) {
+        if !self.hosts.is_empty() && self.random.random_bool(0.8) {
             for victim in victims {
                 self.slots[*victim].pause(&mut self.harness);
             }
@@ -176,8 +254,8 @@ impl Faults {
         }
         let takeover = self.random.random_bool(match self.style {
             Style::Spares => 0.7,
-            Style::Leases | Style::RollCalls => 0.3,
-            Style::Evictions | Style::Agents => 0.1,
+            Style::Leases | Style::RollCalls | Style::Runs => 0.3,
+            Style::Evictions | Style::Agents | Style::Votes | Style::Sets | Style::Blocks => 0.1,
         });
         if !takeover {
             self.sleep(0..800).await;

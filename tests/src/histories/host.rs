@@ -23,7 +23,7 @@ impl AgentHost {
         let control = job.logs.join(format!("{}-{host}.sock", job.job));
         let mut command = binaries::command("holdfast-agent");
         command.args(["serve", "--store", &job.store.join(","), "--job", &job.job]);
-        command.args(["--run", "r1", "--tcpstore", "127.0.0.1:0"]);
+        command.args(["--run", &job.run, "--tcpstore", "127.0.0.1:0"]);
         command.args(["--lease-ttl", &format!("{}ms", job.ttl.as_millis())]);
         command.arg("--control").arg(&control);
         let log = job.logs.join(format!("{}.log", job.job));

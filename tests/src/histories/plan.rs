@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use holdfast_api::{ProcessId, Role};
+use holdfast_api::{Policy, ProcessId, Role};
 use serde::{Deserialize, Serialize};
 
 /// Exit code of a rank that could not register.
@@ -19,6 +19,8 @@ pub struct RankPlan {
     pub store: Vec<String>,
     /// The job.
     pub job: String,
+    /// Its run, which is opened if need be.
+    pub run: String,
     /// The process.
     pub process: ProcessId,
     /// Active or standby.
@@ -39,37 +41,56 @@ pub struct RankPlan {
 }
 
 /// What the ranks of a job call, again and again.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Calls {
     /// Which verbs.
     pub verbs: Verbs,
     /// Pause between two calls, on average.
     pub pause: Duration,
-    /// The declared world of the job.
-    pub world: u32,
-    /// Fewest members of an iteration.
-    pub members_min: u32,
+    /// The numbers of the job, the same for all ranks.
+    pub policy: Policy,
     /// How long an advance waits for whoever is missing before it declares them
     /// dead.
     pub evict_after: Option<Duration>,
-    /// How long an advance waits for members that were lost.
-    pub last_call: Duration,
 }
 
 /// Which verbs ranks call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verbs {
     /// `live_processes` alone.
     Live,
-    /// `advance` alone.
-    Advance,
-    /// An advance, then some roll calls, each given up after a while: whoever
-    /// is new waits in the advance.
-    Mixed {
-        /// How many roll calls.
-        steps: u32,
-        /// When one is given up.
+    /// An advance, then these steps, as long as each of them closes: whoever is
+    /// new waits in the advance.
+    Iterations {
+        /// One after the other.
+        steps: Vec<Step>,
+        /// After about how long one is given up.
         patience: Duration,
     },
+}
+
+/// What ranks do together between two advances.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    /// A roll call among all active processes.
+    Roll,
+    /// A vote among the ranked members of the iteration, by a rule that changes
+    /// from one iteration to the next. Some vote otherwise than the others.
+    Vote,
+    /// Values are gathered among the same.
+    Gather,
+    /// Processes with even numbers meet as a set, and so do the others, under one
+    /// name.
+    Halves,
+    /// The same as quorums, each under a name of its own; then they vote under one
+    /// name, each half among the generation that its quorum was.
+    Pairs,
+    /// All processes meet as a set, of which all are required.
+    All,
+    /// Now and then process 0 waits in a set for one that never joins.
+    Stranger,
+    /// An atomic block. Some fail in it.
+    Block,
 }

@@ -50,6 +50,7 @@ pub async fn lap(cluster: &mut Cluster, lap: &Lap) -> Report {
         cluster.keep_log(&job);
         let plan = JobPlan {
             job: job.clone(),
+            run: "r1".to_owned(),
             store: cluster.ids().iter().map(|id| cluster.address(*id).to_owned()).collect(),
             folder: folder.clone(),
             logs: cluster.folder().to_owned(),

@@ -21,6 +21,8 @@ use crate::process::Process;
 pub struct JobPlan {
     /// The job.
     pub job: String,
+    /// The run that its ranks join.
+    pub run: String,
     /// Nodes of the cluster.
     pub store: Vec<String>,
     /// Folder of the history.
@@ -66,6 +68,7 @@ impl Slot {
         let plan = RankPlan {
             store: job.store.clone(),
             job: job.job.clone(),
+            run: job.run.clone(),
             process: self.process,
             role,
             takeover,
@@ -73,7 +76,7 @@ impl Slot {
             ttl: job.ttl,
             program: program.clone(),
             folder: job.folder.clone(),
-            calls: job.calls,
+            calls: job.calls.clone(),
         };
         let mut command = binaries::command("recording-rank");
         command.arg(serde_json::to_string(&plan).expect("a plan is plain data"));

@@ -1,0 +1,197 @@
+//! Atomic blocks: everybody who entered one takes the same branch behind it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use holdfast_api::round::MISSING_LISTED_MAX;
+use holdfast_api::{Among, Blob, Generation, Incarnation, ProcessId};
+
+use super::payloads::brought;
+use super::{Closing, Closings, Findings, Rule};
+use crate::history::{Meaning, Verb, Verdict};
+use crate::story::{Answer, Call, Story};
+
+/// What one says at its exit whose part has succeeded.
+const SUCCEEDED: &[u8] = b"succeeded";
+
+/// An atomic block that somebody entered.
+struct Block<'s> {
+    story: &'s Story,
+    /// The generation that entered it.
+    entry: Generation,
+    scope: Vec<(ProcessId, Incarnation)>,
+    /// Its exits, in order.
+    exits: Vec<(Generation, &'s Closing)>,
+}
+
+/// How a member left a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Exit {
+    Succeeded,
+    Failed,
+    /// It may have succeeded or failed.
+    Either,
+    /// It is not there, and nobody knows what its own call came to.
+    Unheard,
+}
+
+pub(super) fn check(story: &Story, closings: &Closings, findings: &mut Findings) {
+    let mut exits: BTreeMap<Generation, Vec<(Generation, &Closing)>> = BTreeMap::new();
+    for (generation, closing) in closings {
+        match (closing.round.verb, &closing.round.among) {
+            (Verb::Enter, _) => {
+                exits.entry(*generation).or_default();
+            }
+            (Verb::Exit, Among::Generation(entry)) => {
+                exits.entry(*entry).or_default().push((*generation, closing));
+            }
+            (Verb::Exit, _) => {
+                let text = format!("generation {generation} is an exit of no generation");
+                findings.add(Rule::Block, text);
+            }
+            _ => {}
+        }
+    }
+    branches_of_no_block(story, closings, findings);
+    for (entry, exits) in exits {
+        let entered = closings.get(&entry).filter(|closing| closing.round.verb == Verb::Enter);
+        let same = |(_, exit): &(Generation, &Closing)| {
+            entered.is_some_and(|entered| entered.round.name == exit.round.name)
+        };
+        if !exits.iter().all(same) {
+            let text = format!("generation {entry} has exits, and did not enter their block");
+            findings.add(Rule::Block, text);
+            continue;
+        }
+        let scope = story.scope_of(entry).unwrap_or_default();
+        let block = Block { story, entry, scope, exits };
+        block.verdict(findings);
+        block.branches(findings);
+    }
+}
+
+/// Behind a block go those who entered it.
+fn branches_of_no_block(story: &Story, closings: &Closings, findings: &mut Findings) {
+    for life in &story.lives {
+        for branch in &life.branches {
+            let entered = closings.get(&branch.block).is_some_and(|c| c.round.verb == Verb::Enter);
+            let scope = story.scope_of(branch.block).unwrap_or_default();
+            if !entered || !scope.contains(&life.id()) {
+                let text = format!(
+                    "{life} took a branch behind the block of generation {}, which it had not entered",
+                    branch.block
+                );
+                findings.add(Rule::Block, text);
+            }
+        }
+    }
+}
+
+impl Block<'_> {
+    /// What was told at the exits: the same at each, and what the members make it.
+    fn verdict(&self, findings: &mut Findings) {
+        let told = |exit: &(Generation, &Closing)| self.story.told(exit.0)?.verdict.as_ref();
+        let Some(first) = self.exits.first() else { return };
+        let Some(verdict) = told(first) else {
+            let text = format!("generation {} is an exit without a verdict", first.0);
+            return findings.add(Rule::Block, text);
+        };
+        let entry = self.entry;
+        if let Some(other) = self.exits.iter().find(|exit| told(exit) != Some(verdict)) {
+            let text = format!(
+                "the block of generation {entry} ended with {verdict:?}, and with {:?} at the exit {}",
+                told(other),
+                other.0
+            );
+            findings.add(Rule::Block, text);
+        }
+        let exits: Vec<Exit> =
+            self.scope.iter().map(|member| self.exit(first.1, *member)).collect();
+        let against = |member: &(ProcessId, Incarnation)| verdict.against.contains(member);
+        let strangers = verdict.against.iter().any(|member| !self.scope.contains(member));
+        let all_named = verdict.against.len() < MISSING_LISTED_MAX;
+        let wrong = self.scope.iter().zip(&exits).find(|(member, exit)| match exit {
+            Exit::Succeeded => against(member),
+            Exit::Failed => verdict.carried || all_named && !against(member),
+            Exit::Unheard => verdict.carried,
+            Exit::Either => false,
+        });
+        if let Some((member, exit)) = wrong {
+            let (process, incarnation) = member;
+            let text = format!(
+                "the block of generation {entry}: incarnation {incarnation} of process {process} has {exit:?} at the exit {}, and all were told {verdict:?}",
+                first.0
+            );
+            findings.add(Rule::Block, text);
+        } else if strangers || verdict.carried != verdict.against.is_empty() {
+            let text = format!("the block of generation {entry} ended with {verdict:?}");
+            findings.add(Rule::Block, text);
+        }
+    }
+
+    /// How a member left, as far as its own calls and the first exit tell.
+    fn exit(&self, first: &Closing, (process, incarnation): (ProcessId, Incarnation)) -> Exit {
+        let Some(member) = self.story.find(process, incarnation) else { return Exit::Failed };
+        if !first.members.contains(&member) {
+            let mut exits = self.exits_of(first, member);
+            return if exits.any(Call::is_open) { Exit::Unheard } else { Exit::Failed };
+        }
+        let said = brought(self.story, first, member);
+        let succeeded = |value: &&&Blob| value.as_bytes() == SUCCEEDED;
+        match said.iter().filter(succeeded).count() {
+            0 => Exit::Failed,
+            // A call that was given up may have arrived before.
+            _ if self.failed_before(first, member) => Exit::Either,
+            n if n == said.len() => Exit::Succeeded,
+            _ => Exit::Either,
+        }
+    }
+
+    /// Whether a member has given up an exit, or may have said that it failed.
+    fn failed_before(&self, first: &Closing, member: usize) -> bool {
+        self.exits_of(first, member).any(|Call { answer, arrival, .. }| match answer {
+            Some((_, Answer::Failed(Meaning::Void))) => true,
+            Some((_, Answer::Outcome(_))) => false,
+            _ => arrival.value.as_bytes() != SUCCEEDED,
+        })
+    }
+
+    fn exits_of(&self, exit: &Closing, member: usize) -> impl Iterator<Item = &Call> {
+        let calls = self.story.lives[member].calls.iter();
+        calls.filter(|call| call.arrival.round == exit.round)
+    }
+
+    /// Two programs never go two ways, and none goes another way than it was
+    /// told.
+    fn branches(&self, findings: &mut Findings) {
+        let mut ways: BTreeMap<bool, BTreeSet<String>> = BTreeMap::new();
+        let verdicts: Vec<&Verdict> = self
+            .exits
+            .iter()
+            .filter_map(|exit| self.story.told(exit.0)?.verdict.as_ref())
+            .collect();
+        for (process, incarnation) in &self.scope {
+            let Some(member) = self.story.find(*process, *incarnation) else { continue };
+            let life = &self.story.lives[member];
+            for branch in life.branches.iter().filter(|branch| branch.block == self.entry) {
+                ways.entry(branch.succeeded).or_default().insert(life.to_string());
+            }
+        }
+        let entry = self.entry;
+        if let (Some(one), Some(other)) = (ways.get(&true), ways.get(&false)) {
+            let text = format!(
+                "behind the block of generation {entry} {one:?} went on as after a success, and {other:?} as after a failure"
+            );
+            findings.add(Rule::Branch, text);
+        }
+        for (succeeded, lives) in ways {
+            let success_untold = succeeded && verdicts.is_empty();
+            if success_untold || verdicts.iter().any(|verdict| verdict.carried != succeeded) {
+                let text = format!(
+                    "behind the block of generation {entry} {lives:?} went on as if it had {}, which was not its verdict",
+                    if succeeded { "succeeded" } else { "failed" }
+                );
+                findings.add(Rule::Branch, text);
+            }
+        }
+    }
+}

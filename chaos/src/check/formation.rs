@@ -1,0 +1,106 @@
+//! While nobody is in, a round among all active processes waits for the
+//! declared world, or for the minimum once the last call is over.
+//!
+//! A process is in from the first such closing that names it until it ends. So
+//! one with too few members for a formation has a member that an earlier one
+//! of the same run names.
+
+use std::collections::BTreeSet;
+
+use holdfast_api::Generation;
+
+use super::{Closing, Closings, Findings, Rule, at};
+use crate::history::Moment;
+use crate::story::{Life, Story};
+
+/// Whether the closing is one with which the members of a run form anew: none
+/// of them was in.
+pub(super) fn is_one(story: &Story, closings: &Closings, generation: Generation) -> bool {
+    let closing = &closings[&generation];
+    closing.round.is_of_all() && former(story, closings, generation).next().is_none()
+}
+
+/// `allows`: whether one closing may have been before another.
+pub(super) fn check(
+    story: &Story,
+    closings: &Closings,
+    findings: &mut Findings,
+    mut allows: impl FnMut(Generation, Generation) -> bool,
+) {
+    for (generation, closing) in closings {
+        if !closing.round.is_of_all() || may_be_in(story, closing) {
+            continue;
+        }
+        let was_in = former(story, closings, *generation).any(|former| allows(former, *generation));
+        if was_in {
+            continue;
+        }
+        let members = || closing.members.iter().map(|life| &story.lives[*life]);
+        let count = closing.members.len();
+        // Members may differ in their numbers: what all of them agree to.
+        let world = least(members().map(|life| life.policy.world));
+        if count >= world as usize {
+            continue;
+        }
+        let least = least(members().map(|life| life.policy.members_min));
+        let last_call_ms = members().map(|life| life.policy.last_call_ms).min().unwrap_or(0);
+        let (_, closed) = closing.within;
+        let text = if last_call_ms == 0 || count < least as usize {
+            format!(
+                "generation {generation} has {count} members, none of which was in before, of a world of {world}"
+            )
+        } else if let Some(early) = too_early(members(), last_call_ms, closed) {
+            format!(
+                "generation {generation} has {count} members of a world of {world}, and closed by {}, before the last call was over at {}",
+                at(closed),
+                at(early)
+            )
+        } else {
+            continue;
+        };
+        findings.add(Rule::Formation, text);
+    }
+}
+
+fn least(numbers: impl Iterator<Item = u32>) -> u32 {
+    numbers.min().unwrap_or(0).max(1)
+}
+
+/// When the last call is over at the earliest, if that is behind the closing:
+/// log time is never faster than the clock.
+fn too_early<'s>(
+    members: impl Iterator<Item = &'s Life>,
+    last_call_ms: u64,
+    closed: Moment,
+) -> Option<Moment> {
+    let since = members.map(|life| life.registered.0).min()?;
+    Some(since.saturating_add(last_call_ms * 1_000_000)).filter(|over| *over > closed)
+}
+
+/// Earlier closings among all active processes, by their revisions, that name
+/// one of these members.
+fn former<'s>(
+    story: &'s Story,
+    closings: &'s Closings,
+    generation: Generation,
+) -> impl Iterator<Item = Generation> + 's {
+    let witness = |generation| story.told(generation).map_or(0, |told| told.witness);
+    let (closing, before) = (&closings[&generation], witness(generation));
+    let members: BTreeSet<usize> = closing.members.iter().copied().collect();
+    let others = closings.iter().rev().filter(move |(other, former)| {
+        former.round.is_of_all()
+            && former.run == closing.run
+            && witness(**other) < before
+            && former.members.iter().any(|member| members.contains(member))
+    });
+    others.map(|(other, _)| *other)
+}
+
+/// Whether a member may have been in without anybody having been told: before,
+/// it made a call of which nobody knows what it came to.
+fn may_be_in(story: &Story, closing: &Closing) -> bool {
+    closing.members.iter().zip(&closing.calls).any(|(member, call)| {
+        let before = &story.lives[*member].calls[..call.unwrap_or(0)];
+        before.iter().any(|call| call.arrival.round.is_of_all() && call.is_open())
+    })
+}

@@ -1,0 +1,76 @@
+//! A closing names nobody outside of its scope, and lists who of a set or a
+//! generation was not there.
+
+use std::collections::BTreeSet;
+
+use holdfast_api::round::MISSING_LISTED_MAX;
+use holdfast_api::{Among, ProcessId};
+
+use super::{Closing, Closings, Findings, Rule};
+use crate::story::Story;
+
+pub(super) fn check(story: &Story, closings: &Closings, findings: &mut Findings) {
+    for (generation, closing) in closings {
+        let Some(scope) = processes(story, closing) else {
+            if let Among::Generation(scope) = closing.round.among {
+                let text =
+                    format!("generation {generation} is among {scope}, of which nobody was told");
+                findings.add(Rule::Scope, text);
+            }
+            continue;
+        };
+        strangers(story, *generation, closing, &scope, findings);
+        absent(story, *generation, &scope, findings);
+    }
+}
+
+/// The processes that a closing is among; none if that is all active ones, or
+/// is not known.
+fn processes(story: &Story, closing: &Closing) -> Option<BTreeSet<ProcessId>> {
+    match &closing.round.among {
+        Among::Active => None,
+        Among::Set(set) => Some(set.iter().copied().collect()),
+        Among::Generation(scope) => {
+            Some(story.scope_of(*scope)?.into_iter().map(|(process, _)| process).collect())
+        }
+    }
+}
+
+fn strangers(
+    story: &Story,
+    generation: u64,
+    closing: &Closing,
+    scope: &BTreeSet<ProcessId>,
+    findings: &mut Findings,
+) {
+    let lives = match closing.round.among {
+        Among::Generation(scope) => story.scope_of(scope),
+        _ => None,
+    };
+    let Some(told) = story.told(generation) else { return };
+    for (process, incarnation) in &told.members {
+        let among = scope.contains(process);
+        let same = lives.as_ref().is_none_or(|lives| lives.contains(&(*process, *incarnation)));
+        if !among || !same {
+            let text = format!(
+                "generation {generation} of {} names incarnation {incarnation} of process {process}, which is not in that scope",
+                closing.round
+            );
+            findings.add(Rule::Scope, text);
+        }
+    }
+}
+
+/// Whoever is in the scope and no member is listed, the first ones of many.
+fn absent(story: &Story, generation: u64, scope: &BTreeSet<ProcessId>, findings: &mut Findings) {
+    let Some(told) = story.told(generation) else { return };
+    let Some(listed) = &told.absent else { return };
+    let there: BTreeSet<ProcessId> = told.members.iter().map(|(process, _)| *process).collect();
+    let missing = scope.difference(&there).take(MISSING_LISTED_MAX);
+    if !missing.eq(listed.iter()) {
+        let text = format!(
+            "generation {generation} among {scope:?} has {there:?}, and lists as absent {listed:?}"
+        );
+        findings.add(Rule::Scope, text);
+    }
+}

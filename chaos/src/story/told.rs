@@ -1,0 +1,141 @@
+//! One program's records, read in their order.
+
+use holdfast_api::{Policy, ProcessId, Role};
+
+use super::{Answer, Branch, Call, Life, sooner};
+use crate::history::{Meaning, Moment, Outcome, Program, Record, What};
+
+/// What one program tells of itself, and what it may mean for others.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    pub program: Program,
+    pub lives: Vec<Life>,
+    /// The run of each life.
+    pub runs: Vec<String>,
+    /// Registrations that were tried, with their runs: each may have ended the
+    /// life before it, whatever the program was told.
+    pub attempts: Vec<(String, ProcessId, Moment)>,
+    /// Those of them of which nobody knows what came of them.
+    pub unheard: Vec<(String, ProcessId, Moment)>,
+    /// The first arrival at a round that may declare others dead.
+    pub evicts: Option<Moment>,
+    pub nonsense: Vec<String>,
+}
+
+/// A registration under way.
+struct Joining<'r> {
+    run: &'r String,
+    process: ProcessId,
+    role: Role,
+    policy: &'r Policy,
+    at: Moment,
+}
+
+impl Told {
+    pub fn by(program: &Program, records: &[Record]) -> Told {
+        let mut told = Told { program: program.clone(), ..Told::default() };
+        let mut joining: Option<Joining<'_>> = None;
+        let mut before = 0;
+        for Record { at, what } in records {
+            if *at < before {
+                told.nonsense.push(format!("{program}: the clock goes back at {at}"));
+            }
+            before = *at;
+            match what {
+                What::Join { run, process, role, policy } => {
+                    told.attempts.push((run.clone(), *process, *at));
+                    told.give_up(&mut joining);
+                    joining =
+                        Some(Joining { run, process: *process, role: *role, policy, at: *at });
+                }
+                What::NotJoined { .. } => told.give_up(&mut joining),
+                What::Joined { incarnation, since } => match joining.take() {
+                    Some(Joining { run, process, role, policy, at: asked }) => {
+                        told.runs.push(run.clone());
+                        told.lives.push(Life {
+                            run: 0,
+                            process,
+                            incarnation: *incarnation,
+                            since: *since,
+                            program: program.clone(),
+                            role,
+                            policy: policy.clone(),
+                            registered: (asked, *at),
+                            calls: Vec::new(),
+                            branches: Vec::new(),
+                            leaves: None,
+                            over: None,
+                            lost: None,
+                            dies: None,
+                            disturbed: None,
+                            contested: None,
+                            suspect: None,
+                        });
+                    }
+                    None => told.nonsense.push(format!("{program}: joined unasked at {at}")),
+                },
+                _ => told.take(program, *at, what),
+            }
+        }
+        told.give_up(&mut joining);
+        told
+    }
+
+    fn give_up(&mut self, joining: &mut Option<Joining<'_>>) {
+        if let Some(Joining { run, process, at, .. }) = joining.take() {
+            self.unheard.push((run.clone(), process, at));
+        }
+    }
+
+    /// What a program says as the life that it has.
+    fn take(&mut self, program: &Program, at: Moment, what: &What) {
+        let answer = match what {
+            What::Outcome(outcome) => Answer::Outcome(Outcome::clone(outcome)),
+            What::Failed { meaning, .. } => Answer::Failed(*meaning),
+            What::Call(arrival) => {
+                self.evicts = self.evicts.or(arrival.evicts.then_some(at));
+                return self.begin(program, at, what);
+            }
+            What::Leave | What::Left | What::Branch { .. } => {
+                return self.begin(program, at, what);
+            }
+            _ => return,
+        };
+        let call = self.lives.last_mut().and_then(|life| {
+            match answer {
+                Answer::Failed(Meaning::Ended) => sooner(&mut life.over, at),
+                Answer::Failed(Meaning::Lost) => sooner(&mut life.lost, at),
+                _ => {}
+            }
+            life.calls.last_mut().filter(|call| call.answer.is_none())
+        });
+        match call {
+            Some(call) => call.answer = Some((at, answer)),
+            None => self.nonsense.push(format!("{program}: an answer without a call at {at}")),
+        }
+    }
+
+    fn begin(&mut self, program: &Program, at: Moment, what: &What) {
+        let Some(life) = self.lives.last_mut() else {
+            return self.nonsense.push(format!("{program}: {what:?} before it joined, at {at}"));
+        };
+        let waits = life.calls.last().is_some_and(|call| call.answer.is_none());
+        match what {
+            What::Call(_) if waits => {
+                self.nonsense.push(format!("{program}: a call within a call at {at}"));
+            }
+            What::Branch { .. } if waits => {
+                self.nonsense.push(format!("{program}: a branch within a call at {at}"));
+            }
+            What::Call(arrival) => {
+                let arrival = arrival.as_ref().clone();
+                life.calls.push(Call { arrival, at, answer: None });
+            }
+            What::Branch { block, succeeded } => {
+                life.branches.push(Branch { block: *block, succeeded: *succeeded });
+            }
+            What::Leave => life.leaves = Some(at),
+            _ => sooner(&mut life.over, at),
+        }
+    }
+}
