@@ -32,7 +32,7 @@ enum Sent {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Frame {
-    Told { seq: u64, body: ReplyBody },
+    Told { seq: u64, body: Box<ReplyBody> },
     ValidUntil {},
     Feed {},
     Over(Over),
@@ -148,7 +148,7 @@ impl RawLink {
             match rmp_serde::from_slice(&body).map_err(io::Error::other)? {
                 Frame::ValidUntil {} | Frame::Feed {} => {}
                 Frame::Over(over) => return Ok(Heard::Over(over)),
-                Frame::Told { seq, body } => match body {
+                Frame::Told { seq, body } => match *body {
                     ReplyBody::Answer(answer) => return Ok(Heard::Answer { seq, answer }),
                     ReplyBody::Read(_) => return Ok(Heard::ReadAnswer { seq }),
                     ReplyBody::Problem(problem) => return Ok(Heard::Problem { seq, problem }),

@@ -404,7 +404,8 @@ async fn an_exit_waits_for_a_store_that_is_away() {
     .await;
     cluster.kill(1);
     let mut others = JoinSet::new();
-    for process in processes[1..].iter().cloned() {
+    for process in &processes[1..] {
+        let process = process.clone();
         others.spawn(async move { process.exit("step", block, Ok(()), Deadline::never()).await });
     }
     cluster.restart(1).await;

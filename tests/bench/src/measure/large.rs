@@ -34,8 +34,9 @@ const SUBSCRIPTIONS: u32 = 100_000;
 /// Over which an idle cluster is watched, and until it is idle.
 const IDLE: Duration = Duration::from_secs(10);
 const SETTLE: Duration = Duration::from_secs(2);
-/// Listings of all processes at the same time.
+/// Listings of all processes at the same time, and how often.
 const LISTINGS: usize = 24;
+const LISTED_EVERY: Duration = Duration::from_millis(500);
 /// A put beside them may take so many times as long.
 const SLOWER_MAX: f64 = 4.0;
 
@@ -146,13 +147,15 @@ async fn list(client: Client, scope: Scope) -> anyhow::Result<usize> {
     }
 }
 
-/// Lists again and again, so many at a time, until it is dropped.
+/// Lists twice a second, so many at the same time, until it is dropped.
 fn keep_listing(cluster: &Cluster, scope: &Scope, expected: usize) -> JoinSet<anyhow::Result<()>> {
     let mut listing = JoinSet::new();
     for _ in 0..LISTINGS {
         let (client, scope) = (cluster.client(), scope.clone());
         listing.spawn(async move {
+            let mut ticks = tokio::time::interval(LISTED_EVERY);
             loop {
+                ticks.tick().await;
                 let found = list(client.clone(), scope.clone()).await?;
                 ensure!(found >= expected, "{found} of {expected} processes were listed");
             }
@@ -194,6 +197,7 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
     let subscriptions = subscribe(&hosts, &job).await?;
     let subscribed = idle(&mut cluster).await?;
     drop(subscriptions);
+    tokio::time::sleep(SETTLE).await;
 
     let expected = hosts.iter().map(Host::processes).sum();
     let (mut alone, mut beside) = (Vec::new(), Vec::new());
@@ -230,7 +234,8 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
         ),
     ]);
     section.remark(format!(
-        "Processes register in random order. p99 of puts: alone {} ms, beside {LISTINGS} listings {} ms.",
+        "Processes register in random order. p99 of puts: alone {} ms, beside {LISTINGS} listings, each begun \
+         twice a second, {} ms.",
         spread(&alone),
         spread(&beside),
     ));
