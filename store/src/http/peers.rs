@@ -161,10 +161,13 @@ async fn serve_channel(app: App, channel: Channel, from: NodeId, upgrade: OnUpgr
         Ok(io) => TokioIo::new(io),
         Err(error) => return tracing::debug!(%error, from, "a node went away"),
     };
+    let leads = matches!(channel, Channel::Append | Channel::Heartbeat);
+    let open = leads.then(|| node.consensus().evidence().opened(from));
     if let Err(error) = node.consensus().serve_channel(channel, io).await {
         tracing::debug!(%error, from, channel = channel.as_str(), "a channel closed");
     }
-    if matches!(channel, Channel::Append | Channel::Heartbeat) {
+    drop(open);
+    if leads {
         node.connection_lost(from).await;
     }
 }

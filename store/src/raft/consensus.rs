@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::stream::{FuturesUnordered, StreamExt};
 use holdfast_api::{Code, Entry, LeaderHint, NodeId, NodeRole, Problem};
 use openraft::Instant as _;
 use openraft::async_runtime::WatchReceiver;
@@ -12,14 +13,19 @@ use openraft::metrics::WaitError;
 use openraft::raft::TransferLeaderRequest;
 use openraft::{ChangeMembers, Config, Raft, ReadPolicy, ServerState, SnapshotPolicy};
 
+use super::evidence::{Evidence, refuses};
 use super::network::Network;
-use super::transport::Transport;
+use super::transport::{Target, Transport};
 use super::types::{Done, LogEntry, NodeAddress, TypeConfig};
+use super::wire::{Ask, Channel, Told};
 use crate::recurring::Troubles;
 use crate::storage::{LogStore, SnapshotStore, StateMachine};
 
 /// How often it is looked whether consensus has stopped.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// How long another voter may take to say whether the leader is gone.
+const GONE_TIME_MAX: Duration = Duration::from_millis(200);
 
 /// Timings and sizes of consensus.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -147,6 +153,8 @@ pub struct Consensus {
     pub(super) snapshots: SnapshotStore,
     /// What went wrong with what others sent.
     pub(super) troubles: Arc<Troubles>,
+    evidence: Arc<Evidence>,
+    transport: Arc<dyn Transport>,
     election_max: Duration,
 }
 
@@ -162,10 +170,16 @@ impl Consensus {
         snapshots: SnapshotStore,
     ) -> Result<Consensus, String> {
         let config = Arc::new(options.config(id, cluster_id)?);
-        let network = Network { id, transport };
+        let network = Network { id, transport: transport.clone() };
         let raft = Raft::new(id, config, network, log, state).await.map_err(|e| e.to_string())?;
-        let troubles = Arc::default();
-        Ok(Consensus { raft, snapshots, troubles, election_max: options.election_max })
+        Ok(Consensus {
+            raft,
+            snapshots,
+            troubles: Arc::default(),
+            evidence: Arc::default(),
+            transport,
+            election_max: options.election_max,
+        })
     }
 
     /// Whether the cluster was founded, as far as this node's log tells.
@@ -350,11 +364,52 @@ impl Consensus {
         }
     }
 
-    /// The leader `dead` is known to be gone: its process no longer listens.
-    /// Stands for election without waiting for its silence to grow long.
+    /// What this node itself has seen of the others.
+    pub fn evidence(&self) -> &Arc<Evidence> {
+        &self.evidence
+    }
+
+    /// Whether this node has seen the end of the leader of this term.
+    pub(super) async fn has_seen_end(&self, leader: NodeId, term: u64) -> bool {
+        let view = self.view();
+        let other = view.leader.is_some_and(|known| known.node != leader);
+        let Some(address) = view.nodes.get(&leader) else { return false };
+        !other
+            && view.term <= term
+            && view.id != leader
+            && !self.evidence.hears(leader)
+            && refuses(address).await == Some(true)
+    }
+
+    /// Whether most voters, this one among them, have seen the end of the leader
+    /// of this term.
+    pub async fn quorum_has_seen_end(&self, leader: NodeId, term: u64) -> bool {
+        let view = self.view();
+        let others = view.voters.iter().filter(|voter| **voter != view.id && **voter != leader);
+        let mut asked: FuturesUnordered<_> = others
+            .filter_map(|node| {
+                let target = Target { node: *node, address: view.nodes.get(node)?.clone() };
+                let ask = Ask::Gone { leader, term };
+                Some(self.transport.ask(target, Channel::Control, ask, GONE_TIME_MAX))
+            })
+            .collect();
+        let mut seen = 1;
+        while seen <= view.voters.len() / 2 {
+            match asked.next().await {
+                Some(Ok(Told::Gone { gone: true })) => seen += 1,
+                Some(_) => {}
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// A quorum has seen the end of the leader `dead`: stands for election without
+    /// waiting for its silence to grow long.
     ///
     /// Safe at any time: it is an ordinary election, and reads never rely on
-    /// a leader's time.
+    /// a leader's time. But it sets the voters' leases aside, so that it must not
+    /// be called on the word of one.
     pub async fn succeed(&self, dead: NodeId) {
         let request = {
             let receiver = self.raft.metrics();

@@ -11,12 +11,14 @@
 //! | [`network`] | the library's network on that seam |
 //! | [`append_requests`] | which appends are sent, and when |
 //! | [`open_appends`] | which answers the library may be told |
+//! | [`evidence`] | what this node itself has seen of another's end |
 //! | [`peer`] | how nodes introduce themselves, and lost disks are found |
 //! | [`tcp`], [`server`] | both ends of the TCP transport |
 //! | [`consensus`] | the library behind our own words |
 
 pub mod append_requests;
 pub mod consensus;
+pub mod evidence;
 pub mod network;
 pub mod open_appends;
 pub mod peer;

@@ -147,6 +147,9 @@ impl Consensus {
                 let response = self.raft.pre_vote(ballot.try_into()?).await;
                 response.map_or_else(|e| failed(e.to_string()), Told::from)
             }
+            Ask::Gone { leader, term } => {
+                Told::Gone { gone: self.has_seen_end(leader, term).await }
+            }
             Ask::Transfer { from, to, last } => {
                 let request = transfer(from, to, last)?;
                 match self.raft.handle_transfer_leader(request).await {

@@ -77,6 +77,14 @@ pub enum Ask {
     Vote(Ballot),
     /// Would you vote?
     PreVote(Ballot),
+    /// Whether the node that is asked has seen the end of this leader, too: its
+    /// channels are closed and its port refuses.
+    Gone {
+        /// The leader.
+        leader: u64,
+        /// Its term.
+        term: u64,
+    },
     /// The leader hands over.
     Transfer {
         /// Its claim.
@@ -102,6 +110,11 @@ pub enum Told {
         granted: bool,
         /// The end of the voter's log.
         last: Option<LogIdRecord>,
+    },
+    /// To the question whether a leader is gone.
+    Gone {
+        /// Whether it is, as far as this node has seen.
+        gone: bool,
     },
     /// To a transfer.
     Transfer {
