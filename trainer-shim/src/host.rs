@@ -102,11 +102,13 @@ impl Host {
     /// Outside a tokio runtime.
     pub async fn grant(client: Client, scope: Scope, options: HostOptions) -> Result<Host, Error> {
         let what = format!("joining {}", waiting::place(&scope));
-        let asked = client.clone();
+        let (asked, job) = (client.clone(), scope.job.clone());
         let asking = move || {
             let client = asked.clone();
+            let nothing =
+                Read::Check { scope: Scope { job: job.clone(), run: None }, keys: Vec::new() };
             let read = async move {
-                client.read(Read::Jobs, Consistency::Linearizable, soon()).await.map(drop)
+                client.read(nothing, Consistency::Linearizable, soon()).await.map(drop)
             };
             read.map_err(Error::from).boxed()
         };

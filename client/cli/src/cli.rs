@@ -127,8 +127,8 @@ pub(crate) enum ClusterCommand {
     /// first. Durations are log time, which stands still while there is no leader, and where no agent
     /// is and nobody writes.
     Why {
-        /// Say it again whenever something happens in the job, until Ctrl-C or the end of the run
-        /// that was named; needs a job
+        /// Say it again when something happens in the job, and every 10 s while something waits,
+        /// until Ctrl-C or the end of the run that was named; needs a job
         #[arg(long, short)]
         follow: bool,
     },

@@ -1,22 +1,49 @@
 //! Connections: accepted, bounded, drained.
+//!
+//! Each holds a place for as long as it lives, also as a stream, so that there
+//! are never more than descriptors; channels of other nodes hold none. When all
+//! places are taken, the last few go round: whoever gets one has it for some
+//! seconds, long enough for a node that comes back and for an operator's
+//! command. A host that died in silence is noticed by its keep-alives.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::Request;
+use hyper::body::Incoming;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use nix::sys::resource::{Resource, getrlimit};
+use parking_lot::Mutex;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::recurring::Troubles;
 
-/// Most connections at once; more wait in the listen queue.
+/// Most connections at once, channels of other nodes not counted.
 pub const CONNECTIONS_MAX: usize = 16_384;
+
+/// Descriptors that connections leave to files, and to channels of other nodes.
+const DESCRIPTORS_KEPT: usize = 256;
+
+/// Places that go round when all others are taken, and for how long one of them
+/// can be had.
+const ROUND_MAX: usize = 64;
+const ROUND_TIME: Duration = Duration::from_secs(5);
+
+/// A silent host is asked for a sign of life after this time, so often, and so
+/// many times before it is taken for dead.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(3);
+const KEEPALIVES_MAX: u32 = 3;
 
 /// Longest time for a request's head to arrive, and for a connection to idle
 /// between requests.
@@ -44,7 +71,7 @@ pub async fn serve(
         .max_buf_size(HEAD_BYTES_MAX);
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(HEAD_TIME_MAX));
     let (builder, draining) = (Arc::new(builder), GracefulShutdown::new());
-    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let room = Room::new(descriptors());
     let troubles = Troubles::default();
     while let Some(accepted) = stop.run_until_cancelled(accept(&listener, &room)).await {
         let (stream, place) = match accepted {
@@ -57,19 +84,22 @@ pub async fn serve(
                 continue;
             }
         };
-        let service = TowerToHyperService::new(router.clone());
+        let router = router.clone();
         let (builder, watcher) = (builder.clone(), draining.watcher());
-        tasks.spawn(async move {
+        tasks.spawn(place.clone().lend(async move {
             // Whoever connects and says nothing is not waited for.
             if tokio::time::timeout(HEAD_TIME_MAX, stream.readable()).await.is_err() {
                 return;
             }
+            let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+                request.extensions_mut().insert(place.clone());
+                TowerToHyperService::new(router.clone()).call(request)
+            });
             let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
             if let Err(error) = watcher.watch(connection.into_owned()).await {
                 tracing::debug!(%error, "a connection ended");
             }
-            drop(place);
-        });
+        }));
     }
     drop(listener);
     if tokio::time::timeout(grace, draining.shutdown()).await.is_err() {
@@ -79,10 +109,124 @@ pub async fn serve(
 
 async fn accept(
     listener: &TcpListener,
-    room: &Arc<Semaphore>,
-) -> std::io::Result<(tokio::net::TcpStream, tokio::sync::OwnedSemaphorePermit)> {
-    let place = room.clone().acquire_owned().await.map_err(std::io::Error::other)?;
+    room: &Room,
+) -> std::io::Result<(tokio::net::TcpStream, Place)> {
+    let place = room.permit().await.map_err(std::io::Error::other)?;
     let (stream, _) = listener.accept().await?;
     stream.set_nodelay(true)?;
-    Ok((stream, place))
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_EVERY)
+        .with_retries(KEEPALIVES_MAX);
+    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+    Ok((stream, room.taken(place)))
+}
+
+/// How many descriptors this process may have.
+fn descriptors() -> usize {
+    let soft = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
+    usize::try_from(soft).unwrap_or(usize::MAX)
+}
+
+/// Places of connections.
+struct Room {
+    places: Arc<Semaphore>,
+    round: Arc<Semaphore>,
+}
+
+impl Room {
+    fn new(descriptors: usize) -> Room {
+        let places = descriptors.saturating_sub(DESCRIPTORS_KEPT + ROUND_MAX);
+        Room {
+            places: Arc::new(Semaphore::new(places.clamp(1, CONNECTIONS_MAX))),
+            round: Arc::new(Semaphore::new(ROUND_MAX)),
+        }
+    }
+
+    /// A permit for the next connection; true if it goes round.
+    async fn permit(&self) -> Result<(OwnedSemaphorePermit, bool), tokio::sync::AcquireError> {
+        tokio::select! {
+            biased;
+            permit = self.places.clone().acquire_owned() => Ok((permit?, false)),
+            permit = self.round.clone().acquire_owned() => Ok((permit?, true)),
+        }
+    }
+
+    /// A connection has come, which has this place from now on: one that stays, if
+    /// there is one by now.
+    fn taken(&self, (permit, goes_round): (OwnedSemaphorePermit, bool)) -> Place {
+        let (permit, until) = match goes_round {
+            true => match self.places.clone().try_acquire_owned() {
+                Ok(stays) => (stays, None),
+                Err(_) => (permit, Some(Instant::now() + ROUND_TIME)),
+            },
+            false => (permit, None),
+        };
+        Place(Arc::new(Held { permit: Mutex::new(Some(permit)), until }))
+    }
+}
+
+/// The place of a connection, until the last of these is dropped. Goes with each
+/// of its requests.
+#[derive(Clone)]
+pub struct Place(Arc<Held>);
+
+struct Held {
+    permit: Mutex<Option<OwnedSemaphorePermit>>,
+    until: Option<Instant>,
+}
+
+impl Place {
+    /// The place that a request came with.
+    pub fn of(request: &Request) -> Option<Place> {
+        request.extensions().get::<Place>().cloned()
+    }
+
+    /// It is another node: it needs none.
+    pub fn give_back(&self) {
+        self.0.permit.lock().take();
+    }
+
+    /// Does this for as long as the place can be had.
+    pub async fn lend(self, work: impl Future<Output = ()>) {
+        match self.0.until {
+            Some(until) => drop(tokio::time::timeout_at(until, work).await),
+            None => work.await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_places_go_round_and_the_others_are_kept() {
+        let room = Room::new(DESCRIPTORS_KEPT + ROUND_MAX + 2);
+        let place = async || room.taken(room.permit().await.unwrap());
+        let kept = [place().await, place().await];
+        assert!(kept.iter().all(|place| place.0.until.is_none()));
+        let mut round = Vec::new();
+        for _ in 0..ROUND_MAX {
+            round.push(place().await);
+        }
+        let begun = Instant::now();
+        let next = async {
+            let place = place().await;
+            (place.0.until.is_some(), begun.elapsed())
+        };
+        let used = async move {
+            let forever = |place: Place| place.lend(std::future::pending());
+            futures::future::join_all(round.into_iter().map(forever)).await;
+        };
+        let ((goes_round, waited), ()) = tokio::join!(next, used);
+        assert!(goes_round);
+        assert_eq!(waited, ROUND_TIME);
+
+        // What a node gives back, others have; also whoever was promised less.
+        let promised = room.permit().await.unwrap();
+        assert!(promised.1);
+        kept[0].give_back();
+        assert!(room.taken(promised).0.until.is_none());
+    }
 }

@@ -13,6 +13,7 @@ use hyper_util::rt::TokioIo;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::accept::Place;
 use super::agents::{OWN_AGENTS, own_agents};
 use super::{App, HandedOver};
 use crate::formation::{FOUND, Founding, IDENTITY, Identity};
@@ -124,6 +125,9 @@ async fn channel(
     else {
         return refuse(StatusCode::BAD_REQUEST, "an upgrade is needed".to_owned());
     };
+    if let Some(place) = Place::of(&request) {
+        place.give_back();
+    }
     let serving = serve_channel(app.clone(), channel, theirs.node, upgrade);
     app.inner.tasks.spawn(app.inner.stop.clone().run_until_cancelled_owned(serving));
     let headers = [

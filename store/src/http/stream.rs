@@ -35,6 +35,7 @@ use tokio_util::task::TaskTracker;
 use self::cost::cost;
 use self::size::reply_bytes;
 use super::App;
+use super::accept::Place as ConnectionPlace;
 use super::agents::Place as ReportPlace;
 use crate::node::proposer::goes_first;
 use crate::node::watches::Bell;
@@ -92,6 +93,7 @@ pub fn router(app: App) -> Router {
 async fn open(State(app): State<App>, headers: HeaderMap, request: Request) -> Response {
     let asked = headers.get(header::UPGRADE).and_then(|value| value.to_str().ok());
     let upgrade = request.extensions().get::<OnUpgrade>().cloned();
+    let place = ConnectionPlace::of(&request);
     let (Some(UPGRADE), Some(upgrade)) = (asked, upgrade) else {
         let problem = Problem::refused(
             Code::InvalidRequest,
@@ -112,7 +114,10 @@ async fn open(State(app): State<App>, headers: HeaderMap, request: Request) -> R
             }
         }
     };
-    app.inner.tasks.spawn(serving);
+    match place {
+        Some(place) => app.inner.tasks.spawn(place.lend(serving)),
+        None => app.inner.tasks.spawn(serving),
+    };
     let headers = [
         (header::CONNECTION, HeaderValue::from_static("upgrade")),
         (header::UPGRADE, HeaderValue::from_static(UPGRADE)),

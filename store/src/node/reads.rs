@@ -16,18 +16,18 @@ impl Node {
     ) {
         let state = self.inner.state.clone();
         if is_scan(&read) {
-            let scans = self.inner.scans.clone();
-            let scan = move |ready: Result<(), Problem>| match ready {
-                Ok(()) => {
+            let scan = move |ready: Result<(), Problem>| {
+                done(ready.map(|()| {
+                    // A copy: whoever applies does not wait for this thread.
                     let machine = state.read().machine.clone();
-                    let scan = move |ready: Result<(), _>| {
-                        done(ready.map(|()| machine.read(&read)));
-                    };
-                    scans.submit(Box::new(scan));
-                }
-                Err(problem) => done(Err(problem)),
+                    machine.read(&read)
+                }));
             };
-            return self.when_ready(stale, scan);
+            let scans = self.inner.scans.clone();
+            return self.when_ready(stale, move |ready| match ready {
+                Ok(()) => scans.submit(Box::new(scan)),
+                Err(problem) => scan(Err(problem)),
+            });
         }
         self.when_ready(stale, move |ready| {
             done(ready.map(|()| state.read().machine.read(&read)));

@@ -1,31 +1,35 @@
 //! Reads that look at many things, on a thread of their own with a low priority
 //! and on a copy of the state: listings take processor time, and nobody's puts,
-//! renewals or heartbeats wait for them.
+//! renewals or heartbeats wait for them. What looks at a few things is no scan,
+//! and does not wait for them either.
 
-use std::sync::OnceLock;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use holdfast_api::{Code, Problem, Read};
+use parking_lot::Mutex;
 
 use super::reader::Ready;
 
 /// Most scans waiting; more are refused as `overloaded`.
 pub const QUEUE_MAX: usize = 1_024;
 
+/// Up to so many entries a list is no scan.
+const FEW: u64 = 16;
+
 /// How nice the thread is: everybody else goes first.
 const NICE: i32 = 10;
 
 /// Whether a read looks at many things.
 pub fn is_scan(read: &Read) -> bool {
+    let is_long = |limit: u64| limit == 0 || limit > FEW;
     match read {
         Read::Count { prefix, .. } => !prefix.is_empty(),
         Read::Rounds { round, .. } => round.is_none(),
-        Read::List { .. }
-        | Read::Jobs
-        | Read::Runs { .. }
-        | Read::Processes { .. }
-        | Read::Events { .. }
-        | Read::Plan { .. } => true,
+        Read::List { limit, .. } | Read::Processes { limit, .. } | Read::Events { limit, .. } => {
+            is_long(*limit)
+        }
+        Read::Jobs | Read::Runs { .. } | Read::Plan { .. } => true,
         _ => false,
     }
 }
@@ -33,33 +37,40 @@ pub fn is_scan(read: &Read) -> bool {
 /// The thread, started by the first scan; it ends with this.
 #[derive(Default)]
 pub struct Scans {
-    queue: OnceLock<SyncSender<Ready>>,
+    queue: Mutex<Option<SyncSender<Ready>>>,
 }
 
 impl Scans {
     /// Queues a scan. Never blocks.
     pub fn submit(&self, scan: Ready) {
-        let (scan, problem) = match self.queue.get_or_init(start).try_send(scan) {
-            Ok(()) => return,
-            Err(TrySendError::Full(scan)) => {
-                (scan, Problem::retryable(Code::Overloaded, "too many listings are waiting; retry"))
-            }
-            Err(TrySendError::Disconnected(scan)) => {
-                let message = "this node has no thread for listings; retry elsewhere";
-                (scan, Problem::retryable(Code::Unavailable, message))
-            }
+        let mut queue = self.queue.lock();
+        let sent = match queue.as_ref() {
+            Some(queue) => queue.try_send(scan),
+            None => Err(TrySendError::Disconnected(scan)),
         };
-        scan(Err(problem));
+        let sent = match sent {
+            Err(TrySendError::Disconnected(scan)) => match start() {
+                Ok(started) => queue.insert(started).try_send(scan),
+                Err(error) => {
+                    drop(queue);
+                    let message = format!("no thread for listings can be started ({error}); retry");
+                    return scan(Err(Problem::retryable(Code::Overloaded, message)));
+                }
+            },
+            sent => sent,
+        };
+        drop(queue);
+        if let Err(TrySendError::Full(scan) | TrySendError::Disconnected(scan)) = sent {
+            let message = "too many listings are waiting; retry";
+            scan(Err(Problem::retryable(Code::Overloaded, message)));
+        }
     }
 }
 
-fn start() -> SyncSender<Ready> {
+fn start() -> std::io::Result<SyncSender<Ready>> {
     let (queue, waiting) = sync_channel(QUEUE_MAX);
-    let started = std::thread::Builder::new().name("scans".into()).spawn(move || run(&waiting));
-    if let Err(error) = started {
-        tracing::error!(%error, "cannot start a thread: listings are refused");
-    }
-    queue
+    std::thread::Builder::new().name("scans".into()).spawn(move || run(&waiting))?;
+    Ok(queue)
 }
 
 fn run(waiting: &Receiver<Ready>) {
@@ -67,7 +78,10 @@ fn run(waiting: &Receiver<Ready>) {
         tracing::debug!(%error, "the thread for listings keeps its priority");
     }
     while let Ok(scan) = waiting.recv() {
-        scan(Ok(()));
+        // One listing that cannot be made must not end all others.
+        if catch_unwind(AssertUnwindSafe(|| scan(Ok(())))).is_err() {
+            tracing::error!("a listing failed");
+        }
     }
 }
 
@@ -85,7 +99,18 @@ mod tests {
         assert!(is_scan(&count("a")) && !is_scan(&count("")));
         let rounds = |round| Read::Rounds { scope: Scope::default(), round, brief: true };
         assert!(is_scan(&rounds(None)) && !is_scan(&rounds(Some(Blob::from("next")))));
+        let processes = |limit| Read::Processes { scope: Scope::default(), after: Some(6), limit };
+        assert!(is_scan(&processes(0)) && is_scan(&processes(100)) && !is_scan(&processes(1)));
         assert!(!is_scan(&Read::Check { scope: Scope::default(), keys: Vec::new() }));
+    }
+
+    #[test]
+    fn a_scan_that_panics_takes_no_other_with_it() {
+        let scans = Scans::default();
+        let (tell, told) = channel();
+        scans.submit(Box::new(|_| panic!("as if a listing could not be made")));
+        scans.submit(Box::new(move |ready| tell.send(ready).unwrap()));
+        assert_eq!(told.recv().unwrap(), Ok(()));
     }
 
     #[test]

@@ -552,9 +552,12 @@ def _leave_all() -> None:
     # What ended it, if it ends by an exception. At a prompt that was only the latest one.
     at_a_prompt = sys.flags.interactive or hasattr(sys, "ps1")
     error = None if at_a_prompt else getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    for job in list(_joined):
-        try:
-            job._leave(error)
-        except Exception:  # The program is ending, and a lease ends by itself.
-            pass
-    _holdfast.stop_watching()
+    try:
+        for job in list(_joined):
+            try:
+                job._leave(error)
+            except Exception:  # The program is ending, and a lease ends by itself.
+                pass
+    finally:
+        # Also when leaving is interrupted: no thread may ask for the GIL of an interpreter that ends.
+        _holdfast.stop_watching()

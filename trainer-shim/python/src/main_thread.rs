@@ -145,7 +145,7 @@ impl Watch {
             if self.queued.load(Ordering::Relaxed) {
                 continue;
             }
-            // None while the interpreter ends.
+            // The interpreter lives: `stop_watching` waits for this before it ends.
             Python::try_attach(|_py| {
                 self.queued.store(true, Ordering::Relaxed);
                 let watch = std::ptr::from_ref(self).cast_mut().cast::<c_void>();

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use holdfast_api::{Code, Name, Problem};
+use holdfast_client::{Error, EventsPage};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::One;
 use crate::commands::Context;
@@ -35,23 +36,16 @@ async fn follow(context: &Context, job: &Name) -> Result<(), Failure> {
     one.say(context)?;
     let mut events = context.client.events(job.clone(), one.why.revision).await?;
     while !is_over(context, &one) {
-        let news = async {
-            let page = events.next().await;
-            sleep(TOGETHER).await;
-            page
-        };
-        let happened = tokio::select! {
-            page = news => match page {
-                Some(page) => {
-                    drop(page?);
-                    true
+        let happened = match timeout(AGAIN, events.next()).await {
+            Ok(page) => {
+                check(page)?;
+                sleep(TOGETHER).await;
+                while let Ok(page) = timeout(Duration::ZERO, events.next()).await {
+                    check(page)?;
                 }
-                None => {
-                    let message = "the events ended; start again";
-                    return Err(Failure::refused(Problem::retryable(Code::Unavailable, message)));
-                }
-            },
-            () = sleep(AGAIN) => false,
+                true
+            }
+            Err(_) => false,
         };
         let was_idle = one.why.idle;
         one = look(context, job).await?;
@@ -63,6 +57,17 @@ async fn follow(context: &Context, job: &Name) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// What happened is looked at; only that the news go on counts.
+fn check(page: Option<Result<EventsPage, Error>>) -> Result<(), Failure> {
+    match page {
+        Some(page) => Ok(page.map(drop)?),
+        None => {
+            let message = "the events ended; start again";
+            Err(Failure::refused(Problem::retryable(Code::Unavailable, message)))
+        }
+    }
 }
 
 /// Whether nothing more can be said of the run that was named.
