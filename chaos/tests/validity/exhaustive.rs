@@ -1,6 +1,7 @@
 //! Small random histories, judged by the checker and by trying every placement:
 //! the definition, word for word, with nothing clever in it.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use rand::rngs::StdRng;
@@ -31,6 +32,8 @@ struct Life {
 struct Small {
     lives: Vec<Life>,
     members: Vec<Vec<usize>>,
+    /// The set that each generation is among; none = all active processes.
+    sets: Vec<Option<BTreeSet<u32>>>,
     end: u64,
 }
 
@@ -96,7 +99,15 @@ fn random(seed: u64) -> Small {
         inside
     });
     let members = members.collect();
-    Small { lives, members, end }
+    let mut random = StdRng::seed_from_u64(!seed);
+    let sets = (0..GENERATIONS).map(|g| {
+        let callers = lives.iter().filter(|life| life.calls.iter().any(|call| call.0 == g));
+        let mut set: BTreeSet<u32> = callers.map(|life| life.process).collect();
+        set.extend((0..3).filter(|_| random.random_bool(0.6)));
+        random.random_bool(0.5).then_some(set)
+    });
+    let sets = sets.collect();
+    Small { lives, members, sets, end }
 }
 
 impl Small {
@@ -106,7 +117,11 @@ impl Small {
             let Life { process, incarnation, start, calls, dead } = life;
             write!(script, "{process}.{incarnation} start@{start}").expect("a text takes it");
             for (generation, at, answer) in calls {
-                write!(script, " call:g{generation}@{at}").expect("a text takes it");
+                let set = self.sets[*generation].as_ref().map_or_else(String::new, |set| {
+                    let set: Vec<String> = set.iter().map(ToString::to_string).collect();
+                    format!("~{{{}}}", set.join(","))
+                });
+                write!(script, " call:g{generation}{set}@{at}").expect("a text takes it");
                 match answer {
                     None => {}
                     Some((at, false)) => {
@@ -194,8 +209,21 @@ impl Small {
             (latest, ends) = (latest.min(next.start * scale), true);
         }
         let replaced_by = |other: &usize| self.lives[*other].process == life.process && *other > n;
+        let is_first = n == 0 || self.lives[n - 1].process != life.process;
         for (generation, at) in placed {
             let started = *at > life.start * scale;
+            let named = |other: &usize| self.lives[*other].process == life.process;
+            if let Some(set) = &self.sets[*generation]
+                && !self.members[*generation].iter().any(named)
+            {
+                // A set waits for one that was never there, and for nobody outside of it.
+                if !set.contains(&life.process) {
+                    continue;
+                }
+                if is_first && !started {
+                    return false;
+                }
+            }
             if self.members[*generation].contains(&n) {
                 if !started {
                     return false;

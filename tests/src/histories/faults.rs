@@ -363,10 +363,10 @@ impl Faults {
         let mut ended = |slot: &mut Slot| slot.has_ended(harness);
         match self.style {
             Style::Spares => self.slots.iter_mut().any(|slot| ended(slot) || slot.heard()),
-            // One that has ended is started again by the next fault: without it the others may be
-            // too few to go on.
+            // One that has ended, whichever, is started again by the next fault: without it the
+            // others may be too few to go on.
             _ => {
-                ranks.iter().any(|rank| ended(&mut self.slots[*rank]))
+                self.slots.iter_mut().any(ended)
                     || ranks.iter().all(|rank| self.slots[*rank].heard())
             }
         }
