@@ -106,6 +106,18 @@ pub enum Error {
         /// How many this process needs.
         members_min: u32,
     },
+    /// The round closed with this process in it: the others have what it brought.
+    /// It could not ask for what they brought.
+    #[error(
+        "round {round} closed with this process in it, and what the others brought cannot be had: {error}; \
+         the call has counted: gather again only if the others do"
+    )]
+    ValuesLost {
+        /// The round.
+        round: Blob,
+        /// Why.
+        error: Box<Error>,
+    },
     /// The caller's deadline passed and the call was withdrawn.
     #[error(
         "round {round} did not close before the deadline; the call was withdrawn{}",
@@ -162,6 +174,7 @@ impl Error {
     pub fn code(&self) -> Code {
         match self {
             Error::Client(error) => error.code(),
+            Error::ValuesLost { error, .. } => error.code(),
             Error::Fenced { .. } | Error::Void { .. } => Code::Fenced,
             Error::File { .. } => Code::InvalidRequest,
             Error::LeaseLost { .. } | Error::AgentLost { .. } | Error::Closed => Code::LeaseEnded,
@@ -194,6 +207,7 @@ impl Error {
             | Error::Closed
             | Error::Over { .. }
             | Error::TooFewMembers { .. }
+            | Error::ValuesLost { .. }
             | Error::Unexpected { .. } => false,
         }
     }
@@ -207,7 +221,9 @@ impl Error {
             | Error::AgentLost { .. }
             | Error::Closed
             | Error::Unanswered { .. } => Effectiveness::Unknown,
-            Error::Unexpected { .. } | Error::TooFewMembers { .. } => Effectiveness::Applied,
+            Error::Unexpected { .. } | Error::TooFewMembers { .. } | Error::ValuesLost { .. } => {
+                Effectiveness::Applied
+            }
             Error::Fenced { .. }
             | Error::Void { .. }
             | Error::RoundFailed { .. }

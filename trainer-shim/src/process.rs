@@ -539,6 +539,12 @@ impl Process {
         Ok(())
     }
 
+    /// Asks whether this life goes on; the error says how it ended.
+    pub(crate) async fn goes_on(&self) -> Result<(), Error> {
+        // Calls are counted from 1: there is none to withdraw.
+        self.withdraw(self.id_of(0)).await
+    }
+
     fn withdraw_later(&self, call: CallId) {
         let process = self.clone();
         self.host.spawn(async move {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_api::{
-    Against, Among, AtDeadline, Blob, Closed, Concluded, Conclusion, Dropped, Event, Generation,
-    IterationInfo, Members, ProcessId, ProcessInfo, Read, ReadOutcome, Revision, RoundInfo, Rule,
-    Stop, Terms, VoteRule,
+    Against, Among, AtDeadline, Blob, Closed, Code, Concluded, Conclusion, Dropped, Event,
+    Generation, IterationInfo, Members, ProcessId, ProcessInfo, Read, ReadOutcome, Revision,
+    RoundInfo, Rule, Stop, Terms, VoteRule,
 };
 use holdfast_client::Deadline;
 use tokio::time::Instant;
@@ -194,8 +194,10 @@ impl Process {
                 Deadline::after(left.max(VALUES_TIME_MAX))
             }
         };
-        let ReadOutcome::Closed(full) = self.read(read, reading).await? else {
-            return Err(crate::host::unexpected("what was gathered"));
+        let full = match self.read(read, reading).await {
+            Ok(ReadOutcome::Closed(full)) => full,
+            Ok(_) => return Err(crate::host::unexpected("what was gathered")),
+            Err(error) => return Err(self.without_values(&closed, error).await),
         };
         let values = full.payloads.unwrap_or_default();
         let live = live(&closed)?;
@@ -203,6 +205,18 @@ impl Process {
             return Err(other(&closed, "a value for each member"));
         }
         Ok(Gathered { live, values })
+    }
+
+    /// The round has closed with this process in it, and what was brought to it
+    /// cannot be had. That is kept until the process has it, or its life is over.
+    async fn without_values(&self, closed: &Closed, error: Error) -> Error {
+        let asking = tokio::time::timeout(VALUES_TIME_MAX, self.goes_on());
+        if error.code() == Code::GenerationUnknown
+            && let Ok(Err(over)) = asking.await
+        {
+            return over;
+        }
+        Error::ValuesLost { round: closed.round.clone(), error: Box::new(error) }
     }
 
     /// A vote by everybody in scope. Among a generation whoever of its members

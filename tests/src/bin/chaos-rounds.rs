@@ -24,10 +24,10 @@ struct Size {
     of_each_kind: usize,
     /// Rounds of each sort that have to close: votes, gathers, atomic blocks, rounds
     /// over sets, among generations and in later runs.
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 50)]
     of_each_sort: usize,
     /// Jobs at once.
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 26)]
     jobs: u32,
     /// Seconds of one lap.
     #[arg(long, default_value_t = 60)]

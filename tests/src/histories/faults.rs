@@ -28,6 +28,9 @@ const GOING_TIME_MAX: Duration = Duration::from_secs(3);
 /// How long jobs with several runs wait for the declared world.
 const LAST_CALL_MS: u64 = 400;
 
+/// How often a rank leaves its steps for the next advance.
+const DESERTION: f64 = 0.02;
+
 /// Pause between two looks at it.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -48,8 +51,8 @@ pub enum Style {
     /// The same, with votes and gathers among the iteration, in which one of the
     /// members has no rank.
     Votes,
-    /// The same, with rounds over sets and among the generations of these. Ranks
-    /// also leave.
+    /// The same, with rounds over sets, and quorums with votes among each of them.
+    /// Ranks also leave.
     Sets,
     /// The same, with atomic blocks.
     Blocks,
@@ -60,7 +63,7 @@ pub enum Style {
 
 impl Style {
     /// All, in the order in which a lap gives them to its jobs.
-    pub const ALL: [Style; 10] = [
+    pub const ALL: [Style; 13] = [
         Style::Leases,
         Style::Agents,
         Style::Votes,
@@ -70,7 +73,10 @@ impl Style {
         Style::Blocks,
         Style::Spares,
         Style::RollCalls,
+        Style::Evictions,
         Style::Agents,
+        Style::Spares,
+        Style::Evictions,
     ];
 
     /// What the ranks of such a job call.
@@ -89,7 +95,7 @@ impl Style {
             Style::Runs => after(&[Step::Roll, Step::Vote], 400),
         };
         let evict_after = (self == Style::Evictions).then_some(Duration::from_millis(400));
-        Calls { verbs, pause, policy: self.policy(), evict_after }
+        Calls { verbs, pause, policy: self.policy(), desertion: DESERTION, evict_after }
     }
 
     fn policy(self) -> Policy {
@@ -247,7 +253,7 @@ impl Faults {
             for victim in victims {
                 self.slots[*victim].pause(&mut self.harness);
             }
-            self.sleep(200..400).await;
+            self.sleep(300..600).await;
         }
         for victim in victims {
             self.slots[*victim].kill(&mut self.harness);

@@ -49,6 +49,9 @@ pub struct Calls {
     pub pause: Duration,
     /// The numbers of the job, the same for all ranks.
     pub policy: Policy,
+    /// How often a rank goes to the next advance before its steps are over, and
+    /// without a reason.
+    pub desertion: f64,
     /// How long an advance waits for whoever is missing before it declares them
     /// dead.
     pub evict_after: Option<Duration>,

@@ -3,6 +3,7 @@
 //! with one lie in them.
 
 mod lies;
+mod superseded;
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -14,9 +14,6 @@ use tokio::signal::unix::Signal;
 /// The round of the roll calls.
 const STEP: &str = "step";
 
-/// How often a rank leaves its steps for the next advance without a reason.
-const DESERTION: f64 = 0.02;
-
 pub struct Rank {
     pub process: Process,
     pub recorder: Recorder,
@@ -84,7 +81,7 @@ impl Rank {
             if let Some(ended) = self.rest().await {
                 return Ok(Some(ended));
             }
-            if rand::random_bool(DESERTION) {
+            if rand::random_bool(self.calls.desertion) {
                 break;
             }
             let patience = patience.mul_f64(rand::random_range(0.5..1.5));
