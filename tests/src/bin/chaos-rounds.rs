@@ -24,7 +24,7 @@ struct Size {
     of_each_kind: usize,
     /// Rounds of each sort that have to close: votes, gathers, atomic blocks, rounds
     /// over sets, among generations and in later runs.
-    #[arg(long, default_value_t = 50)]
+    #[arg(long, default_value_t = 30)]
     of_each_sort: usize,
     /// Jobs at once.
     #[arg(long, default_value_t = 26)]
