@@ -485,7 +485,9 @@ pub enum Refusal {
         why: String,
     },
     /// The outcome, or the generation that a round is to be among, is not known.
-    #[error("generation {generation} is not known: it never closed, or it closed too long ago")]
+    #[error(
+        "generation {generation} is not known: it never closed, closed too long ago, or was not among all active processes"
+    )]
     GenerationUnknown {
         /// The generation.
         generation: Generation,

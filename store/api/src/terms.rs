@@ -85,7 +85,8 @@ pub enum Among {
     /// Exactly these, in growing order, whatever their roles. One that never
     /// joined is waited for; one that is dead or has left is not.
     Set(Vec<ProcessId>),
-    /// The members of this generation, in these incarnations; of an advance,
+    /// The members of this generation of a round among all active processes, in
+    /// these incarnations; of an advance,
     /// those that have a rank. Whoever has gone to an advance since has no part
     /// in it any more.
     Generation(Generation),
