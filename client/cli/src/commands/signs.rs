@@ -83,6 +83,7 @@ impl Told {
         let silent = span(ago.silent_ms);
         let health = match self.health {
             "silent" => format!(", silent for {silent}"),
+            "ending" if self.main_thread_silent => ", being ended".to_owned(),
             "ending" => format!(", silent for {silent} and being ended"),
             "paused" => ", not watched: it asked for a pause".to_owned(),
             "critical" => ", in a critical section".to_owned(),

@@ -110,6 +110,8 @@ impl Watched {
             stage: Stage::Lively,
         };
         watched.hear(sign);
+        // What came before it registered does not count against it.
+        watched.main_thread = watched.main_thread.map(|_| Duration::ZERO);
         watched
     }
 
