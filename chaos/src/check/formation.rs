@@ -1,5 +1,6 @@
-//! While nobody is in, a round among all active processes waits for the
-//! declared world, or for the minimum once the last call is over.
+//! No round among all active processes closes with fewer members than the
+//! minimum. While nobody is in, it waits for the declared world, or for the
+//! minimum once the last call is over.
 //!
 //! A process is in from the first such closing that names it until it ends. So
 //! one with too few members for a formation has a member that an earlier one
@@ -28,24 +29,27 @@ pub(super) fn check(
     mut allows: impl FnMut(Generation, Generation) -> bool,
 ) {
     for (generation, closing) in closings {
-        if !closing.round.is_of_all() || may_be_in(story, closing) {
-            continue;
-        }
-        let was_in = former(story, closings, *generation).any(|former| allows(former, *generation));
-        if was_in {
+        if !closing.round.is_of_all() {
             continue;
         }
         let members = || closing.members.iter().map(|life| &story.lives[*life]);
         let count = closing.members.len();
         // Members may differ in their numbers: what all of them agree to.
-        let world = least(members().map(|life| life.policy.world));
-        if count >= world as usize {
+        let least = least_of(members().map(|life| life.policy.members_min));
+        if count < least as usize {
+            let text = format!("generation {generation} has {count} members, of at least {least}");
+            findings.add(Rule::Formation, text);
             continue;
         }
-        let least = least(members().map(|life| life.policy.members_min));
+        let was_in = may_be_in(story, closing)
+            || former(story, closings, *generation).any(|former| allows(former, *generation));
+        let world = least_of(members().map(|life| life.policy.world));
+        if was_in || count >= world as usize {
+            continue;
+        }
         let last_call_ms = members().map(|life| life.policy.last_call_ms).min().unwrap_or(0);
         let (_, closed) = closing.within;
-        let text = if last_call_ms == 0 || count < least as usize {
+        let text = if last_call_ms == 0 {
             format!(
                 "generation {generation} has {count} members, none of which was in before, of a world of {world}"
             )
@@ -62,7 +66,7 @@ pub(super) fn check(
     }
 }
 
-fn least(numbers: impl Iterator<Item = u32>) -> u32 {
+fn least_of(numbers: impl Iterator<Item = u32>) -> u32 {
     numbers.min().unwrap_or(0).max(1)
 }
 

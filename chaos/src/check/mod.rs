@@ -42,10 +42,11 @@
 //! Beside this, [`Rule`] by rule: everybody is told the same of a generation,
 //! and is a member; nobody goes back; iterations grow by one; an incarnation is
 //! given once; nobody outside of a scope is named, and who is missing of it is
-//! listed; a quorum has most of the living members of the one before; what is told of a gather is what was brought, and of a vote what
-//! follows from that; behind an atomic block all take the same branch; a run
-//! forms, at first and after everybody has ended, with the declared world, or
-//! with the minimum after the last call.
+//! listed; a quorum has most of the living members of the one before; what is
+//! told of a gather is what was brought, and of a vote what follows from that;
+//! behind an atomic block all take the same branch; a run forms, at first and
+//! after everybody has ended, with the declared world, or with the minimum after
+//! the last call, and never goes on with fewer than the minimum.
 //!
 //! # What the store says
 //!
@@ -122,7 +123,8 @@ pub enum Rule {
     Finality,
     /// A new run ends the one before: nothing closes there any more.
     Run,
-    /// While nobody is in, a round waits for the declared world.
+    /// No round closes with fewer than the minimum; while nobody is in, it waits
+    /// for the declared world.
     Formation,
     /// Nobody outside of a set or a generation is named, and who is missing of
     /// it is listed.

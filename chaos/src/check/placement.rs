@@ -102,12 +102,16 @@ fn end_of(life: &Life, succeeded: bool) -> (Moment, Moment) {
 
 impl Placement<'_> {
     /// A run is opened between the moment from which on somebody may do that,
-    /// and its first registration.
+    /// and the first registration in it or in a later one; in their order.
     fn runs(&mut self) {
         for (n, run) in self.story.runs.iter().enumerate() {
-            let lives = self.story.lives.iter().filter(|life| life.run == n);
+            let lives = self.story.lives.iter().filter(|life| life.run >= n);
             let latest = lives.map(|life| life.registered.1).min().unwrap_or(END);
             let fence = (n > 0).then(|| self.order.point(run.opens.min(latest), latest));
+            if let (Some(before), Some(fence)) = (self.fences.last().copied().flatten(), fence) {
+                let placed = self.order.put(&[(before, fence)]);
+                placed.expect("runs are in the order in which they may be opened");
+            }
             self.fences.push(fence);
         }
     }

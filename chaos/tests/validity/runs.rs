@@ -74,6 +74,27 @@ fn by_its_revisions_a_run_is_over_too() {
     wrong(Rule::Testimony, "when its run had ended at 10", &script.replace("OVER", "10"));
 }
 
+#[test]
+fn a_run_is_over_when_a_later_one_than_the_next_is_opened() {
+    let script = |call: u32, second: &str| {
+        format!(
+            "run b@50
+             run c@55
+             0.1 start:a@10 call@{call} got#1(0.1)@80
+             {second}
+             0.3 start:c@60-65"
+        )
+    };
+    wrong(Rule::Run, "when run b had been opened by", &script(70, ""));
+    // It closed before, and was told late.
+    right(&script(20, ""));
+    right(&script(62, ""));
+    // Of run b nobody is told anything after run c was opened.
+    let second = |call: u32| format!("1.2 start:b@53 call@{call} got#2(1.2)@90");
+    right(&script(20, &second(54)));
+    wrong(Rule::Run, "when run c had been opened by", &script(20, &second(70)));
+}
+
 /// All of a world of two end, and start again.
 fn restart(numbers: &str, again: &str) -> String {
     format!(
@@ -88,7 +109,11 @@ fn restart(numbers: &str, again: &str) -> String {
 fn the_first_one_back_waits_for_the_world() {
     let text = "generation 2 has 1 members, none of which was in before, of a world of 2";
     wrong(Rule::Formation, text, &restart("2 1 0", "0.3 start@50 call@60 got#2(0.3)@70"));
-    wrong(Rule::Formation, text, &restart("2 2 5", "0.3 start@50 call@60 got#2(0.3)@99999999"));
+    wrong(
+        Rule::Formation,
+        "generation 2 has 1 members, of at least 2",
+        &restart("2 2 5", "0.3 start@50 call@60 got#2(0.3)@99999999"),
+    );
     let both = "0.3 start@50 call@60 got#2(0.3 1.4)@70 call@80 got#3(0.3)@90
                 1.4 start@50 call@60 got#2(0.3 1.4)@70 dead@75";
     right(&restart("2 1 0", both));
@@ -121,4 +146,23 @@ fn with_fewer_than_the_world_it_waits_for_the_last_call() {
     right(&alone(5_000_050));
     // A round among a set forms nothing, and needs no world.
     right(&restart("2 2 0", "0.3 start@50 call:s~{0}@60 got#2(0.3)@70"));
+}
+
+#[test]
+fn who_stays_goes_on_with_the_minimum_at_least() {
+    let script = |numbers: &str, third: &str| {
+        let begins = "call@20 got#1(0.1 1.2 2.3)@30";
+        format!(
+            "policy {numbers}
+             0.1 start@10 {begins} vote:v=yes@50 {third}
+             1.2 start@10 {begins} dead@40
+             2.3 start@10 {begins} dead@40"
+        )
+    };
+    let text = "generation 2 has 1 members, of at least 3";
+    wrong(Rule::Formation, text, &script("3 3 0", "got#2(0.1)+@70"));
+    right(&script("3 1 0", "got#2(0.1)+@70"));
+    right(&script("3 3 0", "void@70"));
+    // A round among a generation has no minimum.
+    right(&script("3 3 0", "void@70 vote:v=yes~1@75 got#2(0.1)-1.2,2.3@80"));
 }
