@@ -93,6 +93,8 @@ pub enum Answer {
 /// The way that a program went behind an atomic block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Branch {
+    /// When.
+    pub at: Moment,
     /// The generation that entered the block.
     pub block: Generation,
     /// Whether it went on as after a success.

@@ -6,9 +6,9 @@ use holdfast_api::round::MISSING_LISTED_MAX;
 use holdfast_api::{Among, Blob, Generation, Incarnation, ProcessId};
 
 use super::payloads::brought;
-use super::{Closing, Closings, Findings, Rule};
+use super::{Closing, Closings, Findings, Rule, at};
 use crate::history::{Meaning, Verb, Verdict};
-use crate::story::{Answer, Call, Story};
+use crate::story::{Answer, Branch, Call, Life, Story};
 
 /// What one says at its exit whose part has succeeded.
 const SUCCEEDED: &[u8] = b"succeeded";
@@ -16,6 +16,7 @@ const SUCCEEDED: &[u8] = b"succeeded";
 /// An atomic block that somebody entered.
 struct Block<'s> {
     story: &'s Story,
+    closings: &'s Closings,
     /// The generation that entered it.
     entry: Generation,
     scope: Vec<(ProcessId, Incarnation)>,
@@ -63,7 +64,7 @@ pub(super) fn check(story: &Story, closings: &Closings, findings: &mut Findings)
             continue;
         }
         let scope = story.scope_of(entry).unwrap_or_default();
-        let block = Block { story, entry, scope, exits };
+        let block = Block { story, closings, entry, scope, exits };
         block.verdict(findings);
         block.branches(findings);
     }
@@ -104,8 +105,7 @@ impl Block<'_> {
             );
             findings.add(Rule::Block, text);
         }
-        let exits: Vec<Exit> =
-            self.scope.iter().map(|member| self.exit(first.1, *member)).collect();
+        let exits: Vec<Exit> = self.scope.iter().map(|member| self.exit(*first, *member)).collect();
         let against = |member: &(ProcessId, Incarnation)| verdict.against.contains(member);
         let strangers = verdict.against.iter().any(|member| !self.scope.contains(member));
         let all_named = verdict.against.len() < MISSING_LISTED_MAX;
@@ -129,13 +129,17 @@ impl Block<'_> {
     }
 
     /// How a member left, as far as its own calls and the first exit tell.
-    fn exit(&self, first: &Closing, (process, incarnation): (ProcessId, Incarnation)) -> Exit {
+    fn exit(
+        &self,
+        (generation, first): (Generation, &Closing),
+        (process, incarnation): (ProcessId, Incarnation),
+    ) -> Exit {
         let Some(member) = self.story.find(process, incarnation) else { return Exit::Failed };
         if !first.members.contains(&member) {
             let mut exits = self.exits_of(first, member);
             return if exits.any(Call::is_open) { Exit::Unheard } else { Exit::Failed };
         }
-        let said = brought(self.story, first, member);
+        let said = brought(self.story, self.closings, generation, member);
         let succeeded = |value: &&&Blob| value.as_bytes() == SUCCEEDED;
         match said.iter().filter(succeeded).count() {
             0 => Exit::Failed,
@@ -160,8 +164,27 @@ impl Block<'_> {
         calls.filter(|call| call.arrival.round == exit.round)
     }
 
+    /// Whether a program had come out of its exit when it took a branch: with the
+    /// verdict or, after a failure, also without one.
+    fn is_behind_its_exit(&self, life: &Life, branch: &Branch) -> bool {
+        life.calls.iter().any(|Call { arrival, answer, .. }| {
+            let is_exit = arrival.round.verb == Verb::Exit
+                && arrival.round.among == Among::Generation(self.entry);
+            is_exit
+                && match answer {
+                    Some((answered, _)) if *answered > branch.at => false,
+                    Some((_, Answer::Outcome(outcome))) => {
+                        let verdict = outcome.verdict.as_ref();
+                        verdict.is_some_and(|verdict| verdict.carried == branch.succeeded)
+                    }
+                    Some((_, Answer::Failed(_))) => !branch.succeeded,
+                    None => false,
+                }
+        })
+    }
+
     /// Two programs never go two ways, and none goes another way than it was
-    /// told.
+    /// told, or before it was.
     fn branches(&self, findings: &mut Findings) {
         let mut ways: BTreeMap<bool, BTreeSet<String>> = BTreeMap::new();
         let verdicts: Vec<&Verdict> = self
@@ -174,6 +197,14 @@ impl Block<'_> {
             let life = &self.story.lives[member];
             for branch in life.branches.iter().filter(|branch| branch.block == self.entry) {
                 ways.entry(branch.succeeded).or_default().insert(life.to_string());
+                if !self.is_behind_its_exit(life, branch) {
+                    let (way, moment) = (way(branch.succeeded), at(branch.at));
+                    let text = format!(
+                        "{life} went on as if the block of generation {} had {way} at {moment}, before its exit had told it so",
+                        self.entry
+                    );
+                    findings.add(Rule::Branch, text);
+                }
             }
         }
         let entry = self.entry;
@@ -188,10 +219,14 @@ impl Block<'_> {
             if success_untold || verdicts.iter().any(|verdict| verdict.carried != succeeded) {
                 let text = format!(
                     "behind the block of generation {entry} {lives:?} went on as if it had {}, which was not its verdict",
-                    if succeeded { "succeeded" } else { "failed" }
+                    way(succeeded)
                 );
                 findings.add(Rule::Branch, text);
             }
         }
     }
+}
+
+fn way(succeeded: bool) -> &'static str {
+    if succeeded { "succeeded" } else { "failed" }
 }

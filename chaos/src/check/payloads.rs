@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use holdfast_api::round::MISSING_LISTED_MAX;
-use holdfast_api::{Among, Blob, Incarnation, ProcessId, VoteRule};
+use holdfast_api::{Among, Blob, Generation, Incarnation, ProcessId, VoteRule};
 
 use super::{Closing, Closings, Findings, Rule};
 use crate::history::{Outcome, Verb, Verdict};
-use crate::story::Story;
+use crate::story::{Call, Story};
 
 /// The value that agrees, in a vote of yes and no.
 const YES: &[u8] = b"yes";
@@ -15,53 +15,90 @@ const YES: &[u8] = b"yes";
 /// Most combinations of what may have been brought that are tried.
 const COMBINATIONS_MAX: usize = 4_096;
 
-/// One of a scope; without an incarnation, where only its process is named.
+/// One of a scope; without an incarnation if only its process is named, and it
+/// was not there.
 type Voter = (ProcessId, Option<Incarnation>);
 
 pub(super) fn check(story: &Story, closings: &Closings, findings: &mut Findings) {
     for (generation, closing) in closings {
         let Some(told) = story.told(*generation) else { continue };
         match closing.round.verb {
-            Verb::Gather => gathered(story, *generation, closing, told, findings),
-            Verb::Vote(rule) => voted(story, *generation, closing, told, rule, findings),
+            Verb::Gather => gathered(story, closings, *generation, told, findings),
+            Verb::Vote(rule) => voted(story, closings, *generation, told, rule, findings),
             Verb::Live | Verb::Quorum | Verb::Advance | Verb::Enter | Verb::Exit => {}
         }
     }
 }
 
-/// What a member may have brought: by the call that was counted or, if it was
-/// told nothing, by any of which nobody knows what it came to.
-pub(super) fn brought<'s>(story: &'s Story, closing: &Closing, member: usize) -> Vec<&'s Blob> {
-    let Some(place) = closing.members.iter().position(|other| *other == member) else {
-        return Vec::new();
-    };
-    let Some(counted) = closing.calls[place] else { return Vec::new() };
+/// What a member may have brought to a closing: by the call that was counted
+/// or, if it was told nothing, by any that may have been.
+pub(super) fn brought<'s>(
+    story: &'s Story,
+    closings: &Closings,
+    generation: Generation,
+    member: usize,
+) -> Vec<&'s Blob> {
+    let closing = &closings[&generation];
+    let Some(counted) = counted(closing, member) else { return Vec::new() };
     let calls = &story.lives[member].calls;
     if !calls[counted].is_open() {
         return vec![&calls[counted].arrival.value];
     }
-    let same = calls.iter().filter(|call| call.arrival.round == closing.round && call.is_open());
-    let mut values: Vec<&Blob> = same.map(|call| &call.arrival.value).collect();
+    let until = counted_later(story, closings, generation, member);
+    let possible = (counted..until).filter(|n| may_be_counted(&calls[*n], closing));
+    let mut values: Vec<&Blob> = possible.map(|n| &calls[n].arrival.value).collect();
     values.sort_unstable();
     values.dedup();
     values
 }
 
+/// The first call of a member by which it can be inside.
+fn counted(closing: &Closing, member: usize) -> Option<usize> {
+    let place = closing.members.iter().position(|other| *other == member)?;
+    closing.calls[place]
+}
+
+/// Whether a call of which nobody knows what it came to may be in a closing: it
+/// began before the closing.
+fn may_be_counted(call: &Call, closing: &Closing) -> bool {
+    call.is_open() && call.arrival.round == closing.round && call.at <= closing.observed.1
+}
+
+/// The last call that the next generation of the round can have counted: each
+/// counts a later call of a member than the one before.
+fn counted_later(
+    story: &Story,
+    closings: &Closings,
+    generation: Generation,
+    member: usize,
+) -> usize {
+    let calls = &story.lives[member].calls;
+    let round = &closings[&generation].round;
+    let later = closings.range(generation + 1..).rev().filter(|(_, later)| later.round == *round);
+    let mut until = calls.len();
+    for (_, later) in later {
+        let Some(counted) = counted(later, member) else { continue };
+        let last = (counted..until).rev().find(|n| may_be_counted(&calls[*n], later));
+        until = last.unwrap_or(counted);
+    }
+    until
+}
+
 fn gathered(
     story: &Story,
-    generation: u64,
-    closing: &Closing,
+    closings: &Closings,
+    generation: Generation,
     told: &Outcome,
     findings: &mut Findings,
 ) {
     let Some(values) = told.values.as_ref().filter(|all| all.len() == told.members.len()) else {
-        let text =
-            format!("generation {generation} of {} has not a value for each member", closing.round);
+        let round = &closings[&generation].round;
+        let text = format!("generation {generation} of {round} has not a value for each member");
         return findings.add(Rule::Payload, text);
     };
     for ((process, incarnation), value) in told.members.iter().zip(values) {
         let Some(member) = story.find(*process, *incarnation) else { continue };
-        let brought = brought(story, closing, member);
+        let brought = brought(story, closings, generation, member);
         if !brought.contains(&value) {
             let life = &story.lives[member];
             let text = format!(
@@ -74,37 +111,46 @@ fn gathered(
 
 fn voted(
     story: &Story,
-    generation: u64,
-    closing: &Closing,
+    closings: &Closings,
+    generation: Generation,
     told: &Outcome,
     rule: VoteRule,
     findings: &mut Findings,
 ) {
+    let round = &closings[&generation].round;
     let Some(verdict) = &told.verdict else {
-        let text = format!("generation {generation} of {} has no verdict", closing.round);
+        let text = format!("generation {generation} of {round} has no verdict");
         return findings.add(Rule::Vote, text);
     };
-    let scope: Vec<Voter> = match &closing.round.among {
+    let scope: Vec<Voter> = match &round.among {
         Among::Active => told.members.iter().map(|(p, i)| (*p, Some(*i))).collect(),
-        Among::Set(set) => set.iter().map(|process| (*process, None)).collect(),
+        Among::Set(set) => {
+            let there: BTreeMap<ProcessId, Incarnation> = told.members.iter().copied().collect();
+            set.iter().map(|process| (*process, there.get(process).copied())).collect()
+        }
         Among::Generation(scope) => {
             let Some(scope) = story.scope_of(*scope) else { return };
             scope.into_iter().map(|(p, i)| (p, Some(i))).collect()
         }
     };
     let possible: Vec<Vec<Option<&Blob>>> =
-        scope.iter().map(|voter| votes(story, closing, told, *voter)).collect();
-    let combinations: usize = possible.iter().map(Vec::len).product();
-    if combinations > COMBINATIONS_MAX {
-        let text = format!("generation {generation}: {combinations} ways to vote are too many");
-        return findings.add(Rule::Undecided, text);
-    }
-    let all = (0..combinations).map(|n| combination(&possible, n));
-    let counts: Vec<Count> = all.map(|votes| Count::of(rule, &votes)).collect();
-    if !counts.iter().any(|count| count.is(&scope, verdict)) {
+        scope.iter().map(|voter| votes(story, closings, told, *voter)).collect();
+    let combinations = possible.iter().try_fold(1_usize, |all, one| all.checked_mul(one.len()));
+    let Some(combinations) = combinations.filter(|count| *count <= COMBINATIONS_MAX) else {
         let text = format!(
-            "generation {generation} of {}: {scope:?} voted {possible:?}, and were told {verdict:?}",
-            closing.round
+            "generation {generation}: more than {COMBINATIONS_MAX} ways to vote are possible"
+        );
+        return findings.add(Rule::Undecided, text);
+    };
+    let is_known = |process, incarnation| {
+        let unheard = || story.unheard.iter().any(|(_, other, _)| *other == process);
+        story.find(process, incarnation).is_some() || unheard()
+    };
+    let all = (0..combinations).map(|n| combination(&possible, n));
+    let mut counts = all.map(|votes| Count::of(rule, &votes));
+    if !counts.any(|count| count.is(&scope, verdict, is_known)) {
+        let text = format!(
+            "generation {generation} of {round}: {scope:?} voted {possible:?}, and were told {verdict:?}"
         );
         findings.add(Rule::Vote, text);
     }
@@ -113,16 +159,15 @@ fn voted(
 /// What one of the scope may have voted; none = it was not there.
 fn votes<'s>(
     story: &'s Story,
-    closing: &Closing,
+    closings: &Closings,
     told: &Outcome,
     (process, incarnation): Voter,
 ) -> Vec<Option<&'s Blob>> {
-    let there =
-        told.members.iter().find(|(p, i)| *p == process && incarnation.is_none_or(|o| o == *i));
-    let Some((process, incarnation)) = there else { return vec![None] };
-    let member = story.find(*process, *incarnation);
+    let there = incarnation.filter(|incarnation| told.members.contains(&(process, *incarnation)));
+    let Some(incarnation) = there else { return vec![None] };
+    let member = story.find(process, incarnation);
     member.map_or(Vec::new(), |member| {
-        brought(story, closing, member).into_iter().map(Some).collect()
+        brought(story, closings, told.generation, member).into_iter().map(Some).collect()
     })
 }
 
@@ -175,10 +220,18 @@ impl Count {
         Count { carried, value, against }
     }
 
-    fn is(&self, scope: &[Voter], told: &Verdict) -> bool {
+    /// `is_known`: whether there may have been such an incarnation.
+    fn is(
+        &self,
+        scope: &[Voter],
+        told: &Verdict,
+        is_known: impl Fn(ProcessId, Incarnation) -> bool,
+    ) -> bool {
         let named = self.against.iter().take(MISSING_LISTED_MAX).map(|place| scope[*place]);
         let same = |(voter, told): (Voter, &(ProcessId, Incarnation))| {
-            voter.0 == told.0 && voter.1.is_none_or(|incarnation| incarnation == told.1)
+            let of_process = || is_known(told.0, told.1);
+            voter.0 == told.0
+                && voter.1.map_or_else(of_process, |incarnation| incarnation == told.1)
         };
         let expected: Vec<Voter> = named.collect();
         self.carried == told.carried

@@ -132,7 +132,7 @@ impl Told {
                 life.calls.push(Call { arrival, at, answer: None });
             }
             What::Branch { block, succeeded } => {
-                life.branches.push(Branch { block: *block, succeeded: *succeeded });
+                life.branches.push(Branch { at, block: *block, succeeded: *succeeded });
             }
             What::Leave => life.leaves = Some(at),
             _ => sooner(&mut life.over, at),

@@ -57,6 +57,26 @@ fn two_processes_take_different_branches() {
 }
 
 #[test]
+fn a_branch_comes_behind_the_exit() {
+    let text = "before its exit had told it so";
+    let early = "branch#1+@35 exit:b=succeeded~1@40 got#2(0.1 1.2)+@60";
+    wrong(Rule::Branch, text, &block(GOOD, early));
+    // It was told nothing of the success that the other was told of.
+    let untold = "exit:b=succeeded~1@40 unknown@61 branch#1+@62";
+    wrong(Rule::Branch, text, &block(GOOD, untold));
+    wrong(Rule::Branch, text, &block(BAD, "branch#1-@35 dead@50"));
+    wrong(Rule::Branch, text, &block(BAD, "branch#1-@35 exit:b=failed~1@40 dead@50"));
+    // Asked again, its exit was answered.
+    let again = "exit:b=succeeded~1@40 unknown@50 exit:b=succeeded~1@52 got#2(0.1 1.2)+@60";
+    right(&block(GOOD, &format!("{again} branch#1+@61")));
+    wrong(
+        Rule::Branch,
+        text,
+        &block(GOOD, &again.replace("exit:b=succeeded~1@52", "branch#1+@51 exit:b=succeeded~1@52")),
+    );
+}
+
+#[test]
 fn a_block_succeeds_without_one_that_entered_it() {
     let alone = "exit:b=succeeded~1@40 got#2(0.1)+@60 branch#1+@61";
     for second in ["dead@50", "call:advance@50", "enter:b@50", "exit:b=succeeded~1@40 dead@50"] {

@@ -1,6 +1,8 @@
 //! Rounds over sets and among generations, votes and gathers: histories that are
 //! wrong in one way, and those that look like them and are right.
 
+use std::fmt::Write;
+
 use holdfast_chaos::check::{Rule, Sort};
 
 use crate::planted::{right, wrong};
@@ -209,6 +211,32 @@ fn votes_of_all_that_are_there() {
     };
     right(&set("-1.2"));
     wrong(Rule::Vote, "were told", &set("+"));
+    wrong(Rule::Vote, "were told", &set("-1.777"));
+    // It had another life, of which nobody heard.
+    right(&format!("{}\n 1.9 attempt@40 dead@45", set("-1.777")));
+    let there = |against: &str| {
+        format!(
+            "0.1 start@10 vote:v=yes~{{0,1}}@20 got#1(0.1 1.2)-{against}@70
+             1.2 start@10 vote:v=no~{{0,1}}@20 got#1(0.1 1.2)-{against}@70"
+        )
+    };
+    right(&there("1.2"));
+    wrong(Rule::Vote, "were told", &there("1.777"));
+}
+
+#[test]
+fn more_ways_to_vote_than_can_be_tried() {
+    let mut script = String::new();
+    let members: Vec<String> =
+        (0..40).map(|process| format!("{process}.{}", process + 1)).collect();
+    for (process, member) in members.iter().enumerate() {
+        let answer = match process {
+            0 => format!("got#1({})+@90", members.join(" ")),
+            _ => "unknown@30 vote:v=no@40 unknown@50 vote:v=maybe@60".to_owned(),
+        };
+        writeln!(script, "{member} start@10 vote:v=yes@20 {answer}").unwrap();
+    }
+    wrong(Rule::Undecided, "more than 4096 ways to vote", &script);
 }
 
 /// One was killed before it was told: its vote is the one that it had cast, or
@@ -227,6 +255,33 @@ fn a_vote_of_one_that_was_told_nothing() {
     right(&script(unknown, "+"));
     right(&script(unknown, "-1.2"));
     wrong(Rule::Vote, "were told", &script(unknown, "-0.1"));
+    // It voted otherwise when the others had been told.
+    let late = "vote:v=no@20 unknown@30 vote:v=yes@75";
+    let script = |came_to: &str| script(late, came_to).replace("dead@60", "dead@80");
+    right(&script("-1.2"));
+    wrong(Rule::Vote, "were told", &script("+"));
+}
+
+/// Each closing of a round counts a later call of a member than the one before.
+#[test]
+fn a_value_is_brought_to_one_closing() {
+    let script = |first: &str, second: &str, calls: &str| {
+        format!(
+            "0.1 start@10 gather:g=x@20 got#1(0.1 1.2)=x|{first}@30 gather:g=x@40 got#2(0.1 1.2)=x|{second}@60
+             1.2 start@10 {calls} dead@70"
+        )
+    };
+    let two = "gather:g=a@20 unknown@35 gather:g=b@45";
+    right(&script("a", "b", two));
+    wrong(Rule::Payload, "the others were told \"a\"", &script("a", "a", two));
+    wrong(Rule::Payload, "the others were told \"b\"", &script("b", "b", two));
+    // One of the first two never arrived.
+    let three = "gather:g=a@20 unknown@22 gather:g=b@24 unknown@41 gather:g=c@45";
+    for (first, second) in [("a", "b"), ("a", "c"), ("b", "c")] {
+        right(&script(first, second, three));
+    }
+    wrong(Rule::Payload, "the others were told \"a\"", &script("a", "a", three));
+    wrong(Rule::Payload, "the others were told \"c\"", &script("c", "c", three));
 }
 
 #[test]
