@@ -222,7 +222,7 @@ pub struct Outcome {
     /// The iteration that it began, if it is one that does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advance: Option<Advance>,
-    /// Who of a set or a generation was not there, if the caller asked for it.
+    /// Who of a set or a generation was not there: always of a roll call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub absent: Option<Vec<ProcessId>>,
     /// What the members brought, in their order, if it is a round that tells.

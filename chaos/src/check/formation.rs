@@ -78,7 +78,7 @@ fn too_early<'s>(
     closed: Moment,
 ) -> Option<Moment> {
     let since = members.map(|life| life.registered.0).min()?;
-    Some(since.saturating_add(last_call_ms * 1_000_000)).filter(|over| *over > closed)
+    Some(since.saturating_add(last_call_ms.saturating_mul(1_000_000))).filter(|over| *over > closed)
 }
 
 /// Earlier closings among all active processes, by their revisions, that name

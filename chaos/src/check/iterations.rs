@@ -1,12 +1,17 @@
-//! Iterations grow by one, and have ranks that fit.
+//! Iterations grow by one, have ranks that fit, and promote standbys up to the
+//! declared world.
 
 use std::collections::BTreeMap;
 
-use super::{Closings, Findings, Rule};
+use holdfast_api::{Generation, Role};
+
+use super::placement::activations;
+use super::{Closing, Closings, Findings, Rule};
 use crate::history::{Advance, Meaning, Outcome};
 use crate::story::{Answer, Call, Story};
 
 pub(super) fn check(story: &Story, closings: &Closings, findings: &mut Findings) {
+    let activations = activations(story);
     let mut begun = BTreeMap::new();
     for (generation, told) in &story.closings {
         for told in told {
@@ -15,7 +20,14 @@ pub(super) fn check(story: &Story, closings: &Closings, findings: &mut Findings)
                 ranks(story, told.0, outcome, advance, findings);
             }
         }
-        let Some(advance) = &story.outcome(told[0]).advance else { continue };
+        let outcome = story.outcome(told[0]);
+        let Some(advance) = &outcome.advance else { continue };
+        promoted(story, &closings[generation], outcome, advance, &activations, findings);
+        if advance.iteration == 0 {
+            let text = format!("generation {generation} began iteration 0; the first one is 1");
+            findings.add(Rule::Iteration, text);
+            continue;
+        }
         if let Some(before) = begun.insert(advance.iteration, *generation) {
             let iteration = advance.iteration;
             let text =
@@ -86,6 +98,41 @@ fn ranks(
     if advance.ranks.len() != members.len() || !given.iter().copied().eq(0..given.len() as u32) {
         let text =
             format!("generation {generation}: {members:?} have the ranks {:?}", advance.ranks);
+        findings.add(Rule::Iteration, text);
+    }
+}
+
+/// Those that became active with an iteration are standbys among its members,
+/// up to the declared world.
+fn promoted(
+    story: &Story,
+    closing: &Closing,
+    Outcome { generation, members, .. }: &Outcome,
+    Advance { promoted, .. }: &Advance,
+    activations: &[Option<Generation>],
+    findings: &mut Findings,
+) {
+    for (process, incarnation) in promoted {
+        let becomes_active = |life: usize| {
+            story.lives[life].role == Role::Standby && activations[life] == Some(*generation)
+        };
+        let life = story.find(*process, *incarnation);
+        if !members.contains(&(*process, *incarnation)) || !life.is_some_and(becomes_active) {
+            let text = format!(
+                "generation {generation} promoted incarnation {incarnation} of process {process}, which was no standby that became active with it"
+            );
+            findings.add(Rule::Iteration, text);
+        }
+    }
+    // Members may differ in their numbers, and one that is not named may govern.
+    let policies = story.lives.iter().filter(|life| life.run == closing.run);
+    let world = policies.map(|life| life.policy.world.max(life.policy.members_min)).max();
+    let world = world.unwrap_or(0).max(1);
+    if !promoted.is_empty() && members.len() > world as usize {
+        let text = format!(
+            "generation {generation} promoted {promoted:?}, and has {} members, of a world of {world}",
+            members.len()
+        );
         findings.add(Rule::Iteration, text);
     }
 }

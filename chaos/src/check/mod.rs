@@ -140,7 +140,8 @@ pub enum Rule {
     Block,
     /// Behind an atomic block all take the same branch.
     Branch,
-    /// Iterations grow by one, and have ranks that fit.
+    /// Iterations grow by one, have ranks that fit, and promote standbys up to the
+    /// declared world.
     Iteration,
     /// What the store says fits what was observed.
     Testimony,

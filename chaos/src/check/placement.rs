@@ -67,7 +67,7 @@ pub(super) fn check(story: &Story, findings: &mut Findings) -> Closings {
 }
 
 /// The first generation among all active processes that names each life.
-fn activations(story: &Story) -> Vec<Option<Generation>> {
+pub(super) fn activations(story: &Story) -> Vec<Option<Generation>> {
     let mut activations = vec![None; story.lives.len()];
     for (generation, told) in &story.closings {
         if !story.round(*generation).is_of_all() {

@@ -7,6 +7,7 @@ use holdfast_api::round::MISSING_LISTED_MAX;
 use holdfast_api::{Among, ProcessId};
 
 use super::{Closing, Closings, Findings, Rule};
+use crate::history::Verb;
 use crate::story::Story;
 
 pub(super) fn check(story: &Story, closings: &Closings, findings: &mut Findings) {
@@ -20,7 +21,7 @@ pub(super) fn check(story: &Story, closings: &Closings, findings: &mut Findings)
             continue;
         };
         strangers(story, *generation, closing, &scope, findings);
-        absent(story, *generation, &scope, findings);
+        absent(story, *generation, closing, &scope, findings);
     }
 }
 
@@ -62,9 +63,23 @@ fn strangers(
 }
 
 /// Whoever is in the scope and no member is listed, the first ones of many.
-fn absent(story: &Story, generation: u64, scope: &BTreeSet<ProcessId>, findings: &mut Findings) {
+/// Rounds with a conclusion of their own need not list them.
+fn absent(
+    story: &Story,
+    generation: u64,
+    closing: &Closing,
+    scope: &BTreeSet<ProcessId>,
+    findings: &mut Findings,
+) {
     let Some(told) = story.told(generation) else { return };
-    let Some(listed) = &told.absent else { return };
+    let Some(listed) = &told.absent else {
+        if closing.round.verb == Verb::Live {
+            let text =
+                format!("generation {generation} of {} does not list who is absent", closing.round);
+            findings.add(Rule::Scope, text);
+        }
+        return;
+    };
     let there: BTreeSet<ProcessId> = told.members.iter().map(|(process, _)| *process).collect();
     let missing = scope.difference(&there).take(MISSING_LISTED_MAX);
     if !missing.eq(listed.iter()) {

@@ -131,7 +131,8 @@ impl Small {
                         let members = self.members[*generation].iter().map(|n| &self.lives[*n]);
                         let names: Vec<String> =
                             members.map(|l| format!("{}.{}", l.process, l.incarnation)).collect();
-                        write!(script, " got#{}({})@{at}", generation + 1, names.join(" "))
+                        let (names, absent) = (names.join(" "), self.absent(*generation));
+                        write!(script, " got#{}({names}){absent}@{at}", generation + 1)
                             .expect("a text takes it");
                     }
                 }
@@ -142,6 +143,17 @@ impl Small {
             script.push('\n');
         }
         script
+    }
+
+    /// Who of a set is not named.
+    fn absent(&self, generation: usize) -> String {
+        let Some(set) = &self.sets[generation] else { return String::new() };
+        let named = |process: &u32| {
+            self.members[generation].iter().any(|n| self.lives[*n].process == *process)
+        };
+        let absent = set.iter().filter(|process| !named(process));
+        let absent: Vec<String> = absent.map(ToString::to_string).collect();
+        format!("/{}", absent.join(","))
     }
 
     /// Two lives of one process in one generation are told apart elsewhere.

@@ -2,6 +2,7 @@
 //! them the ones that look like it and are right.
 
 use holdfast_chaos::check::{Kind, Rule};
+use holdfast_chaos::history::What;
 
 use crate::script::{history, verdict};
 
@@ -261,7 +262,6 @@ fn iterations_that_do_not_grow_by_one() {
 
 #[test]
 fn ranks_that_do_not_fit() {
-    use holdfast_chaos::history::What;
     let change = |change: &dyn Fn(&mut holdfast_chaos::history::Advance)| {
         let mut history = history("0.1 start@10 call@20 got#1/1(0.1)@30");
         for record in history.programs.get_mut("0.1").unwrap() {
@@ -276,6 +276,64 @@ fn ranks_that_do_not_fit() {
     assert!(own[0].text.contains("has rank Some(0) and was told Some(3)"), "{own:?}");
     let gap = change(&|advance| (advance.ranks, advance.rank) = (vec![Some(1)], Some(1)));
     assert!(gap[0].text.contains("have the ranks [Some(1)]"), "{gap:?}");
+}
+
+#[test]
+fn iterations_begin_at_one() {
+    wrong(Rule::Iteration, "began iteration 0", "0.1 start@10 call@20 got#1/0(0.1)@30");
+    wrong(
+        Rule::Iteration,
+        "began iteration 0",
+        "0.1 start@10 call@20 got#1/0(0.1)@30 call@40 got#2/1(0.1)@50",
+    );
+    right("0.1 start@10 call@20 got#1/1(0.1)@30");
+}
+
+#[test]
+fn standbys_are_promoted_up_to_the_world() {
+    let script = |world: u32, members: &str, second: &str| {
+        let begins = format!("call:advance@20 got#1/1({members})@30");
+        format!(
+            "policy {world} 1 0
+             0.1 start@10 {begins}
+             1.2 start@10 {second}
+             2.3 standby@10 {begins}"
+        )
+    };
+    let three = "0.1 1.2 2.3+";
+    let second = format!("call:advance@20 got#1/1({three})@30");
+    right(&script(3, three, &second));
+    wrong(Rule::Iteration, "has 3 members, of a world of 2", &script(2, three, &second));
+    right(&script(2, "0.1 2.3+", "dead@15"));
+    // Active processes have no limit, if no standby is promoted.
+    let active = script(2, "0.1 1.2 2.3", "call:advance@20 got#1/1(0.1 1.2 2.3)@30");
+    right(&active.replace("standby", "start"));
+}
+
+#[test]
+fn somebody_is_promoted_that_was_no_standby() {
+    let text = "which was no standby that became active with it";
+    let script = |first: &str, second: &str| {
+        format!(
+            "policy 2 1 0
+             0.1 start@10 call:advance@20 got#1/1({first})@30 call:advance@40 got#2/2({second})@60
+             1.2 standby@10 call:advance@20 got#1/1({first})@30 call:advance@40 got#2/2({second})@60"
+        )
+    };
+    right(&script("0.1 1.2+", "0.1 1.2"));
+    wrong(Rule::Iteration, text, &script("0.1+ 1.2+", "0.1 1.2"));
+    // It had been active since the generation before.
+    wrong(Rule::Iteration, text, &script("0.1 1.2+", "0.1 1.2+"));
+    let mut stranger = history(&script("0.1 1.2+", "0.1 1.2"));
+    for record in stranger.programs.values_mut().flatten() {
+        if let What::Outcome(outcome) = &mut record.what
+            && let Some(advance) = &mut outcome.advance
+        {
+            advance.promoted = vec![(7, 99)];
+        }
+    }
+    let report = holdfast_chaos::check(&stranger);
+    assert!(report.violations.iter().any(|v| v.text.contains(text)), "{report}");
 }
 
 /// Two processes; the second one dies and the first goes on.
@@ -345,6 +403,7 @@ fn promotions_and_supersessions_are_counted() {
         "0.1 start@10 call@20 got#1/1(0.1 1.2)@30 call@40 got#2/2(0.1 1.13 2.4+)@60
          1.2 start@10 call@20 got#1/1(0.1 1.2)@30 dead@33
          1.13 start@40 call@50 got#2/2(0.1 1.13 2.4+)@60
+         policy 3 1 0
          2.4 standby@10 call@11 got#2/2(0.1 1.13 2.4+)@60
          store registered:0.1@1 registered:1.2@2 registered:2.4@4 advanced:1:1:2@10 superseded:1.2@13 registered:1.13@13 promoted:2.4@20 advanced:2:2:3@20",
     );

@@ -145,7 +145,7 @@ fn with_fewer_than_the_world_it_waits_for_the_last_call() {
     wrong(Rule::Formation, "before the last call was over", &alone(4_000_000));
     right(&alone(5_000_050));
     // A round among a set forms nothing, and needs no world.
-    right(&restart("2 2 0", "0.3 start@50 call:s~{0}@60 got#2(0.3)@70"));
+    right(&restart("2 2 0", "0.3 start@50 call:s~{0}@60 got#2(0.3)/@70"));
 }
 
 #[test]

@@ -65,6 +65,7 @@ fn strangers_in_a_scope_and_the_missing_unlisted() {
         )
     };
     right(&set_of("/2"));
+    wrong(Rule::Scope, "does not list who is absent", &set_of(""));
     wrong(Rule::Scope, "lists as absent []", &set_of("/"));
     wrong(Rule::Scope, "lists as absent [0, 2]", &set_of("/0,2"));
     wrong(
@@ -228,7 +229,7 @@ fn votes_of_all_that_are_there() {
 fn more_ways_to_vote_than_can_be_tried() {
     let mut script = String::new();
     let members: Vec<String> =
-        (0..40).map(|process| format!("{process}.{}", process + 1)).collect();
+        (0..64).map(|process| format!("{process}.{}", process + 1)).collect();
     for (process, member) in members.iter().enumerate() {
         let answer = match process {
             0 => format!("got#1({})+@90", members.join(" ")),
@@ -330,4 +331,30 @@ fn a_quorum_has_most_of_the_living_members_of_the_one_before() {
         "0.1 start@10 quorum:q=1-1@20 got#1(0.1 1.2)@30
          1.2 start@10 quorum:q=1-1@20 got#1(0.1 1.2)@30",
     );
+}
+
+/// A quorum of which nobody was told may have closed between two, if enough
+/// were there for one.
+#[test]
+fn a_quorum_follows_one_of_which_nobody_was_told() {
+    let first = "quorum:q=2-3@20 got#1(0.1 1.2 2.3)@30";
+    let script = |second: &str, untold: &str, fourth: &str| {
+        let last = "quorum:q=2-3@47 got#3(2.3 3.4)@60";
+        format!(
+            "0.1 start@10 {first}
+             1.2 start@10 {first} {second} dead@50
+             2.3 start@10 {first} {untold} {last}
+             3.4 start@10 {untold} {last}
+             {fourth}"
+        )
+    };
+    let (waits, unknown) = ("quorum:q=2-3@35", "quorum:q=2-3@35 unknown@45");
+    let text = "has 1 living members of 1, and lacks 1";
+    right(&script(waits, unknown, ""));
+    wrong(Rule::Quorum, text, &script("", "", ""));
+    // One call is no quorum of two.
+    wrong(Rule::Quorum, text, &script("", "", "4.5 start@10 quorum:q=2-3@35"));
+    // Two new ones are none while those of the one before live.
+    let strangers = "4.5 start@10 quorum:q=2-3@35\n 5.6 start@10 quorum:q=2-3@35";
+    wrong(Rule::Quorum, text, &script("", "", strangers));
 }

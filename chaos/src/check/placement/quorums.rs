@@ -1,7 +1,7 @@
 //! Quorums: enough members, not too many and, so that two of them never go on
 //! beside each other, most of the living ones of the quorum before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_api::Generation;
 
@@ -19,8 +19,10 @@ impl Placement<'_> {
             self.size(*generation, closing, findings);
             let key = (closing.run, &closing.round);
             let before = latest.insert(key, *generation);
-            if let Some(before) = before.filter(|_| !self.may_be_untold(closing)) {
-                self.majority(*generation, closing, before, &closings[&before], findings);
+            let Some(before) = before else { continue };
+            let former = &closings[&before];
+            if !self.may_be_untold(*generation, closing, former) {
+                self.majority(*generation, closing, before, former, findings);
             }
         }
     }
@@ -43,16 +45,41 @@ impl Placement<'_> {
         }
     }
 
-    /// Whether a quorum of this kind may have closed before, of which nobody was
-    /// told.
-    fn may_be_untold(&self, closing: &Closing) -> bool {
-        self.story.lives.iter().enumerate().any(|(life, of)| {
-            of.calls.iter().enumerate().any(|(n, call)| {
+    /// Whether a quorum may have closed between two of which nobody was told: of
+    /// those whose calls nobody knows the outcome of, enough for a quorum, most
+    /// of the living ones of the one before among them.
+    fn may_be_untold(
+        &mut self,
+        generation: Generation,
+        closing: &Closing,
+        former: &Closing,
+    ) -> bool {
+        let mut untold = BTreeSet::new();
+        let mut fewest = u32::MAX;
+        for (life, of) in self.story.lives.iter().enumerate() {
+            for (n, call) in of.calls.iter().enumerate() {
                 let same = of.run == closing.run && call.arrival.round == closing.round;
                 let early = call.is_open() && call.at <= closing.within.1;
-                same && early && !self.counted.contains_key(&(life, n))
-            })
-        })
+                if same && early && !self.counted.contains_key(&(life, n)) {
+                    untold.insert(life);
+                    fewest = fewest.min(call.arrival.quorum.map_or(1, |(fewest, _)| fewest));
+                }
+            }
+        }
+        if untold.is_empty() || untold.len() < fewest as usize {
+            return false;
+        }
+        let both = former.members.iter().filter(|life| untold.contains(life)).count();
+        let others: Vec<usize> =
+            former.members.iter().copied().filter(|life| !untold.contains(life)).collect();
+        let living = self.surely_living(generation, &others);
+        living == 0 || both > living
+    }
+
+    /// How many of these surely live when a generation closes.
+    fn surely_living(&mut self, generation: Generation, lives: &[usize]) -> usize {
+        let point = self.closings[&generation];
+        lives.iter().filter(|life| !self.order.allows(&[(self.ends[**life], point)])).count()
     }
 
     /// Those of the quorum before that are not in this one and surely live are
@@ -65,11 +92,9 @@ impl Placement<'_> {
         former: &Closing,
         findings: &mut Findings,
     ) {
-        let point = self.closings[&generation];
         let (both, others): (Vec<usize>, Vec<usize>) =
             former.members.iter().partition(|life| closing.members.contains(life));
-        let living =
-            others.iter().filter(|life| !self.order.allows(&[(self.ends[**life], point)])).count();
+        let living = self.surely_living(generation, &others);
         if living > 0 && both.len() <= living {
             let text = format!(
                 "generation {generation} of {} has {} living members of {before}, and lacks {living}",
