@@ -59,7 +59,7 @@ impl Placement<'_> {
         for (life, of) in self.story.lives.iter().enumerate() {
             for (n, call) in of.calls.iter().enumerate() {
                 let same = of.run == closing.run && call.arrival.round == closing.round;
-                let early = call.is_open() && call.at <= closing.within.1;
+                let early = call.is_open() && call.at <= closing.observed.1;
                 if same && early && !self.counted.contains_key(&(life, n)) {
                     untold.insert(life);
                     fewest = fewest.min(call.arrival.quorum.map_or(1, |(fewest, _)| fewest));
