@@ -321,7 +321,11 @@ fn tell(dones: VecDeque<Done>, result: Result<Vec<Answer>, Problem>, own: usize)
 
 /// What [`weight`] counts beyond keys and values, at most, for commands that
 /// the state machine still accepts.
-pub const WEIGHT_SLACK: u64 = 4 * 1024 * 1024;
+pub const WEIGHT_SLACK: u64 = 5 * 1024 * 1024;
+
+/// What a process of a set counts for: little to send, and more to apply, since
+/// the round is found by each of them.
+const MEMBER_WEIGHT: usize = 64;
 
 /// Roughly the bytes of a command: what bounds an entry.
 pub fn weight(proposal: &Proposal) -> usize {
@@ -374,7 +378,7 @@ fn round_weight(command: &RoundCommand) -> usize {
     match command {
         RoundCommand::Arrive { round, terms, arrivals, .. } => {
             let set = match &terms.among {
-                Among::Set(set) => set.len() * 4,
+                Among::Set(set) => set.len() * MEMBER_WEIGHT,
                 Among::Active | Among::Generation(_) => 0,
             };
             let arrived: usize = arrivals.iter().map(|arrival| 32 + arrival.payload.len()).sum();

@@ -1,7 +1,9 @@
 //! The replicated state machine as the consensus library drives it.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use holdfast_api::Answer;
@@ -9,6 +11,7 @@ use holdfast_machine::{Effect, FEATURE_LEVEL, Machine};
 use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};
 use openraft::{OptionalSend, RaftSnapshotBuilder};
 use parking_lot::RwLock;
+use tokio::time::Instant;
 
 use super::error::StorageError;
 use super::offload::Offload;
@@ -16,8 +19,12 @@ use super::snapshot::{Snapshot, SnapshotFile, SnapshotStore};
 use crate::raft::record::SnapshotMetaRecord;
 use crate::raft::types::{Done, LogId, RaftPayload, SnapshotMeta, StoredMembership, TypeConfig};
 
-/// Entries applied under one lock: readers wait no longer than for these.
+/// Entries applied under one lock.
 const APPLY_CHUNK: usize = 64;
+
+/// Time after which no further entry is applied under that lock: then readers
+/// have their turn, and whatever else this thread has to do, heartbeats among it.
+const APPLY_TIME: Duration = Duration::from_millis(5);
 
 /// Whoever performs what applying entries asks for.
 pub trait EffectSink: Send + Sync + 'static {
@@ -108,29 +115,33 @@ impl StateMachine {
 
     /// Applies some entries under one lock, then answers. Entries before one
     /// that cannot be applied are applied and answered all the same.
-    fn apply_chunk(
+    /// Takes entries off a chunk and applies them, as many as the time allows.
+    fn apply_some(
         &self,
-        chunk: Vec<Result<EntryResponder<TypeConfig>, io::Error>>,
+        chunk: &mut VecDeque<Result<EntryResponder<TypeConfig>, io::Error>>,
     ) -> Result<(), io::Error> {
+        let begun = Instant::now();
         let mut unreadable = Ok(());
-        let prepare = |item: Result<_, io::Error>| item.and_then(Prepared::new);
-        // What follows is dropped, and whoever waits for it hears so.
-        let readable = |item: Result<Prepared, io::Error>| match item {
-            Ok(prepared) => Some(prepared),
-            Err(error) => {
-                unreadable = Err(error);
-                None
-            }
-        };
-        let entries: Vec<Prepared> = chunk.into_iter().map(prepare).map_while(readable).collect();
         let mut effects = Vec::new();
         let mut garbage = Vec::new();
-        let mut applied = Vec::with_capacity(entries.len());
+        let mut applied = Vec::with_capacity(chunk.len());
         let unsupported = {
             let mut state = self.state.write();
-            for Prepared { id, change, done, responder } in entries {
-                let answers = state.apply(id, change, &mut effects, &mut garbage);
-                applied.push((answers, done, responder));
+            while let Some(item) = chunk.pop_front() {
+                match item.and_then(Prepared::new) {
+                    Ok(Prepared { id, change, done, responder }) => {
+                        let answers = state.apply(id, change, &mut effects, &mut garbage);
+                        applied.push((answers, done, responder));
+                    }
+                    Err(error) => {
+                        unreadable = Err(error);
+                        // What follows is dropped, and whoever waits for it hears so.
+                        chunk.clear();
+                    }
+                }
+                if begun.elapsed() >= APPLY_TIME {
+                    break;
+                }
             }
             state.machine.unsupported_level()
         };
@@ -237,7 +248,11 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     {
         let mut chunks = entries.ready_chunks(APPLY_CHUNK);
         while let Some(chunk) = chunks.next().await {
-            self.apply_chunk(chunk)?;
+            let mut chunk = VecDeque::from(chunk);
+            while !chunk.is_empty() {
+                self.apply_some(&mut chunk)?;
+                tokio::task::yield_now().await;
+            }
         }
         Ok(())
     }
