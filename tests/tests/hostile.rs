@@ -3,14 +3,10 @@
 
 use std::time::Duration;
 
-use holdfast_api::{
-    Among, Arrival, Blob, Command, LeaseCommand, LeaseOutcome, Nonce, Outcome, ProcessCommand,
-    ProcessOutcome, Role, RoundCommand, Terms,
-};
 use holdfast_tests::cluster::job;
 use holdfast_tests::stream::upgrade;
 use holdfast_tests::tcpstore::{MAGIC, TcpStore, key, op, text};
-use holdfast_tests::{Adders, Agent, Cluster, RawStream, eventually, patiently, soon};
+use holdfast_tests::{Adders, Agent, Cluster, RawStream, eventually, patiently};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rand::RngExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -418,67 +414,4 @@ async fn thousands_of_idle_connections_cost_an_agent_little() {
         patiently("a PING", stream.read_exact(&mut nonce)).await.expect("it is open");
         assert_eq!(nonce, [1, 2, 3, 4]);
     }
-}
-
-/// Members of the sets of one client, and how many rounds it opens in one frame.
-const SET: u32 = 2_000;
-const ROUNDS: u64 = 120;
-
-#[tokio::test(flavor = "multi_thread")]
-async fn large_sets_of_one_client_change_no_leader_and_stop_nobody() {
-    let cluster = Cluster::start(3).await;
-    let keys = cluster.client().keys(job("bystander"));
-    keys.put("k", "before", soon()).await.expect("a put");
-    let leader = cluster.leader().await;
-    let term = cluster.status_of(leader).await.term;
-    let client = cluster.client();
-    let grant = LeaseCommand::Grant {
-        scope: job("sets"),
-        nonce: Nonce(1, 1),
-        host: "host".to_owned(),
-        ttl_ms: 600_000,
-    };
-    let granted = client.propose(Command::Lease(grant), soon()).await.expect("a lease").outcome;
-    let Outcome::Lease(LeaseOutcome::Granted { lease, .. }) = granted else {
-        panic!("{granted:?}")
-    };
-    let register = Command::Process(ProcessCommand::Register {
-        lease,
-        process: Some(1),
-        nonce: Nonce(2, 2),
-        replaces: 0,
-        takeover: false,
-        role: Role::Active,
-        labels: Default::default(),
-        policy: Default::default(),
-    });
-    let registered = client.propose(register, soon()).await.expect("an incarnation").outcome;
-    let Outcome::Process(ProcessOutcome::Registered { incarnation, .. }) = registered else {
-        panic!("{registered:?}")
-    };
-    let arrive = |call: u64| {
-        let terms = Terms { among: Among::Set((0..SET).collect()), ..Terms::default() };
-        let payload = Blob::default();
-        Command::Round(RoundCommand::Arrive {
-            lease,
-            round: format!("set {call}").as_str().into(),
-            terms: Box::new(terms),
-            arrivals: vec![Arrival { process: 1, incarnation, call, ack: 1, payload }],
-        })
-    };
-    let mut sending = JoinSet::new();
-    for call in 1..=ROUNDS {
-        let (client, arrive) = (client.clone(), arrive(call));
-        sending.spawn(async move { client.propose(arrive, soon()).await });
-    }
-    let mut puts = 0;
-    while !sending.is_empty() {
-        keys.put("k", format!("during {puts}"), soon()).await.expect("a put of another job");
-        puts += 1;
-        while let Some(sent) = sending.try_join_next() {
-            sent.expect("it does not panic").expect("an arrival");
-        }
-    }
-    let status = cluster.status_of(leader).await;
-    assert_eq!((status.term, status.leader), (term, Some(leader)), "after {puts} puts");
 }

@@ -31,6 +31,10 @@ const ENTRY_COMMANDS_MAX: usize = 1_024;
 /// Bytes of keys and values after which an entry takes no more commands.
 const ENTRY_BYTES_MAX: usize = 1024 * 1024;
 
+/// Keys and processes that an entry touches after which it takes no more: to
+/// apply it must not take long.
+const ENTRY_STEPS_MAX: usize = 8 * 1024;
+
 /// Entries under way at once.
 const PIPELINE_MAX: usize = 8;
 
@@ -124,6 +128,7 @@ struct Packed {
     commands: Vec<Proposal>,
     dones: VecDeque<Done>,
     bytes: usize,
+    steps: usize,
 }
 
 struct Task {
@@ -225,9 +230,13 @@ impl Task {
         let mut next = first;
         while let Some(ticket) = next.take().or_else(|| self.waiting()) {
             packed.bytes += weight(&ticket.proposal);
+            packed.steps += steps(&ticket.proposal.command);
             packed.commands.push(ticket.proposal);
             packed.dones.push_back(ticket.done);
-            if packed.commands.len() >= ENTRY_COMMANDS_MAX || packed.bytes >= ENTRY_BYTES_MAX {
+            if packed.commands.len() >= ENTRY_COMMANDS_MAX
+                || packed.bytes >= ENTRY_BYTES_MAX
+                || packed.steps >= ENTRY_STEPS_MAX
+            {
                 break;
             }
         }
@@ -321,11 +330,7 @@ fn tell(dones: VecDeque<Done>, result: Result<Vec<Answer>, Problem>, own: usize)
 
 /// What [`weight`] counts beyond keys and values, at most, for commands that
 /// the state machine still accepts.
-pub const WEIGHT_SLACK: u64 = 5 * 1024 * 1024;
-
-/// What a process of a set counts for: little to send, and more to apply, since
-/// the round is found by each of them.
-const MEMBER_WEIGHT: usize = 64;
+pub const WEIGHT_SLACK: u64 = 4 * 1024 * 1024;
 
 /// Roughly the bytes of a command: what bounds an entry.
 pub fn weight(proposal: &Proposal) -> usize {
@@ -359,6 +364,28 @@ pub fn weight(proposal: &Proposal) -> usize {
     }
 }
 
+/// How many keys or processes a command touches, about.
+fn steps(command: &Command) -> usize {
+    match command {
+        Command::Kv { op: KvOp::MultiPut { entries }, .. } => entries.len(),
+        Command::Kv { op: KvOp::Transaction { compare, then, or_else }, .. } => {
+            compare.len() + then.len() + or_else.len()
+        }
+        Command::Round(RoundCommand::Arrive { terms, arrivals, .. }) => {
+            let set = match &terms.among {
+                Among::Set(set) => set.len(),
+                Among::Active | Among::Generation(_) => 0,
+            };
+            set + arrivals.len()
+        }
+        Command::Round(
+            RoundCommand::Withdraw { calls, .. } | RoundCommand::Acknowledge { calls, .. },
+        ) => calls.len(),
+        Command::Process(ProcessCommand::End { ends, .. }) => ends.len(),
+        _ => 1,
+    }
+}
+
 /// Roughly the bytes of a rank assignment.
 pub(crate) fn assignment_weight(steps: &[AssignmentStep]) -> usize {
     let step = |step: &AssignmentStep| match step {
@@ -378,7 +405,7 @@ fn round_weight(command: &RoundCommand) -> usize {
     match command {
         RoundCommand::Arrive { round, terms, arrivals, .. } => {
             let set = match &terms.among {
-                Among::Set(set) => set.len() * MEMBER_WEIGHT,
+                Among::Set(set) => set.len() * 4,
                 Among::Active | Among::Generation(_) => 0,
             };
             let arrived: usize = arrivals.iter().map(|arrival| 32 + arrival.payload.len()).sum();
@@ -406,5 +433,34 @@ fn step_weight(step: &TransactionOp) -> usize {
         TransactionOp::Get { key }
         | TransactionOp::Add { key, .. }
         | TransactionOp::Delete { key } => key.len(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_api::{Arrival, Terms};
+
+    use super::*;
+
+    #[test]
+    fn large_sets_fill_an_entry_before_their_bytes_do() {
+        let terms = Terms { among: Among::Set((0..2_000).collect()), ..Terms::default() };
+        let arrival = Arrival {
+            process: 7,
+            incarnation: 1,
+            call: 1,
+            ack: 1,
+            payload: holdfast_api::Blob::default(),
+        };
+        let command = Command::Round(RoundCommand::Arrive {
+            lease: 1,
+            round: "set".into(),
+            terms: Box::new(terms),
+            arrivals: vec![arrival],
+        });
+        assert_eq!(steps(&command), 2_001);
+        let most = ENTRY_STEPS_MAX.div_ceil(steps(&command));
+        let bytes = most * weight(&Proposal { session: None, command });
+        assert!(bytes < ENTRY_BYTES_MAX / 16, "{most} of them, {bytes} bytes");
     }
 }
