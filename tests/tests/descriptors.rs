@@ -4,6 +4,7 @@
 use std::process::Command;
 
 use holdfast_tests::{Cluster, RawStream, eventually, soon};
+use tokio::task::JoinSet;
 
 /// Descriptors of each node.
 const DESCRIPTORS: usize = 600;
@@ -38,7 +39,8 @@ async fn streams_beyond_the_descriptors_of_a_node_stop_nobody() {
     let (follower, leader) = cluster.follower_and_leader().await;
     let address = cluster.address(leader).to_owned();
     let flooded = address.clone();
-    let flood = tokio::spawn(async move {
+    let mut flood = JoinSet::new();
+    flood.spawn(async move {
         let mut open = Vec::new();
         loop {
             match RawStream::open(&flooded).await {
@@ -70,5 +72,5 @@ async fn streams_beyond_the_descriptors_of_a_node_stop_nobody() {
     let status = cluster.operate_at(&address, &["status"]).await;
     assert_eq!(status.code, Some(0), "{status:?}");
     assert!(leads(&cluster).await, "nothing of this is a reason to change the leader");
-    flood.abort();
+    flood.abort_all();
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use holdfast_tests::{Cluster, binaries, eventually, soon};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 
 /// How often the follower stalls, for how long, and how long it runs in between:
 /// the leader gives up a heartbeat in that time, and no election is due.
@@ -13,19 +13,20 @@ const STALLS: usize = 12;
 const STALL: Duration = Duration::from_millis(120);
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Passes connections on until it is told to refuse them: those that are open
-/// stay.
-async fn door(from: &str, to: String) -> (JoinHandle<()>, JoinHandle<()>) {
+/// Passes connections on until the first task ends: from then on they are
+/// refused, and those that are open stay.
+async fn door(from: &str, to: String) -> (JoinSet<()>, JoinSet<()>) {
     let listener = TcpListener::bind(from).await.expect("a free port");
     let (give, mut take) = tokio::sync::mpsc::unbounded_channel();
-    let accepting = tokio::spawn(async move {
+    let (mut accepting, mut passing) = (JoinSet::new(), JoinSet::new());
+    accepting.spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             if give.send(stream).is_err() {
                 return;
             }
         }
     });
-    let passing = tokio::spawn(async move {
+    passing.spawn(async move {
         let mut open = JoinSet::new();
         while let Some(mut stream) = take.recv().await {
             let to = to.clone();
@@ -45,7 +46,7 @@ async fn door(from: &str, to: String) -> (JoinHandle<()>, JoinHandle<()>) {
 async fn one_follower_that_cannot_reach_the_leader_does_not_unseat_it() {
     let mut cluster = Cluster::plan(3, &[]);
     let behind = format!("127.0.0.1:{}", cluster.port());
-    let (accepting, passing) = door(cluster.address(1), behind.clone()).await;
+    let (mut accepting, passing) = door(cluster.address(1), behind.clone()).await;
     let list: Vec<String> =
         cluster.ids().iter().map(|id| format!("{id}={}", cluster.address(*id))).collect();
     let mut command = binaries::command("holdfast-store");
@@ -65,7 +66,7 @@ async fn one_follower_that_cannot_reach_the_leader_does_not_unseat_it() {
     let term = cluster.status_of(2).await.term;
 
     // From now on its port refuses.
-    accepting.abort();
+    accepting.shutdown().await;
     for _ in 0..STALLS {
         cluster.pause(2);
         tokio::time::sleep(STALL).await;
@@ -75,5 +76,5 @@ async fn one_follower_that_cannot_reach_the_leader_does_not_unseat_it() {
     let status = cluster.status_of(3).await;
     assert_eq!((status.term, status.leader), (term, Some(1)));
     keys.put("k", "after", soon()).await.expect("a put over the connection that was open");
-    passing.abort();
+    drop(passing);
 }

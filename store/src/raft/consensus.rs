@@ -24,6 +24,10 @@ use crate::storage::{LogStore, SnapshotStore, StateMachine};
 /// How often it is looked whether consensus has stopped.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
+/// Longest election times after which a leader that has closed all its channels
+/// is followed no more.
+const FOLLOWS: u32 = 3;
+
 /// How long another voter may take to say whether the leader is gone.
 const GONE_TIME_MAX: Duration = Duration::from_millis(200);
 
@@ -203,7 +207,12 @@ impl Consensus {
         let membership = metrics.membership_config.membership();
         let nodes: BTreeMap<NodeId, String> =
             membership.nodes().map(|(id, node)| (*id, node.address.clone())).collect();
-        let leader = metrics.current_leader.and_then(|node| {
+        // Whoever was cut off from the leader for long follows nobody.
+        let follows = |node: &NodeId| {
+            let silent = self.evidence.silent_for(*node).filter(|_| *node != metrics.id);
+            silent.is_none_or(|silent| silent < self.election_max * FOLLOWS)
+        };
+        let leader = metrics.current_leader.filter(follows).and_then(|node| {
             let address = nodes.get(&node)?.clone();
             Some(LeaderHint { node, address })
         });

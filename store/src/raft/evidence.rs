@@ -9,6 +9,7 @@ use std::time::Duration;
 use holdfast_api::NodeId;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 /// How long a port may take to refuse.
 const PROBE_TIME_MAX: Duration = Duration::from_millis(100);
@@ -16,7 +17,14 @@ const PROBE_TIME_MAX: Duration = Duration::from_millis(100);
 /// The channels on which other nodes send entries and heartbeats to this one.
 #[derive(Debug, Default)]
 pub struct Evidence {
-    open: Mutex<BTreeMap<NodeId, usize>>,
+    channels: Mutex<BTreeMap<NodeId, Channels>>,
+}
+
+#[derive(Debug, Default)]
+struct Channels {
+    open: usize,
+    /// When the last one closed.
+    closed: Option<Instant>,
 }
 
 /// A channel that is open, until this is dropped.
@@ -29,24 +37,28 @@ pub struct OpenChannel {
 impl Evidence {
     /// A node has opened a channel to this one.
     pub fn opened(self: &Arc<Self>, from: NodeId) -> OpenChannel {
-        *self.open.lock().entry(from).or_default() += 1;
+        self.channels.lock().entry(from).or_default().open += 1;
         OpenChannel { from, evidence: self.clone() }
     }
 
     /// Whether a channel from this node is open.
     pub fn hears(&self, node: NodeId) -> bool {
-        self.open.lock().contains_key(&node)
+        self.channels.lock().get(&node).is_some_and(|channels| channels.open > 0)
+    }
+
+    /// For how long no channel from this node has been open, if one ever was.
+    pub fn silent_for(&self, node: NodeId) -> Option<Duration> {
+        let channels = self.channels.lock();
+        let channels = channels.get(&node).filter(|channels| channels.open == 0)?;
+        channels.closed.map(|at| at.elapsed())
     }
 }
 
 impl Drop for OpenChannel {
     fn drop(&mut self) {
-        let mut open = self.evidence.open.lock();
-        if let Some(count) = open.get_mut(&self.from) {
-            *count -= 1;
-            if *count == 0 {
-                open.remove(&self.from);
-            }
+        if let Some(channels) = self.evidence.channels.lock().get_mut(&self.from) {
+            channels.open -= 1;
+            channels.closed = Some(Instant::now());
         }
     }
 }
@@ -69,11 +81,13 @@ mod tests {
     fn a_node_is_heard_while_one_of_its_channels_is_open() {
         let evidence = Arc::new(Evidence::default());
         assert!(!evidence.hears(2));
+        assert_eq!(evidence.silent_for(2), None);
         let (append, heartbeat) = (evidence.opened(2), evidence.opened(2));
         drop(append);
         assert!(evidence.hears(2) && !evidence.hears(3));
+        assert_eq!(evidence.silent_for(2), None);
         drop(heartbeat);
-        assert!(!evidence.hears(2));
+        assert!(!evidence.hears(2) && evidence.silent_for(2).is_some());
     }
 
     #[tokio::test]
