@@ -7,10 +7,9 @@ use holdfast_api::{
     Revision, Turnover,
 };
 use serde::Serialize;
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::processes::role;
-use super::{Context, known, unexpected_answer};
+use super::{Context, known, unexpected_answer, until_interrupted};
 use crate::config::Settings;
 use crate::exit::Failure;
 use crate::output::{Document, counted, printable, shortened};
@@ -21,15 +20,7 @@ const PAGE_EVENTS_MAX: u64 = 1_000;
 /// Prints events behind a revision; with `follow` until it is interrupted,
 /// which is its good end.
 pub(crate) async fn run(context: &Context, after: Revision, follow: bool) -> Result<(), Failure> {
-    let handled = |error| Failure::System(format!("cannot handle signals: {error}"));
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(handled)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(handled)?;
-    tokio::select! {
-        biased;
-        _ = interrupt.recv() => Ok(()),
-        _ = terminate.recv() => Ok(()),
-        end = print(context, Log::behind(after), follow) => end,
-    }
+    until_interrupted(print(context, Log::behind(after), follow)).await
 }
 
 async fn print(context: &Context, mut log: Log, follow: bool) -> Result<(), Failure> {

@@ -36,6 +36,7 @@ use holdfast_api::{
     Answer, Command, Effectiveness, Outcome, Read, ReadAnswer, ReadOutcome, Revision, Scope,
 };
 use holdfast_client::{Client, Consistency, Deadline, Options, check_token_file};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::{AgentCommand, ClusterCommand};
 use crate::config::{Settings, Source, Timeout};
@@ -185,6 +186,19 @@ fn talk_of_time(context: &Context, now: LogNow) {
 /// An outcome that does not belong to the command: what it did is not known.
 fn unexpected_outcome(asked: &'static str, outcome: &impl fmt::Debug) -> Failure {
     Failure::Mismatch { asked, answer: beginning(outcome), outcome: Effectiveness::Unknown }
+}
+
+/// Does this until it ends or is interrupted, which is its good end.
+async fn until_interrupted(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let handled = |error| Failure::System(format!("cannot handle signals: {error}"));
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(handled)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(handled)?;
+    tokio::select! {
+        biased;
+        _ = interrupt.recv() => Ok(()),
+        _ = terminate.recv() => Ok(()),
+        end = work => end,
+    }
 }
 
 /// An answer that does not belong to the question.

@@ -10,9 +10,8 @@ use holdfast_api::{
 };
 use holdfast_client::{Consistency, Deadline, Error, Watch};
 use serde::Serialize;
-use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Context, known};
+use super::{Context, known, until_interrupted};
 use crate::document::Changed;
 use crate::exit::Failure;
 use crate::log_time::span;
@@ -37,9 +36,6 @@ pub(crate) struct Wanted {
 
 /// Watches until it is interrupted, which is its good end, or the run ends.
 pub(crate) async fn run(context: &Context, wanted: Wanted) -> Result<(), Failure> {
-    let handled = |error| Failure::System(format!("cannot handle signals: {error}"));
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(handled)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(handled)?;
     let watching = async {
         // A watch outlives every failover, so it would also wait for ever for a
         // cluster that was never there: ask once whether there is one.
@@ -50,12 +46,7 @@ pub(crate) async fn run(context: &Context, wanted: Wanted) -> Result<(), Failure
             false => print_changes(context, context.scope(), &wanted.prefix, wanted.from).await,
         }
     };
-    tokio::select! {
-        biased;
-        _ = interrupt.recv() => Ok(()),
-        _ = terminate.recv() => Ok(()),
-        end = watching => end,
-    }
+    until_interrupted(watching).await
 }
 
 /// Ends only with an error.

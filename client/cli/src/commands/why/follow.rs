@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use holdfast_api::{Code, Name, Problem};
 use holdfast_client::{Error, EventsPage};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
 use super::One;
-use crate::commands::Context;
+use crate::commands::{Context, until_interrupted};
 use crate::exit::Failure;
 use crate::output::{self, Output};
 
@@ -20,15 +19,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 
 /// Ends when it is interrupted, or when the run that was named is over.
 pub(super) async fn run(context: &Context, job: &Name) -> Result<(), Failure> {
-    let handled = |error| Failure::System(format!("cannot handle signals: {error}"));
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(handled)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(handled)?;
-    tokio::select! {
-        biased;
-        _ = interrupt.recv() => Ok(()),
-        _ = terminate.recv() => Ok(()),
-        end = follow(context, job) => end,
-    }
+    until_interrupted(follow(context, job)).await
 }
 
 async fn follow(context: &Context, job: &Name) -> Result<(), Failure> {
