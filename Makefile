@@ -12,7 +12,7 @@ BINARIES := $(or $(CARGO_TARGET_DIR),target)/$(if $(filter dev,$(PROFILE)),debug
 ENVIRONMENT := source target/environment
 PYTHON_FILES = $(shell git ls-files '*.py') tests/prepare
 
-.PHONY: help quickstart demo-elastic test check fix bench chaos-rounds build
+.PHONY: help quickstart demo-elastic demo-comm test check fix bench chaos-rounds build
 
 help: ## Print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,8 +29,14 @@ demo-elastic: ## See it: rank 0's host and the leader killed at once, under torc
 	@tests/prepare python
 	@$(ENVIRONMENT); python3 tests/elastic/demo.py --binaries $(BINARIES)
 
+demo-comm: ## See it: ranks of one DDP group and the leader killed; the group is formed anew in place
+	@tests/prepare build torch
+	@$(ENVIRONMENT); cargo build --profile $(PROFILE) --bins
+	@tests/prepare python
+	@$(ENVIRONMENT); python3 tests/elastic/comm.py --binaries $(BINARIES)
+
 test: ## All tests; installs what is missing, saying what and why
-	@tests/prepare build torch older-torch hosts docs
+	@tests/prepare build torch older-torch nccl hosts docs
 	@$(ENVIRONMENT); cargo build --profile $(PROFILE) --workspace --bins
 	@tests/prepare python
 	@$(ENVIRONMENT); if cargo nextest --version > /dev/null 2>&1; then \
@@ -44,6 +50,7 @@ test: ## All tests; installs what is missing, saying what and why
 	@$(ENVIRONMENT); python3 tests/quickstart/quickstart.py --binaries $(BINARIES) \
 		--python "$${HOLDFAST_PYTHON:-python3}"
 	@$(ENVIRONMENT); python3 tests/elastic/demo.py --quick --binaries $(BINARIES)
+	@$(ENVIRONMENT); python3 tests/elastic/comm.py --quick --binaries $(BINARIES)
 	@$(ENVIRONMENT); tests/docs/docs.py --binaries $(BINARIES)
 	@$(ENVIRONMENT); "$${HOLDFAST_PYTHON_TOOLS:-python3}" tests/docs/manifests.py --binaries $(BINARIES)
 	@python3 tests/docker/compose_test.py

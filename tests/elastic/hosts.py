@@ -50,6 +50,22 @@ class Host:
                 self.children.forget(child)
         self.running.clear()
 
+    def kill_program(self) -> None:
+        """SIGKILL for the program that the agent runs, and for nothing else."""
+        agents = {child.pid for child in self.running}
+        for pid in self._processes():
+            try:
+                stat = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                name = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+            except OSError:
+                continue
+            if int(stat[1]) in agents and name.startswith("python"):
+                os.kill(pid, signal.SIGKILL)
+        for child in self.running:
+            child.killed = True
+            if child in self.children.running:
+                self.children.forget(child)
+
     def _processes(self) -> list[int]:
         mark = f"{MARK}={self.folder}".encode()
         found = []

@@ -23,6 +23,7 @@
 //! | [`hosts`] | hosts with a network between them, on one machine |
 //! | [`way`] | a way to a store on which answers can be held |
 //! | [`http`] | plain HTTP requests |
+//! | [`life`] | leases, processes and rounds over HTTP |
 //! | [`slips`] | requests with one slip each, from the description of the API |
 //! | [`stream`] | a raw client of the multiplexed stream |
 //! | [`tcpstore`] | a client of the TCPStore protocol |
@@ -49,6 +50,7 @@ pub mod histories;
 pub mod hosts;
 pub mod http;
 pub mod job;
+pub mod life;
 pub mod link;
 pub mod load;
 pub mod logs;

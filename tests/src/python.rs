@@ -224,6 +224,13 @@ impl Script {
         kill(Pid::from_raw(pid), signal).expect("it is ours");
     }
 
+    /// Waits for its end, which must be without success.
+    pub async fn fails(mut self) {
+        let status = patiently("the program to end", self.child.wait()).await;
+        let status = status.expect("a child can be waited for");
+        assert!(!status.success(), "the program ended well");
+    }
+
     /// Waits for its end, which must be with exit code 0; answers all that it
     /// said.
     pub async fn succeeds(mut self) -> Vec<String> {

@@ -16,6 +16,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("holdfast-client", &["holdfast-api"]),
     ("holdfast-cli", &["holdfast-api", "holdfast-client"]),
     ("holdfast-trainer-shim", &["holdfast-api", "holdfast-client"]),
+    ("holdfast-nccl", &[]),
     ("holdfast-python", &["holdfast-api", "holdfast-client", "holdfast-trainer-shim"]),
     ("holdfast-agent", &["holdfast-api", "holdfast-client", "holdfast-trainer-shim"]),
     ("holdfast-chaos", &["holdfast-api"]),

@@ -404,13 +404,13 @@ fn register(lease: u64, process: ProcessId, nonce: u64) -> Command {
 }
 
 fn arrive(lease: u64, process: ProcessId, incarnation: u64) -> Command {
-    let arrival = Arrival { process, incarnation, call: 1, ack: 0, payload: "".into() };
+    let arrival = Arrival { process, incarnation, call: 1, ack: 0, payload: "".into(), holds: 0 };
     let (round, terms) = ("hostile".into(), Default::default());
     Command::Round(RoundCommand::Arrive { lease, round, terms, arrivals: vec![arrival] })
 }
 
 fn end(lease: u64, process: ProcessId, incarnation: u64) -> Command {
-    let ends = vec![ProcessEnd { process, incarnation, cause: Cause::Left }];
+    let ends = vec![ProcessEnd { process, incarnation, cause: Cause::Left, exit_seen: false }];
     Command::Process(ProcessCommand::End { lease, ends })
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use holdfast_api::{
     Blob, Code, Effectiveness, FailedWhy, Fence, Incarnation, LeaseId, ProcessId, ProcessState,
-    Refusal, Role, RoundFailure,
+    Refusal, Role, RoundFailure, SpecMismatch,
 };
 
 /// Why a verb failed. Each says what is known and what to do next.
@@ -83,6 +83,26 @@ pub enum Error {
         /// The round.
         round: Blob,
         /// Who waits in the advance.
+        failure: Box<RoundFailure>,
+    },
+    /// The held generation was revoked that the round builds on. The call is void;
+    /// stop what runs on it, and arrive at its round again.
+    #[error(
+        "round {round} is void: the generation that it builds on was revoked{}; acquire the next one",
+        revoked(failure)
+    )]
+    Revoked {
+        /// The round.
+        round: Blob,
+        /// When and why.
+        failure: Box<RoundFailure>,
+    },
+    /// Those who arrived at a held round want different things. The call is void.
+    #[error("round {round} cannot close: its processes want different things{}", specs(failure))]
+    SpecMismatch {
+        /// The round.
+        round: Blob,
+        /// What most want, and who wants something else.
         failure: Box<RoundFailure>,
     },
     /// The job of a standby is over: its last member has left in order. Leave.
@@ -183,6 +203,8 @@ impl Error {
                 Code::Unavailable
             }
             Error::Regroup { .. } => Code::Regroup,
+            Error::Revoked { .. } => Code::Revoked,
+            Error::SpecMismatch { .. } => Code::SpecMismatch,
             Error::Over { .. } => Code::Over,
             Error::Unexpected { .. } | Error::TooFewMembers { .. } => Code::Conflict,
         }
@@ -197,6 +219,7 @@ impl Error {
             | Error::Withdrawn { .. }
             | Error::Unanswered { .. }
             | Error::Regroup { .. }
+            | Error::Revoked { .. }
             | Error::StoreLost { .. }
             | Error::NoAgent { .. } => true,
             Error::Fenced { .. }
@@ -206,6 +229,7 @@ impl Error {
             | Error::AgentLost { .. }
             | Error::Closed
             | Error::Over { .. }
+            | Error::SpecMismatch { .. }
             | Error::TooFewMembers { .. }
             | Error::ValuesLost { .. }
             | Error::Unexpected { .. } => false,
@@ -229,6 +253,8 @@ impl Error {
             | Error::RoundFailed { .. }
             | Error::Withdrawn { .. }
             | Error::Regroup { .. }
+            | Error::Revoked { .. }
+            | Error::SpecMismatch { .. }
             | Error::Over { .. }
             | Error::StoreLost { .. }
             | Error::NoAgent { .. } => Effectiveness::None,
@@ -242,6 +268,8 @@ impl Error {
             FailedWhy::Deadline => Error::RoundFailed { round, failure },
             FailedWhy::Regroup => Error::Regroup { round, failure },
             FailedWhy::Over => Error::Over { round },
+            FailedWhy::Revoked => Error::Revoked { round, failure },
+            FailedWhy::SpecMismatch => Error::SpecMismatch { round, failure },
         }
     }
 
@@ -270,6 +298,25 @@ fn arrived(failure: &RoundFailure) -> String {
         0 => format!("{} had arrived, and more have to register", failure.arrived),
         _ => format!("{} had arrived, missing {}", failure.arrived, missing(failure)),
     }
+}
+
+/// How many differing specs are named.
+const SPECS_NAMED_MAX: usize = 4;
+
+fn revoked(failure: &RoundFailure) -> String {
+    let why = failure.revoked.as_ref();
+    why.map_or_else(String::new, |why| format!(" at revision {}: {}", why.at, why.cause))
+}
+
+fn specs(failure: &RoundFailure) -> String {
+    let Some(SpecMismatch { most, differing }) = &failure.specs else {
+        return String::new();
+    };
+    let named = differing.iter().take(SPECS_NAMED_MAX);
+    let named = named.map(|other| format!("process {} wants {:?}", other.process, other.spec));
+    let named: Vec<String> = named.collect();
+    let more = if differing.len() > named.len() { " and more" } else { "" };
+    format!(": most want {most:?}, but {}{more}", named.join(", "))
 }
 
 /// Who waits in an advance.

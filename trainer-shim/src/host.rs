@@ -4,13 +4,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::{FutureExt as _, TryFutureExt as _};
 use holdfast_api::{
-    Answer, Cause, Code, Command, Effectiveness, Feed, Incarnation, Labels, LeaseId, Name, Outcome,
-    Policy, ProcessCommand, ProcessEnd, ProcessId, ProcessInfo, ProcessOutcome, Read, ReadAnswer,
-    ReadOutcome, Refusal, Role, Scope,
+    Answer, Blob, Cause, Code, Command, Effectiveness, Feed, Generation, Incarnation, Labels,
+    LeaseId, Name, Outcome, Policy, ProcessCommand, ProcessEnd, ProcessId, ProcessInfo,
+    ProcessOutcome, Read, ReadAnswer, ReadOutcome, Refusal, Role, Scope,
 };
 use holdfast_client::{Client, Consistency, Deadline, Outages};
 use parking_lot::Mutex;
@@ -25,7 +26,8 @@ use crate::link::{Connected, Ended, Link, Listening, Said, Sign, Silence, Wanted
 use crate::outage::{saying, soon, watch_outages};
 use crate::pending::{Ending, Pending};
 use crate::process::Process;
-use crate::validity::{Validity, boot_time};
+use crate::self_fence;
+use crate::validity::{Validity, boot_time, certain};
 use crate::vitals::{Hook, Ladder, MainThread, Vitals};
 use crate::waiting::{self, FIRST_NOTICE, Pauses};
 
@@ -87,6 +89,16 @@ pub(crate) struct Shared {
     watched: Mutex<Vec<Arc<Vitals>>>,
     /// Something has changed about one of them.
     changed: Arc<Notify>,
+    /// What the processes of this program hold, by rounds; 0 = maybe something: an
+    /// arrival is under way, or nobody heard what it came to.
+    pub holding: Mutex<BTreeMap<(ProcessId, Blob), Generation>>,
+    /// When a process that has ended for the cluster, and holds something, is to be
+    /// ended with this program, which has no agent.
+    pub dies_at: Mutex<Option<Duration>>,
+    /// Whether this program watches over what it holds.
+    fences: AtomicBool,
+    /// Of the agent's lease; that of an own one is its own.
+    store_lost_max: Duration,
     /// True once nothing is delivered any more.
     pub over: watch::Sender<bool>,
     stop: CancellationToken,
@@ -119,7 +131,8 @@ impl Host {
             never = watch_outages(outages, &outage) => match never {},
         };
         let (scope, id) = (lease.scope().clone(), lease.id());
-        let host = Host::new(scope, id, Link::Own(lease.clone()), None);
+        let kept = (None, lease.store_lost_max());
+        let host = Host::new(scope, id, Link::Own(lease.clone()), kept);
         let watching = host.clone();
         let outages = Outages::new(lease.client().clone());
         host.spawn(async move { match watch_outages(outages, &watching.shared.outage).await {} });
@@ -138,10 +151,11 @@ impl Host {
     pub async fn attach(control: &Path, wanted: Wanted, patience: Duration) -> Result<Host, Error> {
         let Connected { agent, welcome, listening, talking } =
             Connected::open(control, wanted, patience).await?;
-        let Welcome { scope, lease, ttl_ms, valid_until_ms, .. } = welcome;
+        let Welcome { scope, lease, ttl_ms, valid_until_ms, store_lost_ms_max, .. } = welcome;
         let ttl = Duration::from_millis(ttl_ms);
         let validity = Validity::told(Duration::from_millis(valid_until_ms), ttl);
-        let host = Host::new(scope, lease, Link::Agent(agent), Some(validity));
+        let store_lost_max = Duration::from_millis(store_lost_ms_max.max(ttl_ms));
+        let host = Host::new(scope, lease, Link::Agent(agent), (Some(validity), store_lost_max));
         let listening = host.clone().listen(listening);
         host.spawn(async move {
             tokio::select! {
@@ -153,7 +167,12 @@ impl Host {
         Ok(host)
     }
 
-    fn new(scope: Scope, lease: LeaseId, link: Link, validity: Option<Validity>) -> Host {
+    fn new(
+        scope: Scope,
+        lease: LeaseId,
+        link: Link,
+        (validity, store_lost_max): (Option<Validity>, Duration),
+    ) -> Host {
         let shared = Shared {
             scope,
             lease,
@@ -163,6 +182,10 @@ impl Host {
             validity,
             watched: Mutex::default(),
             changed: Arc::default(),
+            holding: Mutex::default(),
+            dies_at: Mutex::default(),
+            fences: AtomicBool::new(false),
+            store_lost_max,
             over: watch::Sender::new(false),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -353,7 +376,12 @@ impl Host {
     /// Tells the cluster that processes of this host ended, all of them in one
     /// entry.
     pub async fn end(&self, ends: BTreeMap<(ProcessId, Incarnation), Cause>) -> Result<(), Error> {
-        let end = |((process, incarnation), cause)| ProcessEnd { process, incarnation, cause };
+        let end = |((process, incarnation), cause)| ProcessEnd {
+            process,
+            incarnation,
+            cause,
+            exit_seen: false,
+        };
         let ends = ends.into_iter().map(end).collect();
         let command = ProcessCommand::End { lease: self.shared.lease, ends };
         self.propose(Command::Process(command), Deadline::never()).await?;
@@ -410,6 +438,46 @@ impl Host {
         self.shared.outage.subscribe()
     }
 
+    /// What a process holds of a round; 0 = maybe something.
+    pub(crate) fn holds_of(&self, whose: &(ProcessId, Blob)) -> Option<Generation> {
+        self.shared.holding.lock().get(whose).copied()
+    }
+
+    /// A process arrives at a held round: it may hold something from now on.
+    /// Answers what it held.
+    pub(crate) fn may_hold(&self, whose: (ProcessId, Blob)) -> Option<Generation> {
+        let held = self.shared.holding.lock().get(&whose).copied();
+        self.hold(whose, Some(held.unwrap_or(0)));
+        held
+    }
+
+    /// What a process holds of a round from now on: this program watches over
+    /// itself.
+    pub(crate) fn hold(&self, whose: (ProcessId, Blob), generation: Option<Generation>) {
+        let mut holding = self.shared.holding.lock();
+        match generation {
+            None => drop(holding.remove(&whose)),
+            Some(generation) => {
+                holding.insert(whose, generation);
+                if !self.shared.fences.swap(true, Ordering::Relaxed) {
+                    self_fence::watch(&self.shared);
+                }
+            }
+        }
+    }
+
+    /// Whether a process holds anything.
+    pub(crate) fn is_holding(&self, process: ProcessId) -> bool {
+        self.shared.holding.lock().keys().any(|(holder, _)| *holder == process)
+    }
+
+    /// A process holds a generation no more; 0 = it holds nothing.
+    pub(crate) fn let_go(&self, process: ProcessId, released: Generation) {
+        self.shared.holding.lock().retain(|(holder, _), generation| {
+            *holder != process || released != 0 && *generation != released
+        });
+    }
+
     /// A task that ends with the host's own.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let Shared { tasks, stop, .. } = self.shared.as_ref();
@@ -419,7 +487,11 @@ impl Host {
     async fn read_feed(self, lease: Lease) {
         let mut feed = lease.feed();
         while let Some(piece) = feed.next().await {
+            let ended: Vec<ProcessId> = piece.ended.iter().map(|ended| ended.process).collect();
             self.shared.pending.lock().hand_out(piece);
+            if ended.iter().any(|process| self.is_holding(*process)) {
+                self.shared.end_soon();
+            }
         }
         self.finish(Ending::LeaseLost { lease: lease.id() });
     }
@@ -513,6 +585,42 @@ impl Host {
     fn finish(&self, ending: Ending) {
         self.shared.over.send_replace(true);
         self.shared.pending.lock().end_all(ending);
+    }
+}
+
+impl Shared {
+    /// A process has ended for the cluster and holds something: it has a moment to
+    /// let go, or this program ends.
+    pub fn end_soon(&self) {
+        self.pending.lock().lease_lost();
+        let at = boot_time() + self_fence::STOP_SELF_MAX;
+        self.dies_at.lock().get_or_insert(at);
+    }
+
+    /// How long processes go on without a word from the store.
+    pub fn store_lost_max(&self) -> Duration {
+        self.store_lost_max
+    }
+
+    /// Whether something that is held may run here.
+    pub fn is_holding(&self) -> bool {
+        self.holding.lock().values().any(|generation| *generation != 0)
+    }
+
+    /// When, in [`boot_time`], nothing that is held may run here any more.
+    pub fn stops_at(&self) -> Duration {
+        let (until, ttl) = match (&self.link, &self.validity) {
+            (Link::Own(lease), _) => (*lease.valid_until().borrow(), lease.ttl()),
+            (_, Some(validity)) => (*validity.subscribe().borrow(), validity.ttl()),
+            (_, None) => return Duration::ZERO,
+        };
+        let at = (until + self.store_lost_max).saturating_sub(certain(ttl));
+        self.dies_at.lock().map_or(at, |sooner| sooner.min(at))
+    }
+
+    /// Whether the host was closed by its program.
+    pub fn is_closed(&self) -> bool {
+        self.stop.is_cancelled()
     }
 }
 

@@ -92,6 +92,7 @@ struct Held {
     host: String,
     id: LeaseId,
     ttl: Duration,
+    store_lost_max: Duration,
     validity: Validity,
     /// True once the lease is over.
     over: watch::Sender<bool>,
@@ -162,9 +163,17 @@ impl Lease {
         let command = match (open_run, scope.run.clone()) {
             (true, Some(run)) => {
                 let (job, run) = (job.clone(), RunChoice::Named(run));
-                LeaseCommand::Join { job, run, takeover: true, nonce, host, ttl_ms }
+                LeaseCommand::Join {
+                    job,
+                    run,
+                    takeover: true,
+                    nonce,
+                    host,
+                    ttl_ms,
+                    store_lost_ms_max: None,
+                }
             }
-            _ => LeaseCommand::Grant { scope, nonce, host, ttl_ms },
+            _ => LeaseCommand::Grant { scope, nonce, host, ttl_ms, store_lost_ms_max: None },
         };
         let held = Lease::hold(client, (job, held_by), command, Deadline::after(patience));
         held.await.map(|(lease, _)| lease)
@@ -186,7 +195,15 @@ impl Lease {
     ) -> Result<(Lease, Met), Error> {
         let HostOptions { host, ttl, patience, open_run: _ } = options;
         let (nonce, ttl_ms, held_by) = (nonce(), milliseconds(ttl), host.clone());
-        let command = LeaseCommand::Join { job: job.clone(), run, takeover, nonce, host, ttl_ms };
+        let command = LeaseCommand::Join {
+            job: job.clone(),
+            run,
+            takeover,
+            nonce,
+            host,
+            ttl_ms,
+            store_lost_ms_max: None,
+        };
         Lease::hold(client, (job, held_by), command, Deadline::after(patience)).await
     }
 
@@ -213,7 +230,9 @@ impl Lease {
             }
         };
         let Outcome::Lease(granted) = answer.outcome else { return Err(unexpected("a grant")) };
-        let LeaseOutcome::Granted { lease, run, ttl_ms, opened, ended, others } = granted else {
+        let LeaseOutcome::Granted { lease, run, ttl_ms, store_lost_ms_max, opened, ended, others } =
+            granted
+        else {
             return Err(unexpected("a grant"));
         };
         let met = Met { run: run.clone(), opened, ended, others };
@@ -224,6 +243,7 @@ impl Lease {
             host,
             id: lease,
             ttl,
+            store_lost_max: Duration::from_millis(store_lost_ms_max.max(ttl_ms)),
             validity: Validity::granted(asked_at, ttl),
             over: watch::Sender::new(false),
             stop: CancellationToken::new(),
@@ -259,6 +279,11 @@ impl Lease {
     /// The TTL that was granted.
     pub fn ttl(&self) -> Duration {
         self.held.ttl
+    }
+
+    /// How long processes with it go on without a word from the store.
+    pub fn store_lost_max(&self) -> Duration {
+        self.held.store_lost_max
     }
 
     /// How long it certainly holds; nothing once it may be over, and everything

@@ -38,6 +38,7 @@
 //! | [`host`] | where processes are attached, and what is told of them |
 //! | [`process`] | one incarnation and its calls |
 //! | [`verbs`] | what trainers say, made of rounds |
+//! | [`held`] | rounds that are held: communicators, locks |
 //! | [`keys`] | the run's keys, and what happens in the job, pushed |
 //! | [`exception`] | what a program failed by, as others are told it |
 //! | [`fence`] | proof that a life is alive, and files that only the living replace |
@@ -45,8 +46,10 @@
 //! | `pending` | pure: calls that wait, and what the feed says of them |
 //! | [`rosters`] | pure: memberships that need not be told again |
 //! | [`vitals`] | how a process is doing, for the agent that watches it |
+//! | `self_fence` | a program that holds something stops, or dies, in time |
 //! | `validity` | pure: how long the lease certainly holds |
 //! | `waiting` | pure: whom a call waits for, in words, and when that is said |
+//! | [`communicator`] | what members exchange gradients through; knows nothing of the rest |
 //! | [`error`] | why a verb failed |
 //!
 //! # Architecture invariants
@@ -66,9 +69,11 @@
 //! * A call that waits says whom it waits for, within a second and then after
 //!   growing pauses: as an event of `tracing`, at WARN.
 
+pub mod communicator;
 pub mod error;
 pub mod exception;
 pub mod fence;
+pub mod held;
 pub mod host;
 pub mod keys;
 pub mod lease;
@@ -77,12 +82,14 @@ mod outage;
 mod pending;
 pub mod process;
 pub mod rosters;
+mod self_fence;
 mod validity;
 pub mod verbs;
 pub mod vitals;
 mod waiting;
 
 pub use error::Error;
+pub use held::{Formed, HoldState, Holding};
 pub use holdfast_api::Fence;
 pub use host::{Host, Join};
 pub use keys::{Changes, Keys, News};

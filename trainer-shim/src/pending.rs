@@ -5,16 +5,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use holdfast_api::{
-    Blob, CallId, Cause, Closed, Decided, Decision, Ended, Feed, Generation, Incarnation, LeaseId,
-    Members, ProcessId, Refusal, Revision,
+    Blob, CallId, Cause, Closed, Decided, Decision, Ended, Feed, Generation, HeldNews, Incarnation,
+    LeaseId, Members, ProcessId, Refusal, Revision,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::error::Error;
+use crate::held::HoldState;
 use crate::rosters::Rosters;
 
 /// Where an outcome goes.
 pub(crate) type ReplyTo = oneshot::Sender<Result<Arc<Closed>, Error>>;
+
+/// Held generations of which something is remembered.
+const HOLDS_MAX: usize = 256;
 
 /// Everything that waits on one lease.
 #[derive(Debug, Default)]
@@ -23,6 +27,8 @@ pub(crate) struct Pending {
     /// Ends that were told, by process: the latest.
     ended: BTreeMap<ProcessId, (Incarnation, Revision, Cause)>,
     rosters: Rosters<Members>,
+    /// What is known of generations that processes hold.
+    holds: BTreeMap<Generation, watch::Sender<HoldState>>,
     /// Nothing is handed out any more.
     over: Option<Ending>,
 }
@@ -54,6 +60,27 @@ impl Pending {
         Some(Error::Fenced { refusal: Box::new(refusal) })
     }
 
+    /// Hears of a held generation, also what was told before.
+    pub fn hold_of(&mut self, generation: Generation) -> watch::Receiver<HoldState> {
+        let lease_lost = self.over.is_some();
+        let hold = self.hold(generation);
+        if lease_lost {
+            hold.send_modify(|state| state.lease_lost = true);
+        }
+        hold.subscribe()
+    }
+
+    /// The oldest that nobody listens to makes room.
+    fn hold(&mut self, generation: Generation) -> &watch::Sender<HoldState> {
+        if self.holds.len() >= HOLDS_MAX && !self.holds.contains_key(&generation) {
+            let unheard = self.holds.iter().find(|(_, hold)| hold.is_closed());
+            if let Some(oldest) = unheard.map(|(generation, _)| *generation) {
+                self.holds.remove(&oldest);
+            }
+        }
+        self.holds.entry(generation).or_insert_with(|| watch::Sender::new(HoldState::default()))
+    }
+
     /// Hands out a feed: first the ends, so that nobody gets an outcome who is
     /// dead by then, then the decisions in the order of the log.
     pub fn hand_out(&mut self, feed: Feed) {
@@ -63,6 +90,12 @@ impl Pending {
                 self.ended.insert(process, (incarnation, at, cause));
             }
             self.end_calls(process, incarnation);
+        }
+        for HeldNews { generation, at, newcomer, revoked, .. } in feed.held {
+            self.hold(generation).send_modify(|state| {
+                state.revoked = state.revoked.take().or(revoked);
+                state.newcomer = newcomer.then_some(at);
+            });
         }
         let mut closed_rounds = feed.closed;
         self.rosters.fill_in(&mut closed_rounds);
@@ -84,11 +117,19 @@ impl Pending {
         }
     }
 
+    /// What is held must be stopped: the lease is not certain any more.
+    pub fn lease_lost(&self) {
+        for hold in self.holds.values() {
+            hold.send_modify(|state| state.lease_lost = true);
+        }
+    }
+
     /// Everything is over: everybody hears it, also who calls from now on.
     pub fn end_all(&mut self, ending: Ending) {
         for (call, (_, reply)) in std::mem::take(&mut self.calls) {
             drop(reply.send(Err(ending.error(Some(&call)))));
         }
+        self.lease_lost();
         self.over.get_or_insert(ending);
     }
 

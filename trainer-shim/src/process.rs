@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use holdfast_api::{
     Among, Answer, Arrival, ArrivalAnswer, Blob, CallId, Cause, Closed, Code, Command,
-    Effectiveness, FailedWhy, Incarnation, Outcome, ProcessId, Read, ReadOutcome, Revision,
-    RoundCommand, RoundFailure, RoundInfo, RoundOutcome, Rule, Terms,
+    Effectiveness, FailedWhy, Generation, Incarnation, Outcome, ProcessId, Read, ReadOutcome,
+    Revision, RoundCommand, RoundFailure, RoundInfo, RoundOutcome, Rule, Terms,
 };
 use holdfast_client::Deadline;
 use parking_lot::Mutex;
@@ -61,10 +61,18 @@ pub(crate) struct Call {
     pub round: Blob,
     pub terms: Terms,
     pub payload: Blob,
+    /// Of a held round: the generation that it still holds.
+    pub holds: Generation,
     pub deadline: Deadline,
     /// Errors of the store that may pass do not end it: it is made again, until
     /// its deadline.
     pub insists: bool,
+}
+
+impl Call {
+    pub fn new(round: &str, terms: Terms, payload: Blob, deadline: Deadline) -> Call {
+        Call { round: round.into(), terms, payload, holds: 0, deadline, insists: false }
+    }
 }
 
 /// The numbers of its calls. The library counts them, never the user.
@@ -182,7 +190,7 @@ impl Process {
         deadline: Deadline,
     ) -> Result<Arc<Closed>, Error> {
         let round = round.into();
-        self.arrive_at(Call { round, terms, payload, deadline, insists: false }).await
+        self.arrive_at(Call { round, terms, payload, holds: 0, deadline, insists: false }).await
     }
 
     pub(crate) async fn arrive_at(&self, call: Call) -> Result<Arc<Closed>, Error> {
@@ -239,15 +247,21 @@ impl Process {
         call: &Call,
         accepted_to: oneshot::Sender<()>,
     ) -> Result<Arc<Closed>, Error> {
-        let Call { round, terms, payload, deadline, insists } = call;
+        let Call { round, terms, payload, holds, deadline, insists } = call;
         let (deadline, insists, payload) = (*deadline, *insists, payload.clone());
         let (call, ack) = self.calls.lock().begin();
         let (reply, decided) = oneshot::channel();
         let mut waiting = Waiting { process: self.clone(), call, answered: false };
         let shared = &self.host.shared;
         shared.pending.lock().insert(self.id_of(call), round.clone(), reply);
-        let arrival =
-            Arrival { process: self.process, incarnation: self.incarnation, call, ack, payload };
+        let arrival = Arrival {
+            process: self.process,
+            incarnation: self.incarnation,
+            call,
+            ack,
+            payload,
+            holds: *holds,
+        };
         let lease = shared.lease;
         let command = RoundCommand::Arrive {
             lease,
@@ -378,7 +392,8 @@ impl Process {
         };
         let RoundInfo { generation, arrived_count: arrived, missing_count, missing, .. } =
             rounds.into_iter().find(|open| is_of(open, round, terms))?;
-        Some(RoundFailure { generation, why: FailedWhy::Deadline, arrived, missing_count, missing })
+        let (why, specs, revoked) = (FailedWhy::Deadline, None, None);
+        Some(RoundFailure { generation, why, arrived, missing_count, missing, specs, revoked })
     }
 
     /// Open rounds of one name, without who has arrived: of many thousand that
@@ -422,8 +437,12 @@ impl Process {
         self.end(Cause::Raised { error: in_short(exception) }).await
     }
 
-    /// Ends this life with a cause that its agent has seen.
+    /// Ends this life with a cause that its agent has seen. What it holds it lets
+    /// go of before: stop that first.
     pub async fn end(&self, cause: Cause) -> Result<(), Error> {
+        if self.host.is_holding(self.process) {
+            self.release(0, Deadline::after(SETTLE_TIME_MAX)).await?;
+        }
         self.host.end([((self.process, self.incarnation), cause)].into()).await
     }
 

@@ -118,6 +118,7 @@ mod tests {
             evicted: Members::default(),
             promoted: Members::default(),
             differing: Vec::new(),
+            held: None,
             conclusion: Concluded::Roll,
             payloads: None,
         }
@@ -145,7 +146,8 @@ mod tests {
                 let mut sent = full.clone();
                 writer.leave_out(&mut sent);
                 let (decisions, ended) = (Vec::new(), Vec::new());
-                let feed = Feed { upto: generation, decisions, closed: sent.clone(), ended };
+                let (closed, held) = (sent.clone(), Vec::new());
+                let feed = Feed { upto: generation, decisions, closed, ended, held };
                 feed.note_rosters(&mut account);
                 left_out += sent.iter().filter(|closed| closed.members.is_none()).count();
                 reader.fill_in(&mut sent);

@@ -9,6 +9,11 @@ use tokio::sync::watch;
 /// a moment to be used.
 const MARGIN_DIVISOR: u32 = 8;
 
+/// How long after its sending a renewal keeps a lease for certain.
+pub(crate) fn certain(ttl: Duration) -> Duration {
+    ttl - ttl / MARGIN_DIVISOR
+}
+
 /// Time since the host was started, sleep included.
 pub fn boot_time() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
@@ -37,7 +42,12 @@ impl Validity {
 
     /// A renewal sent at this time was acknowledged.
     pub fn renewed(&self, sent_at: Duration) {
-        self.extend(sent_at + self.ttl - self.ttl / MARGIN_DIVISOR);
+        self.extend(sent_at + certain(self.ttl));
+    }
+
+    /// The TTL of the lease.
+    pub fn ttl(&self) -> Duration {
+        self.ttl
     }
 
     /// It holds until then, at least.

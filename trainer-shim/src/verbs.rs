@@ -134,25 +134,7 @@ impl Process {
             ..Terms::default()
         };
         let closed = self.arrive(ADVANCE_ROUND, terms, Blob::default(), deadline).await?;
-        let Concluded::Advance { iteration, ranks, world_size, dropped, stop } =
-            closed.conclusion.clone()
-        else {
-            return Err(other(&closed, "an advance"));
-        };
-        let members = members(&closed)?;
-        let place = members.find(self.id()).map(|(place, _)| place);
-        Ok(Iteration {
-            iteration,
-            generation: closed.generation,
-            witness: closed.witness,
-            rank: place.and_then(|place| ranks.at(place)),
-            ranks,
-            world_size,
-            promoted: closed.promoted.clone(),
-            dropped,
-            stop,
-            members,
-        })
+        iteration(self, &closed)
     }
 
     /// Meets whoever is there: closes with `max` members, or `settle` after the
@@ -184,6 +166,16 @@ impl Process {
         let _hold = self.hold();
         let round = format!("gather:{name}");
         let closed = self.arrive(round.as_str(), terms, value, deadline).await?;
+        let values = self.values_of(&closed, deadline).await?;
+        Ok(Gathered { live: live(&closed)?, values })
+    }
+
+    /// What the members of a closed round brought, in their order.
+    pub(crate) async fn values_of(
+        &self,
+        closed: &Arc<Closed>,
+        deadline: Deadline,
+    ) -> Result<Vec<Blob>, Error> {
         let scope = self.host().scope().clone();
         let read = Read::Closed { scope, generation: closed.generation, payloads: true };
         // The round has closed: at a deadline that is near the values are still had.
@@ -197,14 +189,13 @@ impl Process {
         let full = match self.read(read, reading).await {
             Ok(ReadOutcome::Closed(full)) => full,
             Ok(_) => return Err(crate::host::unexpected("what was gathered")),
-            Err(error) => return Err(self.without_values(&closed, error).await),
+            Err(error) => return Err(self.without_values(closed, error).await),
         };
         let values = full.payloads.unwrap_or_default();
-        let live = live(&closed)?;
-        if values.len() != live.members.len() {
-            return Err(other(&closed, "a value for each member"));
+        if values.len() != members(closed)?.len() {
+            return Err(other(closed, "a value for each member"));
         }
-        Ok(Gathered { live, values })
+        Ok(values)
     }
 
     /// The round has closed with this process in it, and what was brought to it
@@ -343,6 +334,29 @@ impl Process {
     }
 }
 
+/// The iteration that an advance has begun.
+pub(crate) fn iteration(process: &Process, closed: &Arc<Closed>) -> Result<Iteration, Error> {
+    let Concluded::Advance { iteration, ranks, world_size, dropped, stop } =
+        closed.conclusion.clone()
+    else {
+        return Err(other(closed, "an advance"));
+    };
+    let members = members(closed)?;
+    let place = members.find(process.id()).map(|(place, _)| place);
+    Ok(Iteration {
+        iteration,
+        generation: closed.generation,
+        witness: closed.witness,
+        rank: place.and_then(|place| ranks.at(place)),
+        ranks,
+        world_size,
+        promoted: closed.promoted.clone(),
+        dropped,
+        stop,
+        members,
+    })
+}
+
 /// The round of an atomic block, at its entry and at its exit.
 fn block(name: &str) -> String {
     format!("atomic:{name}")
@@ -360,13 +374,14 @@ impl Call {
             round: block(name).as_str().into(),
             terms: Terms { among, conclusion: Conclusion::Exit, ..Terms::default() },
             payload: exit_payload(ended),
+            holds: 0,
             deadline,
             insists: true,
         }
     }
 }
 
-fn members(closed: &Arc<Closed>) -> Result<Members, Error> {
+pub(crate) fn members(closed: &Arc<Closed>) -> Result<Members, Error> {
     closed.members.clone().ok_or_else(|| other(closed, "an outcome with its members"))
 }
 
@@ -375,10 +390,10 @@ fn live(closed: &Arc<Closed>) -> Result<LiveProcesses, Error> {
     Ok(LiveProcesses { generation, witness, members: members(closed)? })
 }
 
-fn other(closed: &Closed, expected: &'static str) -> Error {
+pub(crate) fn other(closed: &Closed, expected: &'static str) -> Error {
     Error::Unexpected { round: closed.round.clone(), expected }
 }
 
-fn milliseconds(duration: Duration) -> u64 {
+pub(crate) fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

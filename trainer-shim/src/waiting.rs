@@ -103,6 +103,7 @@ pub(crate) fn is_of(open: &RoundInfo, round: &Blob, terms: &Terms) -> bool {
         && open.terms.among == terms.among
         && open.terms.conclusion == terms.conclusion
         && is_quorum(&open.terms) == is_quorum(terms)
+        && open.terms.hold.is_some() == terms.hold.is_some()
 }
 
 /// What is known of a round that waits.
@@ -169,6 +170,18 @@ impl Look<'_> {
             WaitsFor::Majority { arrived, living } => format!(
                 "{arrived} of the {living} that live of the latest one are there, and more than half have to be"
             ),
+            WaitsFor::Release { holders, ended, free_at_ms, revoked } => {
+                let those = if holders == 1 { "process holds" } else { "processes hold" };
+                let what = if revoked { "a revoked generation" } else { "the present generation" };
+                let next = match free_at_ms {
+                    Some(at) => format!("; in {} they count as stopped", self.until(at)),
+                    None if ended > 0 => {
+                        format!("; {ended} of them ended, and nobody saw them exit: see `comm show`")
+                    }
+                    None => String::new(),
+                };
+                format!("{holders} {those} {what}{next}")
+            }
             WaitsFor::Settle { at_ms } => {
                 format!("enough are there; in {} it goes on", self.until(at_ms))
             }

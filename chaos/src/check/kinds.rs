@@ -142,6 +142,7 @@ fn kind_of(cause: &Cause) -> Option<Kind> {
         Cause::Unresponsive { .. }
         | Cause::LeaseRevoked
         | Cause::Removed { .. }
+        | Cause::NotStopped { .. }
         | Cause::RunEnded => None,
     }
 }

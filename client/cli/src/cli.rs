@@ -15,10 +15,12 @@ use crate::exit::Failure;
 use crate::output::Output;
 use crate::transaction;
 
+mod comm;
 mod help;
 mod hints;
 mod usage;
 
+pub(crate) use self::comm::{CommCommand, GroupArgs};
 pub(crate) use self::usage::{UsageError, asked, complete, parse};
 
 /// Looks into a Holdfast cluster and changes it.
@@ -144,6 +146,9 @@ pub(crate) enum ClusterCommand {
     /// List the open rounds of the run: who has arrived, how many are missing, what happens at which
     /// deadline, and what each needs beside those missing
     Rounds,
+    /// Show the communicators and locks of the job, and let go of what nobody can report
+    #[command(subcommand)]
+    Comm(CommCommand),
     /// Show the job's latest iteration with its members and ranks, and when members changed
     Iterations,
     /// Print what happened to processes and rounds of the job, one line each, oldest first; of one

@@ -377,6 +377,8 @@ fn a_cluster_that_is_not_there_is_exit_code_3_for_every_command() {
         &["processes"],
         &["process", "remove", "7", "--reason", "ECC"],
         &["rounds"],
+        &["comm", "list"],
+        &["comm", "excuse", "world", "7"],
         &["iterations"],
         &["events"],
         &["events", "--follow"],

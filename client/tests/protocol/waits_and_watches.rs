@@ -159,7 +159,8 @@ async fn a_feed_is_told_piece_by_piece_and_by_the_next_node_from_there() {
                 other => panic!("a feed expected, not {other:?}"),
             }
         };
-        let piece = |upto| Feed { upto, decisions: vec![], closed: vec![], ended: vec![] };
+        let piece =
+            |upto| Feed { upto, decisions: vec![], closed: vec![], ended: vec![], held: vec![] };
         let told = |upto| {
             let outcome = ReadOutcome::Feed(piece(upto));
             ReplyBody::Read(ReadAnswer { revision: upto, time_ms: 0, outcome })

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::blob::Blob;
 use crate::command::{LogTime, Revision};
+use crate::hold::Held;
 use crate::members::{Members, MembersChange, Ranks};
 use crate::name::Name;
 use crate::process::{Cause, Incarnation, ProcessId};
@@ -47,6 +48,9 @@ pub struct Closed {
     /// Members whose numbers did not govern; the first `MISSING_LISTED_MAX`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differing: Vec<Differing>,
+    /// Of a held round: what its members hold now; none if nobody is to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<Held>,
     /// What was made of it.
     pub conclusion: Concluded,
     /// What the members brought, in their order; only on request.
@@ -59,7 +63,7 @@ pub struct Closed {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Concluded {
-    /// A roll call, or the entry to an atomic block.
+    /// A roll call, a held round, or the entry to an atomic block.
     Roll,
     /// The iteration advanced.
     Advance {

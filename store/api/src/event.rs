@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::blob::Blob;
 use crate::command::{LogTime, Revision};
+use crate::hold::RevokeCause;
 use crate::name::Name;
 use crate::process::{Cause, Incarnation, ProcessId, Role};
 use crate::round::Generation;
@@ -89,6 +90,44 @@ pub enum EventKind {
         /// How many were missing.
         missing: u32,
     },
+    /// A held round closed: its members hold a new generation.
+    Formed {
+        /// The round.
+        round: Blob,
+        /// The generation.
+        generation: Generation,
+        /// How many members.
+        members: u32,
+    },
+    /// A held generation was revoked.
+    Revoked {
+        /// The round.
+        round: Blob,
+        /// The generation.
+        generation: Generation,
+        /// Why.
+        cause: RevokeCause,
+        /// How many hold it.
+        holding: u32,
+    },
+    /// Nobody holds a generation any more.
+    Drained {
+        /// The round.
+        round: Blob,
+        /// The generation.
+        generation: Generation,
+    },
+    /// An operator vouched that nothing of a generation runs in a member any more.
+    Excused {
+        /// The round.
+        round: Blob,
+        /// The generation.
+        generation: Generation,
+        /// The member.
+        process: ProcessId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+    },
     /// The run ended, and with it all that lived in it.
     RunEnded {
         /// The run that took its place.
@@ -163,9 +202,13 @@ impl EventKind {
             EventKind::Advanced { .. }
             | EventKind::RoundFailed { .. }
             | EventKind::RunEnded { .. } => true,
-            EventKind::Registered { .. } | EventKind::Ended { .. } | EventKind::Promoted { .. } => {
-                false
-            }
+            EventKind::Registered { .. }
+            | EventKind::Ended { .. }
+            | EventKind::Promoted { .. }
+            | EventKind::Formed { .. }
+            | EventKind::Revoked { .. }
+            | EventKind::Drained { .. }
+            | EventKind::Excused { .. } => false,
         }
     }
 }
@@ -183,7 +226,11 @@ impl Event {
                     first_fault.as_ref().map_or(0, |fault| fault.host.len() + fault.cause.bytes());
                 fault + 8 * (left.stretches.len() + joined.stretches.len()) + OVERHEAD
             }
-            EventKind::RoundFailed { round, .. } => round.len(),
+            EventKind::RoundFailed { round, .. }
+            | EventKind::Formed { round, .. }
+            | EventKind::Drained { round, .. }
+            | EventKind::Excused { round, .. } => round.len(),
+            EventKind::Revoked { round, cause, .. } => round.len() + cause.bytes(),
             EventKind::Promoted { .. }
             | EventKind::Advanced { turnover: None, .. }
             | EventKind::RunEnded { .. } => 0,

@@ -27,6 +27,10 @@ pub enum LeaseCommand {
         /// Log time without a renewal after which it may expire, in
         /// milliseconds; clamped to the limits.
         ttl_ms: u64,
+        /// Its `store_lost_ms_max`, if not that of the limits; at most the longest
+        /// TTL.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        store_lost_ms_max: Option<u64>,
     },
     /// Grants a lease in the run that is chosen, and opens that run if need be,
     /// in one entry: nobody else opens another one in between. The same nonce
@@ -45,6 +49,9 @@ pub enum LeaseCommand {
         host: String,
         /// As in a grant.
         ttl_ms: u64,
+        /// As in a grant.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        store_lost_ms_max: Option<u64>,
     },
     /// Renews a lease. Has no revision and wakes nobody.
     KeepAlive {
@@ -89,6 +96,10 @@ pub enum LeaseOutcome {
         run: Name,
         /// The TTL granted, in milliseconds of log time.
         ttl_ms: u64,
+        /// How long its processes go on without a word from the store, in
+        /// milliseconds since its last renewal; 0 from an earlier version.
+        #[serde(default)]
+        store_lost_ms_max: u64,
         /// The run was opened for it.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         opened: bool,

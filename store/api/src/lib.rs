@@ -27,6 +27,7 @@
 //! | [`span`] | durations in words |
 //! | [`status`] | nodes, roles, the `status` document |
 //! | [`majority`] | which voters answer, and the words for it |
+//! | [`hold`] | rounds that are held: communicators, locks |
 //! | [`stream`] | what a client and a node say to each other |
 //! | [`frame`] | frames as bytes, for all streams |
 //! | [`problem`] | errors: code, retryable, outcome |
@@ -51,6 +52,7 @@ pub mod command;
 pub mod event;
 pub mod fence;
 pub mod frame;
+pub mod hold;
 pub mod lease;
 pub mod limits;
 pub mod majority;
@@ -84,6 +86,10 @@ pub use command::{
 pub use event::{Event, EventKind, Fault, ProcessList, ProcessStretch, Turnover};
 pub use fence::{Fence, FenceError};
 pub use frame::FrameError;
+pub use hold::{
+    Held, HeldInfo, HeldNews, Hold, Member, OtherSpec, Phase, Release, ReleaseWhy, Revocation,
+    RevokeCause, SpecMismatch, Unreleased,
+};
 pub use lease::{LeaseCommand, LeaseId, LeaseOutcome};
 pub use limits::{LifeLimits, Limits};
 pub use majority::{Majority, MissingVoter};

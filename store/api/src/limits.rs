@@ -56,6 +56,11 @@ pub struct LifeLimits {
     pub lease_ttl_ms_min: u64,
     /// Longest TTL of a lease.
     pub lease_ttl_ms_max: u64,
+    /// How long processes go on without a word from the store, in milliseconds:
+    /// what they hold counts as stopped so long after the last renewal of a lease
+    /// that has ended, plus a margin. Fixed for a lease when it is granted: its TTL
+    /// at least.
+    pub store_lost_ms_max: u64,
     /// Log time from the leaving of the last agent to the end of a run.
     pub run_ending_ms: u64,
     /// Longest host name.
@@ -69,6 +74,8 @@ pub struct LifeLimits {
     /// Processes that the open rounds of one run name, in sets and bases of
     /// votes, each as often as it is named.
     pub named_per_run_max: u64,
+    /// Held rounds of one job.
+    pub held_per_job_max: u64,
     /// Longest name of a round.
     pub round_name_bytes_max: u64,
     /// Calls of one process that wait, or whose outcome is not acknowledged.
@@ -89,12 +96,14 @@ impl Default for LifeLimits {
             leases_max: 100_000,
             lease_ttl_ms_min: 1_500,
             lease_ttl_ms_max: 3_600_000,
+            store_lost_ms_max: 30_000,
             run_ending_ms: 10_000,
             host_bytes_max: 255,
             processes_per_run_max: 65_536,
             label_bytes_max: 4_096,
             rounds_per_run_max: 4_096,
             named_per_run_max: 524_288,
+            held_per_job_max: 1_024,
             round_name_bytes_max: 256,
             calls_per_process_max: 256,
             calls_per_command_max: 65_536,
@@ -170,12 +179,14 @@ mod tests {
             leases_max,
             lease_ttl_ms_min,
             lease_ttl_ms_max,
+            store_lost_ms_max,
             run_ending_ms,
             host_bytes_max,
             processes_per_run_max,
             label_bytes_max,
             rounds_per_run_max,
             named_per_run_max,
+            held_per_job_max,
             round_name_bytes_max,
             calls_per_process_max,
             calls_per_command_max,
@@ -185,10 +196,10 @@ mod tests {
         } = LifeLimits::default();
         assert_eq!((leases_max, host_bytes_max), (100_000, 255));
         assert_eq!((lease_ttl_ms_min, lease_ttl_ms_max), (1_500, 3_600_000));
-        assert_eq!(run_ending_ms, 10_000);
+        assert_eq!((store_lost_ms_max, run_ending_ms), (30_000, 10_000));
         assert_eq!((processes_per_run_max, label_bytes_max), (65_536, 4_096));
         assert_eq!((rounds_per_run_max, round_name_bytes_max), (4_096, 256));
-        assert_eq!(named_per_run_max, 524_288);
+        assert_eq!((named_per_run_max, held_per_job_max), (524_288, 1_024));
         assert_eq!((calls_per_process_max, calls_per_command_max), (256, 65_536));
         assert_eq!((payload_bytes_max, run_payload_bytes_max), (65_536, 268_435_456));
         assert_eq!(events_per_job_max, 20_000);

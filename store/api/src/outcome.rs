@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::blob::Blob;
 use crate::command::{LogTime, Revision, SessionId};
+use crate::hold::Revocation;
 use crate::lease::{LeaseId, LeaseOutcome};
 use crate::name::{Name, NodeId};
 use crate::process::{Cause, Incarnation, ProcessId, ProcessOutcome};
@@ -484,6 +485,19 @@ pub enum Refusal {
         /// Why, and what to do.
         why: String,
     },
+    /// The held generation is over: nothing is built on it any more.
+    #[error(
+        "generation {generation} is over: {}; arrive at its round again for the next one",
+        over(revoked.as_deref())
+    )]
+    Revoked {
+        /// The generation.
+        generation: Generation,
+        /// When and why it was revoked; none if that is forgotten, since the next
+        /// one has closed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        revoked: Option<Box<Revocation>>,
+    },
     /// The outcome, or the generation that a round is to be among, is not known.
     #[error(
         "generation {generation} is not known: it never closed, closed too long ago, or was not among all active processes"
@@ -492,6 +506,14 @@ pub enum Refusal {
         /// The generation.
         generation: Generation,
     },
+}
+
+/// Why a held generation is over.
+fn over(revoked: Option<&Revocation>) -> String {
+    match revoked {
+        Some(Revocation { at, cause, .. }) => format!("it was revoked at revision {at} ({cause})"),
+        None => "the next one has closed".to_owned(),
+    }
 }
 
 /// How to make room in a job.

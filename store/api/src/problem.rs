@@ -109,6 +109,10 @@ pub enum Code {
     GenerationUnknown,
     /// The round cannot close without somebody who waits in an advance.
     Regroup,
+    /// The held generation must not be used any more.
+    Revoked,
+    /// Those at a held round want different things.
+    SpecMismatch,
     /// The job is over: a standby need not wait any longer.
     Over,
     /// A defect of Holdfast.
@@ -145,6 +149,8 @@ impl Code {
             Code::Superseded => "superseded",
             Code::GenerationUnknown => "generation_unknown",
             Code::Regroup => "regroup",
+            Code::Revoked => "revoked",
+            Code::SpecMismatch => "spec_mismatch",
             Code::Over => "over",
             Code::Internal => "internal",
         }
@@ -241,6 +247,7 @@ impl From<Refusal> for Problem {
             Refusal::ProcessNotFound { .. } => Code::ProcessNotFound,
             Refusal::Superseded { .. } => Code::Superseded,
             Refusal::GenerationUnknown { .. } => Code::GenerationUnknown,
+            Refusal::Revoked { .. } => Code::Revoked,
             Refusal::CallStale { .. } => Code::Stale,
             Refusal::SessionExpired { .. } => Code::SessionExpired,
             Refusal::Stale { .. } => Code::Stale,

@@ -86,6 +86,13 @@ pub enum Cause {
         /// Why, in the operator's words.
         reason: String,
     },
+    /// It did not stop a revoked generation in time.
+    NotStopped {
+        /// The round.
+        round: Blob,
+        /// The generation.
+        generation: Generation,
+    },
     /// Its run ended.
     RunEnded,
 }
@@ -95,7 +102,7 @@ impl Cause {
     pub fn bytes(&self) -> usize {
         match self {
             Cause::Raised { error } => error.len(),
-            Cause::Evicted { round, .. } => round.len(),
+            Cause::Evicted { round, .. } | Cause::NotStopped { round, .. } => round.len(),
             Cause::Removed { reason } => reason.len(),
             _ => 0,
         }
@@ -125,13 +132,16 @@ impl fmt::Display for Cause {
             Cause::Removed { reason } => {
                 write!(f, "removed by an operator: {}", OneLine(reason))
             }
+            Cause::NotStopped { round, generation } => {
+                write!(f, "did not stop {round} (generation {generation}) in time")
+            }
             Cause::RunEnded => f.write_str("its run ended"),
         }
     }
 }
 
 /// Words from outside, without line breaks and what else steers a terminal.
-struct OneLine<'a>(&'a str);
+pub(crate) struct OneLine<'a>(pub &'a str);
 
 impl fmt::Display for OneLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -202,6 +212,9 @@ pub struct ProcessEnd {
     pub incarnation: Incarnation,
     /// How it ended.
     pub cause: Cause,
+    /// Somebody saw it exit: nothing that it held runs any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exit_seen: bool,
 }
 
 /// What a process command came to.

@@ -6,6 +6,7 @@ use crate::blob::Blob;
 use crate::closed::Closed;
 use crate::command::{LogTime, Revision};
 use crate::event::Event;
+use crate::hold::HeldInfo;
 use crate::lease::LeaseId;
 use crate::name::{Name, Scope};
 use crate::outcome::Refusal;
@@ -96,6 +97,17 @@ pub enum Read {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         round: Option<Blob>,
         /// Count who has arrived, and do not list them.
+        #[serde(default, skip_serializing_if = "is_false")]
+        brief: bool,
+    },
+    /// Held rounds of a job, in byte order of their names: communicators, locks.
+    Held {
+        /// The job, and a run of it.
+        scope: Scope,
+        /// Only those of this name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        round: Option<Blob>,
+        /// Count members, and do not list them.
         #[serde(default, skip_serializing_if = "is_false")]
         brief: bool,
     },
@@ -217,6 +229,8 @@ pub enum ReadOutcome {
     },
     /// Rounds.
     Rounds(Vec<RoundInfo>),
+    /// Held rounds.
+    Held(Vec<HeldInfo>),
     /// Closed, and plan: what would close.
     Closed(Box<Closed>),
     /// What would be.

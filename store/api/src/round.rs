@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::blob::Blob;
 use crate::closed::Closed;
 use crate::command::{LogTime, Revision};
+use crate::hold::{HeldNews, Member, Release, ReleaseWhy, Revocation, SpecMismatch};
 use crate::lease::LeaseId;
 use crate::members::{Members, Ranks};
 use crate::name::Scope;
@@ -50,6 +51,30 @@ pub enum RoundCommand {
         /// The lowest call of each process that it still wants to hear of.
         calls: Vec<CallId>,
     },
+    /// Members let go of generations that they hold. Names incarnations, alive
+    /// or ended, and any session may say it.
+    Release {
+        /// The job, and a run of it.
+        scope: Scope,
+        /// Who, and of what. One that it holds no more stays as it is.
+        releases: Vec<Release>,
+        /// Why nothing of it runs any more.
+        #[serde(default, skip_serializing_if = "is_default")]
+        why: ReleaseWhy,
+    },
+    /// A generation must not be used any more. One that was revoked before stays
+    /// as it is.
+    Revoke {
+        /// The job, and a run of it.
+        scope: Scope,
+        /// The generation.
+        generation: Generation,
+        /// The member that says so; none = an operator.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<Member>,
+        /// Why.
+        reason: String,
+    },
     /// The leader's own: a time that the round waits for has come, if it still
     /// waits for that very time.
     Deadline {
@@ -81,6 +106,10 @@ pub struct Arrival {
     /// What it brings. Opaque to the round.
     #[serde(default, skip_serializing_if = "Blob::is_empty")]
     pub payload: Blob,
+    /// Of a held round: the generation that it still holds, intact and ready;
+    /// 0 = none. With any other than the one that is held it lets go of that.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub holds: Generation,
 }
 
 /// A call of one incarnation.
@@ -102,7 +131,7 @@ pub struct CallId {
 pub enum RoundOutcome {
     /// Arrive: one for each arrival, in order.
     Arrived(Vec<ArrivalAnswer>),
-    /// Withdraw and acknowledge.
+    /// All others, except the leader's own.
     Done,
     /// A deadline that held; what came of it is in the feeds.
     Reached,
@@ -142,6 +171,9 @@ pub struct Feed {
     /// Those of its processes that ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ended: Vec<Ended>,
+    /// Held generations with members of its processes that have changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held: Vec<HeldNews>,
 }
 
 /// Memberships that the reader of a feed keeps: those that it was told of last.
@@ -210,6 +242,12 @@ pub struct RoundFailure {
     pub missing_count: u32,
     /// The first of them, in order of their processes.
     pub missing: Vec<Missing>,
+    /// How specs differ, if that is why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub specs: Option<SpecMismatch>,
+    /// How the generation was revoked that it was among, if that is why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked: Option<Revocation>,
 }
 
 /// Why the calls of a round are void.
@@ -225,6 +263,10 @@ pub enum FailedWhy {
     /// The last member of the job has left in order, and no active process is
     /// alive: a standby need not wait any longer.
     Over,
+    /// Those who have arrived at a held round want different things.
+    SpecMismatch,
+    /// The generation that it was among was revoked.
+    Revoked,
 }
 
 /// What a round waits for, and what would be enough.
@@ -279,6 +321,19 @@ pub enum WaitsFor {
         arrived: u32,
         /// How many of them live.
         living: u32,
+    },
+    /// Those who hold the present generation, to arrive or to let go of it.
+    Release {
+        /// How many do neither.
+        holders: u32,
+        /// How many of them have ended, and nobody saw their exit.
+        ended: u32,
+        /// Log time at which all of them count as stopped, in milliseconds; none
+        /// if somebody must say so.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        free_at_ms: Option<LogTime>,
+        /// The generation was revoked.
+        revoked: bool,
     },
     /// A quorum with its minimum, for more until its time is over.
     Settle {

@@ -2,13 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::hold::Hold;
 use crate::process::ProcessId;
 use crate::round::Generation;
 
 /// What a round is: who is waited for, when it closes, what comes out.
 ///
-/// Together with its name, `among`, `conclusion` and whether `rule` is a quorum
-/// are the identity of a round: those who arrive with others are in another
+/// Together with its name, `among`, `conclusion`, whether `rule` is a quorum and
+/// whether it is held are the identity of a round: those who arrive with others are in another
 /// round. The rest are numbers in which callers may differ: the most frequent
 /// variant among those who have arrived governs, ties to the lowest process.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
@@ -33,6 +34,10 @@ pub struct Terms {
     /// What is made of the closed round.
     #[serde(skip_serializing_if = "is_default")]
     pub conclusion: Conclusion,
+    /// Its generation is held when it has closed: of a communicator or a lock
+    /// ([`Conclusion::Form`]), or of an advance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hold: Option<Hold>,
 }
 
 /// The numbers that a process gives when it registers. Governing are those of
@@ -86,7 +91,7 @@ pub enum Among {
     /// joined is waited for; one that is dead or has left is not.
     Set(Vec<ProcessId>),
     /// The members of this generation of a round among all active processes, in
-    /// these incarnations; of an advance,
+    /// these incarnations, or of a generation that is held; of an advance,
     /// those that have a rank. Whoever has gone to an advance since has no part
     /// in it any more.
     Generation(Generation),
@@ -158,6 +163,15 @@ pub enum Conclusion {
     /// The exit of an atomic block, among the generation of its entry, under
     /// the name of its entry. Payloads: `succeeded`, `failed`, or `failed TEXT`.
     Exit,
+    /// A communicator or a lock: a round that is held, and nothing else.
+    Form,
+    /// All members of a held generation are ready. Only among such a one, with
+    /// `require_all`; closing, it makes the generation ready.
+    Ready,
+    /// All members of a held generation are about to let go of it: from its
+    /// closing on that revokes nothing. Only among such a one, with
+    /// `require_all`.
+    Close,
 }
 
 /// How votes are counted.

@@ -15,6 +15,7 @@ use crate::machine::Machine;
 mod decode;
 mod encode;
 mod frame;
+mod held;
 mod life;
 #[cfg(test)]
 mod recount;

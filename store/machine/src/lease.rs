@@ -6,14 +6,16 @@ use std::sync::Arc;
 use holdfast_api::run::{HOLDERS_COUNTED_MAX, HOLDERS_NAMED_MAX};
 use holdfast_api::{
     Cause, Command, Entry, Incarnation, LeaseCommand, LeaseId, LeaseOutcome, LogTime, Name, Nonce,
-    Outcome, ProcessId, Refusal, Revision, RunChoice, Scope, SessionId,
+    Outcome, ProcessId, Refusal, Revision, Revocation, RevokeCause, RunChoice, Scope, SessionId,
 };
 use imbl::{OrdMap, OrdSet};
 
 use crate::applied::{Applied, Effect, RunKey};
 use crate::deadlines::{Deadlines, Use};
 use crate::job::Left;
+use crate::life::act::TimerOf;
 use crate::machine::Machine;
+use crate::round::held;
 use crate::run::Entered;
 use crate::size;
 
@@ -44,6 +46,9 @@ pub(crate) struct Lease {
     /// The session of its holder: who dies with the lease writes no more keys.
     pub session: Option<SessionId>,
     pub usage: Use,
+    /// How long its processes go on after its last renewal, whatever the limits
+    /// say since.
+    pub store_lost_ms_max: u64,
     /// The newest revision that has something for its holder.
     pub told: Revision,
     pub processes: OrdMap<ProcessId, Attached>,
@@ -77,6 +82,23 @@ struct Holder<'c> {
     nonce: Nonce,
     host: &'c str,
     ttl_ms: u64,
+    store_lost_ms_max: Option<u64>,
+}
+
+impl Lease {
+    /// The incarnations that it had, at most two of a process.
+    pub fn incarnations(&self) -> impl Iterator<Item = (ProcessId, Incarnation)> + '_ {
+        self.processes.iter().flat_map(|(process, attached)| {
+            let former = attached.former.as_ref().map(|(incarnation, ..)| *incarnation);
+            let both = std::iter::once(attached.incarnation).chain(former);
+            both.map(|incarnation| (*process, incarnation))
+        })
+    }
+
+    /// When its processes count as stopped if nobody says so.
+    pub fn free_at(&self) -> LogTime {
+        held::free_at(self.usage.last_used, self.store_lost_ms_max)
+    }
 }
 
 impl Default for Leases {
@@ -231,12 +253,14 @@ impl Machine {
     ) -> Result<Outcome, Refusal> {
         self.at_life_level()?;
         let outcome = match command {
-            LeaseCommand::Grant { scope, nonce, host, ttl_ms } => {
-                let holder = Holder { session, nonce: *nonce, host, ttl_ms: *ttl_ms };
+            LeaseCommand::Grant { scope, nonce, host, ttl_ms, store_lost_ms_max } => {
+                let (nonce, ttl_ms, store_lost_ms_max) = (*nonce, *ttl_ms, *store_lost_ms_max);
+                let holder = Holder { session, nonce, host, ttl_ms, store_lost_ms_max };
                 self.grant(scope, &holder, applied)?
             }
-            LeaseCommand::Join { job, run, takeover, nonce, host, ttl_ms } => {
-                let holder = Holder { session, nonce: *nonce, host, ttl_ms: *ttl_ms };
+            LeaseCommand::Join { job, run, takeover, nonce, host, ttl_ms, store_lost_ms_max } => {
+                let (nonce, ttl_ms, store_lost_ms_max) = (*nonce, *ttl_ms, *store_lost_ms_max);
+                let holder = Holder { session, nonce, host, ttl_ms, store_lost_ms_max };
                 self.join_run(job, (run, *takeover), &holder, applied)?
             }
             // The renewal itself was noted when the entry came.
@@ -312,9 +336,18 @@ impl Machine {
         self.leases.held_in(id, holder.session);
         let lease = &self.leases.by_id[&id];
         let (run, ttl_ms) = (lease.run.run.clone(), lease.usage.ttl_ms);
+        let store_lost_ms_max = lease.store_lost_ms_max;
         let others = self.leases.holders(&lease.run).map_or(0, |holders| holders.count - 1);
         let (opened, ended) = (false, None);
-        Ok(Some(LeaseOutcome::Granted { lease: id, run, ttl_ms, opened, ended, others }))
+        Ok(Some(LeaseOutcome::Granted {
+            lease: id,
+            run,
+            ttl_ms,
+            store_lost_ms_max,
+            opened,
+            ended,
+            others,
+        }))
     }
 
     fn room_for_lease(&self) -> Result<(), Refusal> {
@@ -331,9 +364,11 @@ impl Machine {
         holder: &Holder<'_>,
         applied: &mut Applied,
     ) -> LeaseOutcome {
-        let Holder { session, nonce, host, ttl_ms } = *holder;
+        let Holder { session, nonce, host, ttl_ms, store_lost_ms_max } = *holder;
         let limits = &self.cluster.limits().life;
         let ttl_ms = ttl_ms.min(limits.lease_ttl_ms_max).max(limits.lease_ttl_ms_min);
+        let store_lost_ms_max = store_lost_ms_max.unwrap_or(limits.store_lost_ms_max);
+        let store_lost_ms_max = store_lost_ms_max.min(limits.lease_ttl_ms_max).max(ttl_ms);
         let id = self.leases.next_id;
         self.leases.next_id += 1;
         let name = run.run.clone();
@@ -344,13 +379,22 @@ impl Machine {
             host: host.into(),
             session,
             usage: Use { ttl_ms, last_used: self.time },
+            store_lost_ms_max,
             told: self.revision + 1,
             processes: OrdMap::new(),
             is_last: false,
         };
         self.leases.insert(id, lease, self.sessions.leader_since);
         self.publish(Vec::new(), applied);
-        LeaseOutcome::Granted { lease: id, run: name, ttl_ms, opened, ended, others }
+        LeaseOutcome::Granted {
+            lease: id,
+            run: name,
+            ttl_ms,
+            store_lost_ms_max,
+            opened,
+            ended,
+            others,
+        }
     }
 
     /// The last lease of a run stays, without a holder, until the run ends.
@@ -406,9 +450,10 @@ impl Machine {
             act.told.insert(id);
             for (process, attached) in &lease.processes {
                 if attached.end.is_none() {
-                    act.end_incarnation(*process, cause.clone());
+                    act.end_incarnation(*process, cause.clone(), false);
                 }
             }
+            act.free_at(id, lease.free_at());
             Ok(())
         })?;
         applied.discard(lease);
@@ -420,14 +465,25 @@ impl Machine {
     pub(crate) fn end_life(&mut self, run: &RunKey, applied: &mut Applied) {
         let since = self.sessions.leader_since;
         let ended: Vec<LeaseId> = self.leases.of_run(run).collect();
+        let free = ended.iter().filter_map(|id| Some((*id, self.leases.by_id.get(id)?.free_at())));
+        let free: Vec<(LeaseId, LogTime)> = free.collect();
         if !ended.is_empty() {
             let leases: Vec<_> = ended.iter().map(|id| self.leases.remove(*id, since)).collect();
             applied.discard(leases);
             applied.effects.push(Effect::Told(ended));
         }
-        let Ok((_, life)) = self.jobs.life(run) else {
+        let revocation = Arc::new(Revocation {
+            at: self.revision + 1,
+            at_ms: self.time,
+            cause: RevokeCause::RunEnded,
+        });
+        let Ok((job, life)) = self.jobs.life(run) else {
             return;
         };
+        for (at, generation) in job.held.timers() {
+            self.timers.remove(&(at, run.clone(), TimerOf::Held(generation)));
+        }
+        job.held.end_run(&revocation, life, &free);
         if life.processes.is_empty() {
             return;
         }
@@ -439,7 +495,7 @@ impl Machine {
         let former = std::mem::take(life);
         for (key, round) in &former.rounds {
             if let Some(at) = round.timer {
-                self.timers.remove(&(at, run.clone(), key.clone()));
+                self.timers.remove(&(at, run.clone(), TimerOf::Round(key.clone())));
             }
         }
         life.processes = former.processes.clone();

@@ -12,6 +12,7 @@ use holdfast_api::{
 };
 use imbl::{OrdMap, OrdSet, Vector};
 
+use crate::round::held::HeldRounds;
 use crate::round::tally::Standing;
 use crate::round::{Base, Block, Round, RoundKey};
 
@@ -49,6 +50,8 @@ pub(crate) struct JobLife {
     /// Advances that lost or replaced somebody: how many, and when the latest.
     pub incidents: u64,
     pub incident_times: Vector<LogTime>,
+    /// Rounds whose generations are held: a run takes over what is left behind.
+    pub held: HeldRounds,
     pub events: EventLog,
 }
 
@@ -349,6 +352,17 @@ impl Life {
         }
     }
 
+    /// This generation is held from now on.
+    pub fn mark_held(&mut self, generation: Generation) {
+        let Bases { advances, others } = &mut self.bases;
+        for bases in [advances, others] {
+            let place = bases.binary_search_by_key(&generation, |(known, _)| *known);
+            if let Some((_, base)) = place.ok().and_then(|place| bases.get_mut(place)) {
+                base.is_held = true;
+            }
+        }
+    }
+
     /// The rounds of this name.
     pub fn rounds_named<'a>(
         &'a self,
@@ -359,6 +373,7 @@ impl Life {
             among: Arc::new(Among::Active),
             conclusion: Conclusion::Roll,
             is_quorum: false,
+            is_held: false,
         };
         self.rounds.range(first..).take_while(move |(key, _)| key.name == *name)
     }

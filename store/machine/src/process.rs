@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use holdfast_api::{
     Cause, EventKind, Incarnation, Labels, LeaseId, Nonce, Outcome, Policy, ProcessCommand,
-    ProcessEnd, ProcessId, ProcessOutcome, Refusal, Role, Scope,
+    ProcessEnd, ProcessId, ProcessOutcome, Refusal, Release, ReleaseWhy, Role, Scope,
 };
 use imbl::OrdMap;
 
@@ -26,7 +26,9 @@ const EXCEPTION_BYTES_MAX: u64 = 256;
 fn check_cause(cause: &Cause) -> Result<(), Refusal> {
     match cause {
         Cause::Removed { reason } => within_reason(reason.len()),
-        Cause::Evicted { round, .. } => within_reason(round.len()),
+        Cause::Evicted { round, .. } | Cause::NotStopped { round, .. } => {
+            within_reason(round.len())
+        }
         Cause::Raised { error } => {
             size::within("exception_bytes_max", error.len() as u64, EXCEPTION_BYTES_MAX)
         }
@@ -110,7 +112,8 @@ impl Machine {
                 let run = self.live_run(scope)?;
                 self.act(&run, applied, |act| {
                     act.living(*process, *incarnation)?;
-                    act.end_incarnation(*process, Cause::Removed { reason: reason.clone() });
+                    let cause = Cause::Removed { reason: reason.clone() };
+                    act.end_incarnation(*process, cause, false);
                     Ok(ProcessOutcome::Ended { ended: 1 })
                 })?
             }
@@ -199,7 +202,7 @@ impl Act<'_> {
 
     fn admit(&mut self, process: ProcessId, wanted: &Registration<'_>) -> ProcessOutcome {
         let incarnation = self.job.next_incarnation();
-        self.end_incarnation(process, Cause::Superseded { by: incarnation });
+        self.end_incarnation(process, Cause::Superseded { by: incarnation }, false);
         let host = self.leases.by_id.get(&wanted.lease).map(|lease| lease.host.clone());
         let host: Arc<str> = host.unwrap_or_else(|| "".into());
         let record = Process {
@@ -244,7 +247,7 @@ impl Act<'_> {
 
     /// All ends first, rounds afterwards.
     fn end_all(&mut self, lease: LeaseId, ends: &[ProcessEnd]) -> Result<ProcessOutcome, Refusal> {
-        for ProcessEnd { process, incarnation, cause } in ends {
+        for ProcessEnd { process, incarnation, cause, .. } in ends {
             check_cause(cause)?;
             match self.attached(lease, *process, *incarnation) {
                 Ok(_) | Err(Refusal::ProcessFenced { .. }) => {}
@@ -252,9 +255,14 @@ impl Act<'_> {
             }
         }
         let mut ended = 0;
-        for ProcessEnd { process, incarnation, cause } in ends {
-            if self.living(*process, *incarnation).is_ok() {
-                ended += u64::from(self.end_incarnation(*process, cause.clone()));
+        for ProcessEnd { process, incarnation, cause, exit_seen } in ends {
+            let (process, incarnation) = (*process, *incarnation);
+            if self.living(process, incarnation).is_ok() {
+                let cause = cause.clone();
+                ended += u64::from(self.end_incarnation(process, cause, *exit_seen));
+            } else if *exit_seen {
+                let all = Release { process, incarnation, generation: 0 };
+                self.release_all(&all, ReleaseWhy::Exited);
             }
         }
         Ok(ProcessOutcome::Ended { ended })

@@ -92,6 +92,7 @@ impl Machine {
             Read::Runs { job } => self.run_infos(job),
             Read::Processes { scope, after, limit } => self.processes(scope, *after, *limit),
             Read::Rounds { scope, round, brief } => self.rounds(scope, round.as_ref(), *brief),
+            Read::Held { scope, round, brief } => self.held(scope, round.as_ref(), *brief),
             Read::Closed { scope, generation, payloads } => {
                 self.closed(scope, *generation, *payloads)
             }

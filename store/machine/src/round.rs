@@ -7,6 +7,9 @@
 //! | --- | --- |
 //! | `arrive` | arrivals, withdrawals, acknowledgements, deadlines |
 //! | `tally` | what is counted of arrivals, and of those who stand by them |
+//! | `held` | what stays of a held round when it has closed |
+//! | `release` | holding, releasing and revoking |
+//! | `spec` | what a held round is for |
 //! | `facts` | what a round is, in the numbers that decide |
 //! | `decide` | the one rule that closes rounds, a pure function |
 //! | `close` | closing, failing, evicting, and what is kept of it |
@@ -14,7 +17,7 @@
 use std::sync::Arc;
 
 use holdfast_api::{
-    Among, Arrival, Blob, Conclusion, Deadline, Generation, Incarnation, LogTime, Members,
+    Among, Arrival, Blob, Conclusion, Deadline, Generation, Hold, Incarnation, LogTime, Members,
     ProcessId, Revision, Rule, Terms,
 };
 use imbl::{OrdMap, OrdSet};
@@ -23,6 +26,9 @@ mod arrive;
 mod close;
 pub(crate) mod decide;
 mod facts;
+pub(crate) mod held;
+mod release;
+mod spec;
 pub(crate) mod tally;
 
 /// What makes a round another round than the next: its name, its scope and its
@@ -34,6 +40,7 @@ pub(crate) struct RoundKey {
     pub among: Arc<Among>,
     pub conclusion: Conclusion,
     pub is_quorum: bool,
+    pub is_held: bool,
 }
 
 impl RoundKey {
@@ -43,6 +50,7 @@ impl RoundKey {
             among: Arc::new(terms.among.clone()),
             conclusion: terms.conclusion,
             is_quorum: matches!(terms.rule, Rule::Quorum { .. }),
+            is_held: terms.hold.is_some(),
         }
     }
 
@@ -53,6 +61,11 @@ impl RoundKey {
 
     pub fn is_advance(&self) -> bool {
         self.conclusion == Conclusion::Advance
+    }
+
+    /// Whether it is a step in the life of a held generation.
+    pub fn is_of_held(&self) -> bool {
+        matches!(self.conclusion, Conclusion::Ready | Conclusion::Close)
     }
 
     /// The processes of its set.
@@ -73,17 +86,23 @@ impl RoundKey {
 }
 
 /// The numbers of a call in which callers may differ.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Numbers {
     pub rule: Rule,
     pub require_all: bool,
     pub deadline: Option<Deadline>,
+    pub hold: Option<Hold>,
 }
 
 impl Numbers {
     pub fn of(terms: &Terms) -> Numbers {
-        let Terms { rule, require_all, deadline, .. } = terms;
-        Numbers { rule: *rule, require_all: *require_all, deadline: *deadline }
+        let Terms { rule, require_all, deadline, hold, .. } = terms;
+        Numbers { rule: *rule, require_all: *require_all, deadline: *deadline, hold: hold.clone() }
+    }
+
+    /// What a held round is for.
+    pub fn spec(&self) -> Option<&Blob> {
+        self.hold.as_ref().map(|hold| &hold.spec)
     }
 }
 
@@ -104,6 +123,8 @@ pub(crate) struct Round {
     pub reached: LogTime,
     /// When to look again.
     pub timer: Option<LogTime>,
+    /// Of a held round: whom its deadline has ended.
+    pub evicted: Members,
 }
 
 /// A closed generation that rounds may be among.
@@ -111,6 +132,8 @@ pub(crate) struct Round {
 pub(crate) struct Base {
     pub witness: Revision,
     pub members: Arc<Members>,
+    /// It is, or was, held.
+    pub is_held: bool,
 }
 
 /// Counts of a round, which follow from its arrivals and the processes.
@@ -124,6 +147,8 @@ pub(crate) struct Tally {
     pub unfinished: u32,
     /// Of a set or a generation: how many of it are waited for, arrived or not.
     pub live: u32,
+    /// Arrivals of those who hold the present generation of a held round.
+    pub holders: u32,
     /// The numbers of those that count, each with who gave them.
     pub variants: OrdMap<Numbers, OrdSet<ProcessId>>,
 }
@@ -137,6 +162,12 @@ pub(crate) struct Arrived {
     pub at: LogTime,
     pub payload: Blob,
     pub numbers: Numbers,
+    /// Of a held round: the generation that it says it holds, ready.
+    pub names: Generation,
+    /// Whether it holds the present generation of a held round.
+    pub holds: bool,
+    /// The earliest generation of a held round that closed without it; 0 = none.
+    pub passed_over: Generation,
     /// Of an exit: how it failed, whatever the payload says.
     pub unfinished: Option<Unfinished>,
 }
@@ -182,13 +213,13 @@ impl Round {
     /// to the lowest process. Before any counts, of all that have arrived.
     pub fn numbers(&self) -> Numbers {
         if !self.tally.variants.is_empty() {
-            return most_frequent(&self.tally.variants).copied().unwrap_or_default();
+            return most_frequent(&self.tally.variants).cloned().unwrap_or_default();
         }
         let mut variants: OrdMap<Numbers, OrdSet<ProcessId>> = OrdMap::new();
         for (process, arrived) in &self.arrivals {
-            variants.entry(arrived.numbers).or_default().insert(*process);
+            variants.entry(arrived.numbers.clone()).or_default().insert(*process);
         }
-        most_frequent(&variants).copied().unwrap_or_default()
+        most_frequent(&variants).cloned().unwrap_or_default()
     }
 
     /// Calls that wait and count.
@@ -196,9 +227,14 @@ impl Round {
         self.tally.counted - self.tally.unfinished
     }
 
-    /// When its patience ends. Spares alone wait without an end.
-    pub fn deadline(&self) -> Option<(LogTime, holdfast_api::AtDeadline)> {
-        let since = self.counted_since?;
+    /// When its patience ends. Spares alone wait without an end. The first time
+    /// revokes the generation that is held; from a revocation on it begins anew.
+    pub fn deadline(
+        &self,
+        held: Option<&held::HeldRound>,
+    ) -> Option<(LogTime, holdfast_api::AtDeadline)> {
+        let revoked = held.and_then(|held| held.revoked.as_ref());
+        let since = self.counted_since?.max(revoked.map_or(0, |revoked| revoked.at_ms));
         let deadline = self.numbers().deadline?;
         Some((since.saturating_add(deadline.after_ms), deadline.then))
     }
@@ -215,13 +251,16 @@ pub(crate) fn most_frequent<V: Ord + Clone>(variants: &OrdMap<V, OrdSet<ProcessI
 
 impl Arrived {
     pub fn new(arrival: &Arrival, numbers: Numbers, at: LogTime) -> Arrived {
-        let Arrival { process: _, incarnation, call, ack: _, payload } = arrival;
+        let Arrival { process: _, incarnation, call, ack: _, payload, holds } = arrival;
         Arrived {
             incarnation: *incarnation,
             call: *call,
             at,
             payload: payload.clone(),
             numbers,
+            names: *holds,
+            holds: false,
+            passed_over: 0,
             unfinished: None,
         }
     }
@@ -234,6 +273,9 @@ impl Arrived {
             at: 0,
             payload: Blob::default(),
             numbers: Numbers::default(),
+            names: 0,
+            holds: false,
+            passed_over: 0,
             unfinished: Some(how),
         }
     }

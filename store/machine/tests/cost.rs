@@ -32,6 +32,7 @@ fn job(processes: u32) -> Machine {
             nonce: Nonce(u64::from(host), 0),
             host: format!("host{host}"),
             ttl_ms: 60_000,
+            store_lost_ms_max: None,
         };
         let mut commands = vec![Command::Lease(grant)];
         for process in host * PER_HOST..processes.min((host + 1) * PER_HOST) {
@@ -57,7 +58,7 @@ fn lease(process: ProcessId) -> LeaseId {
 
 fn arrive(round: &str, process: ProcessId, call: u64) -> Command {
     let incarnation = u64::from(process) + 1;
-    let arrival = Arrival { process, incarnation, call, ack: call, payload: "".into() };
+    let arrival = Arrival { process, incarnation, call, ack: call, payload: "".into(), holds: 0 };
     Command::Round(RoundCommand::Arrive {
         lease: lease(process),
         round: round.into(),
@@ -180,7 +181,8 @@ fn cost_of_a_scattered_advance(processes: u32) -> u64 {
     let lives: Vec<_> = lives.collect();
     let arrivals = |call| {
         let arrival = |&(process, incarnation): &(ProcessId, Incarnation)| {
-            let arrival = Arrival { process, incarnation, call, ack: call, payload: "".into() };
+            let arrival =
+                Arrival { process, incarnation, call, ack: call, payload: "".into(), holds: 0 };
             Command::Round(RoundCommand::Arrive {
                 lease: lease(process),
                 round: "next".into(),
@@ -215,7 +217,8 @@ fn an_advance_costs_each_member_the_same_though_none_stand_together() {
 /// One call of process 0, alone in its job, in a round that closes at once.
 fn alone(machine: &mut Machine, call: u64, round: &str, terms: Terms) {
     let payload = if terms.conclusion == Conclusion::Exit { "succeeded" } else { "" };
-    let arrival = Arrival { process: 0, incarnation: 1, call, ack: call, payload: payload.into() };
+    let arrival =
+        Arrival { process: 0, incarnation: 1, call, ack: call, payload: payload.into(), holds: 0 };
     let arrive = RoundCommand::Arrive {
         lease: 1,
         round: round.into(),
@@ -280,7 +283,8 @@ fn incidents_leave_nothing_behind() {
     let policy = Policy { restarts_max: 3, restarts_window_ms: 1_000, ..Policy::default() };
     leaves_nothing_behind(|machine, n| {
         let incarnation = come_back(machine, 0, n + 1, &policy);
-        let arrival = Arrival { process: 0, incarnation, call: 1, ack: 1, payload: "".into() };
+        let arrival =
+            Arrival { process: 0, incarnation, call: 1, ack: 1, payload: "".into(), holds: 0 };
         let terms = Terms { conclusion: Conclusion::Advance, ..Terms::default() };
         let arrive = RoundCommand::Arrive {
             lease: 1,

@@ -71,7 +71,13 @@ const TRAILER: usize = 8;
 fn image_with_life() -> Vec<u8> {
     let mut machine = Machine::new();
     let scope = Scope::default();
-    let grant = LeaseCommand::Grant { scope, nonce: Nonce(1, 1), host: "h".into(), ttl_ms: 9_000 };
+    let grant = LeaseCommand::Grant {
+        scope,
+        nonce: Nonce(1, 1),
+        host: "h".into(),
+        ttl_ms: 9_000,
+        store_lost_ms_max: None,
+    };
     let mut commands =
         vec![Command::Cluster(ClusterCommand::SetFeatureLevel { level: 3 }), Command::Lease(grant)];
     for process in 0..2 {
@@ -112,6 +118,7 @@ fn image_with_life() -> Vec<u8> {
             call,
             ack: 0,
             payload: "yes".into(),
+            holds: 0,
         };
         commands.push(Command::Round(RoundCommand::Arrive {
             lease: 1,

@@ -85,6 +85,7 @@ const CALLS: &[(Method, &str, Class)] = &[
     (Method::POST, "/v1/feed", Class::Wait),
     (Method::GET, "/v1/processes", Class::Read),
     (Method::GET, "/v1/rounds", Class::Read),
+    (Method::GET, "/v1/held", Class::Read),
     (Method::GET, "/v1/closed", Class::Read),
     (Method::POST, "/v1/plan", Class::Read),
     (Method::GET, "/v1/iteration", Class::Read),

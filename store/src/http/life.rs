@@ -10,9 +10,10 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use holdfast_api::name::default_name;
 use holdfast_api::{
-    Closed, Code, Command, Event, Feed, Generation, Incarnation, IterationInfo, LeaseCommand,
-    LeaseId, LeaseOutcome, Name, Outcome, Plan, Problem, ProcessCommand, ProcessId, ProcessInfo,
-    ProcessOutcome, Read, ReadOutcome, Revision, RoundCommand, RoundInfo, RoundOutcome, Scope,
+    Blob, Closed, Code, Command, Event, Feed, Generation, HeldInfo, Incarnation, IterationInfo,
+    LeaseCommand, LeaseId, LeaseOutcome, Name, Outcome, Plan, Problem, ProcessCommand, ProcessId,
+    ProcessInfo, ProcessOutcome, Read, ReadOutcome, Revision, RoundCommand, RoundInfo,
+    RoundOutcome, Scope,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -116,8 +117,8 @@ pub async fn process(
     commit(&app, session, Command::Process(command), fitting).await
 }
 
-/// Arrives at a round, withdraws, or acknowledges. Nothing waits here: what an
-/// arrival came to is in the feed of its lease.
+/// Arrives at a round, withdraws, or acknowledges; releases or revokes what is
+/// held. Nothing waits here: what an arrival came to is in the feed of its lease.
 #[utoipa::path(
     post, path = "/v1/round", operation_id = "round", tag = "processes",
     params(SessionHeaders),
@@ -127,6 +128,9 @@ pub async fn process(
             ("arrive" = (value = json!({"arrive": {"lease": 1, "round": "epoch", "terms": {"deadline": {"after_ms": 60000}}, "arrivals": [{"process": 0, "incarnation": 1, "call": 1}]}}))),
             ("withdraw" = (value = json!({"withdraw": {"lease": 1, "calls": [{"process": 0, "incarnation": 1, "call": 1}]}}))),
             ("acknowledge" = (value = json!({"acknowledge": {"lease": 1, "calls": [{"process": 0, "incarnation": 1, "call": 1}]}}))),
+            ("release" = (value = json!({"release": {"scope": {"job": "web"}, "releases": [{"process": 0, "incarnation": 1, "generation": 4}]}}))),
+            ("excuse" = (value = json!({"release": {"scope": {"job": "web"}, "releases": [{"process": 0, "incarnation": 1, "generation": 4}], "why": "excused"}}))),
+            ("revoke" = (value = json!({"revoke": {"scope": {"job": "web"}, "generation": 4, "reason": "its host is replaced"}}))),
         ),
     ),
     responses((status = 200, description = "The outcome", body = RoundAnswer), ChangeProblems)
@@ -308,6 +312,55 @@ pub async fn rounds(
 ) -> Answered<RoundsAnswer> {
     match ask(&app, Read::rounds(Scope { job, run }), stale).await? {
         (ReadOutcome::Rounds(rounds), seen) => Ok(Json(RoundsAnswer { rounds, seen })),
+        (other, _) => Err(unfitting_read(&other)),
+    }
+}
+
+/// Held rounds to ask for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct HeldParams {
+    /// The job; `default` when left out.
+    #[serde(default = "default_name")]
+    #[param(value_type = Name, required = false, example = "web")]
+    pub job: Name,
+    /// Only those of this name.
+    #[serde(default)]
+    #[param(value_type = Blob, required = false, example = "world")]
+    pub round: Option<Blob>,
+    /// Count members, and do not list them.
+    #[serde(default)]
+    #[param(example = true)]
+    pub brief: bool,
+    /// Answer from this node's own state, however old.
+    #[serde(default)]
+    #[param(example = false)]
+    pub stale: bool,
+}
+
+/// Rounds that are held.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct HeldAnswer {
+    /// In byte order of their names.
+    pub held: Vec<HeldInfo>,
+    /// When it was so.
+    #[serde(flatten)]
+    pub seen: Seen,
+}
+
+/// The rounds of a job that are held: communicators and locks, with who has not
+/// released them.
+#[utoipa::path(
+    get, path = "/v1/held", operation_id = "held", tag = "processes", params(HeldParams),
+    responses((status = 200, description = "The held rounds", body = HeldAnswer), ReadProblems)
+)]
+pub async fn held(
+    State(app): State<App>,
+    Params(HeldParams { job, round, brief, stale }): Params<HeldParams>,
+) -> Answered<HeldAnswer> {
+    let read = Read::Held { scope: Scope { job, run: None }, round, brief };
+    match ask(&app, read, stale).await? {
+        (ReadOutcome::Held(held), seen) => Ok(Json(HeldAnswer { held, seen })),
         (other, _) => Err(unfitting_read(&other)),
     }
 }

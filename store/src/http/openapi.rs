@@ -125,6 +125,7 @@ fn described_routes() -> OpenApiRouter<App> {
         .routes(routes!(life::feed))
         .routes(routes!(life::processes))
         .routes(routes!(life::rounds))
+        .routes(routes!(life::held))
         .routes(routes!(life::closed))
         .routes(routes!(life::plan))
         .routes(routes!(life::iteration))

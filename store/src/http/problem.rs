@@ -26,7 +26,7 @@ const TYPE_PREFIX: &str = "urn:holdfast:problem:";
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
 
 /// All codes, in the order of their declaration.
-pub const CODES: [Code; 28] = [
+pub const CODES: [Code; 30] = [
     Code::NotLeader,
     Code::Unavailable,
     Code::Timeout,
@@ -54,6 +54,8 @@ pub const CODES: [Code; 28] = [
     Code::GenerationUnknown,
     Code::Regroup,
     Code::Over,
+    Code::Revoked,
+    Code::SpecMismatch,
     Code::Internal,
 ];
 
@@ -73,8 +75,11 @@ pub fn status_of(code: Code) -> StatusCode {
         | Code::Stale
         | Code::Superseded
         | Code::Regroup
+        | Code::SpecMismatch
         | Code::QuorumWouldBeLost => StatusCode::CONFLICT,
-        Code::SessionExpired | Code::Compacted | Code::LeaseEnded | Code::Over => StatusCode::GONE,
+        Code::SessionExpired | Code::Compacted | Code::LeaseEnded | Code::Over | Code::Revoked => {
+            StatusCode::GONE
+        }
         Code::LimitExceeded => StatusCode::PAYLOAD_TOO_LARGE,
         Code::NotLeader | Code::WrongCluster => StatusCode::MISDIRECTED_REQUEST,
         Code::NotANumber => StatusCode::UNPROCESSABLE_ENTITY,
@@ -117,6 +122,8 @@ pub fn title_of(code: Code) -> &'static str {
         Code::GenerationUnknown => "The generation is not kept",
         Code::Regroup => "Somebody waits in an advance",
         Code::Over => "The job is over",
+        Code::Revoked => "The generation was revoked",
+        Code::SpecMismatch => "The processes want different things",
         Code::Internal => "A defect of Holdfast",
     }
 }
@@ -332,7 +339,9 @@ mod tests {
             Code::GenerationUnknown => 24,
             Code::Regroup => 25,
             Code::Over => 26,
-            Code::Internal => 27,
+            Code::Revoked => 27,
+            Code::SpecMismatch => 28,
+            Code::Internal => 29,
         }
     }
 

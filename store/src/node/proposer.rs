@@ -381,6 +381,7 @@ fn steps(command: &Command) -> usize {
         Command::Round(
             RoundCommand::Withdraw { calls, .. } | RoundCommand::Acknowledge { calls, .. },
         ) => calls.len(),
+        Command::Round(RoundCommand::Release { releases, .. }) => releases.len(),
         Command::Process(ProcessCommand::End { ends, .. }) => ends.len(),
         _ => 1,
     }
@@ -414,6 +415,8 @@ fn round_weight(command: &RoundCommand) -> usize {
         RoundCommand::Withdraw { calls, .. } | RoundCommand::Acknowledge { calls, .. } => {
             calls.len() * 32
         }
+        RoundCommand::Release { releases, .. } => releases.len() * 32,
+        RoundCommand::Revoke { reason, .. } => reason.len(),
         RoundCommand::Deadline { round, .. } => round.len(),
     }
 }
@@ -451,6 +454,7 @@ mod tests {
             call: 1,
             ack: 1,
             payload: holdfast_api::Blob::default(),
+            holds: 0,
         };
         let command = Command::Round(RoundCommand::Arrive {
             lease: 1,

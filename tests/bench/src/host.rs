@@ -49,7 +49,8 @@ impl Host {
         let ttl_ms = u64::try_from(ttl.as_millis())?;
         let nonce = || Nonce(rand::random(), rand::random());
         let host = format!("host-of-{}", wanted.first().context("a host has processes")?);
-        let grant = LeaseCommand::Grant { scope, nonce: nonce(), host, ttl_ms };
+        let grant =
+            LeaseCommand::Grant { scope, nonce: nonce(), host, ttl_ms, store_lost_ms_max: None };
         let grant = Command::Lease(grant);
         let granted = loop {
             match client.propose(grant.clone(), Deadline::never()).await {
@@ -169,6 +170,7 @@ impl Host {
             call: self.call,
             ack: self.call,
             payload: Blob::default(),
+            holds: 0,
         };
         let command = RoundCommand::Arrive {
             lease: self.lease,
@@ -203,7 +205,8 @@ impl Host {
     /// has seen it.
     pub async fn last_is_killed(&mut self) -> anyhow::Result<()> {
         let (process, incarnation) = self.processes.pop().context("a host has processes")?;
-        let end = ProcessEnd { process, incarnation, cause: Cause::Signaled { signal: 9 } };
+        let cause = Cause::Signaled { signal: 9 };
+        let end = ProcessEnd { process, incarnation, cause, exit_seen: true };
         let command = ProcessCommand::End { lease: self.lease, ends: vec![end] };
         self.client.propose(Command::Process(command), soon()).await?;
         Ok(())

@@ -22,6 +22,7 @@ from ._errors import (
     Over,
     Refused,
     Regroup,
+    Revoked,
     RoundTimeout,
     StoreLost,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "Refused",
     "Regroup",
     "Remark",
+    "Revoked",
     "RoundTimeout",
     "Stop",
     "StoreLost",

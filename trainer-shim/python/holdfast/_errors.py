@@ -40,6 +40,10 @@ class Regroup(HoldfastError):
     """Somebody whom this round needs waits in :meth:`~holdfast.Job.advance`: call it, too."""
 
 
+class Revoked(HoldfastError):
+    """What this call builds on was revoked: stop what runs on it, and go on to the next generation."""
+
+
 class Over(HoldfastError):
     """The job of this standby is over: the last of its members has left in order. Leave."""
 
@@ -94,6 +98,7 @@ _CLASSES: dict[str, type[HoldfastError]] = {
     "fenced": Fenced,
     "lease_ended": Fenced,
     "regroup": Regroup,
+    "revoked": Revoked,
     "over": Over,
     "superseded": Fenced,
     "session_expired": Fenced,

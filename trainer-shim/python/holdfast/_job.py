@@ -65,6 +65,8 @@ class Job:
         self.incarnation: int = 0
         """This life of it: never used again; 0 until it is :meth:`ready`."""
         self.name, self.run = process.scope
+        self._groups: list[Any] = []
+        """What is to be closed before this life is left: it lets go of what it holds."""
         _joined.add(self)
 
     @classmethod
@@ -199,7 +201,10 @@ class Job:
         the one that is open. ``rank`` is none for a process that has no place this time. A standby is
         told by :class:`~holdfast.Over` that it is not needed any more.
         """
-        found = self._native.advance(self._evict_after, arguments.seconds_or_never("timeout", timeout))
+        return self._begun(self._native.advance(self._evict_after, arguments.seconds_or_never("timeout", timeout)))
+
+    def _begun(self, found: dict[str, Any]) -> Iteration:
+        """An iteration, as the native half says it."""
         for key in ("members", "promoted"):
             found[key] = members(found[key])
         found["ranks"], found["dropped"] = tuple(found["ranks"]), remarks(found["dropped"])
@@ -450,6 +455,25 @@ class Job:
             with suppress(FileNotFoundError):
                 os.unlink(written)
 
+    @contextmanager
+    def lock(self, name: str, timeout: Optional[float] = None) -> Iterator[int]:
+        """A block in which this process alone is, of all that ask for this lock. ::
+
+            with job.lock("dataset"):
+                ...
+
+        Whoever waits longest is next, so that nobody waits for ever. If its holder dies, the next gets it once the
+        agent has seen it exit; a process on a host that is lost counts as stopped after ``store_lost_ms_max``. The
+        number is that of the holding: it grows, so that whoever guards a resource can refuse an older one.
+        """
+        name, timeout = arguments.text("name", name), arguments.seconds_or_never("timeout", timeout)
+        holds = self._native.holds()
+        generation = holds.lock(name, timeout)
+        try:
+            yield generation
+        finally:
+            holds.release(generation, None)
+
     def ping(self) -> None:
         """Says that the program gets on. Cheap. From the first time on, the agent counts silence from
         the last one; see :meth:`join`."""
@@ -502,6 +526,8 @@ class Job:
 
     def _leave(self, error: Optional[BaseException]) -> None:
         _joined.discard(self)
+        for group in self._groups:
+            group.close()
         self._native.leave(*ending(error))
 
     def __enter__(self) -> Job:

@@ -1,4 +1,4 @@
-"""PyTorch's process groups, where ranks come and go::
+"""PyTorch's process groups, where ranks come and go: :class:`ElasticGroup`, or by hand::
 
     now = job.advance()
     torch.distributed.init_process_group("gloo", store=holdfast.torch.group_store(now.iteration),
@@ -18,8 +18,11 @@ import torch.distributed
 
 from . import _arguments as arguments
 from ._arguments import U64_MAX
+from ._elastic_group import ElasticGroup, ElasticIteration
 from ._environment import warn_once
 from ._errors import Refused
+
+__all__ = ["ElasticGroup", "ElasticIteration", "address", "group_store"]
 
 TIMEOUT_DEFAULT = datetime.timedelta(seconds=300)
 

@@ -29,7 +29,7 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    fn wait<T: Send + 'static>(
+    pub(crate) fn wait<T: Send + 'static>(
         &self,
         py: Python<'_>,
         work: impl Future<Output = Result<T, Error>> + Send + 'static,

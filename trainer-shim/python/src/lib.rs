@@ -36,6 +36,7 @@ use pyo3::prelude::*;
 pub mod arguments;
 mod attachment;
 pub mod error;
+mod held;
 mod joining;
 pub mod keys;
 pub mod log;
@@ -61,6 +62,7 @@ fn _holdfast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(main_thread::stop_watching, module)?)?;
     module.add_class::<process::NativeSection>()?;
     module.add_class::<keys::NativeKeys>()?;
+    module.add_class::<held::NativeHolds>()?;
     module.add_class::<keys::NativeChanges>()?;
     module.add_class::<keys::NativeNews>()?;
     module.add_class::<process::NativeProcess>()

@@ -14,6 +14,7 @@ use tokio::runtime::Handle;
 use crate::arguments::{Whose, among, deadline, limit, refused, seconds};
 use crate::attachment::{Held, Taken};
 use crate::error;
+use crate::held::NativeHolds;
 use crate::joining::Joining;
 use crate::keys::{NativeKeys, NativeNews, Owner};
 use crate::main_thread;
@@ -295,6 +296,12 @@ impl NativeProcess {
     fn keys(&self, py: Python<'_>) -> PyResult<NativeKeys> {
         let keys = self.held(py)?.process.keys();
         Ok(NativeKeys { keys, owner: self.owner() })
+    }
+
+    /// What it holds together with others.
+    fn holds(&self, py: Python<'_>) -> PyResult<NativeHolds> {
+        let process = self.held(py)?.process;
+        Ok(NativeHolds { process, owner: self.owner() })
     }
 
     /// Processes of the run that are alive, with their incarnations and hosts.

@@ -78,6 +78,9 @@ pub struct Welcome {
     pub lease: LeaseId,
     /// Its TTL in milliseconds.
     pub ttl_ms: u64,
+    /// How long processes go on without a word from the store, in milliseconds.
+    #[serde(default)]
+    pub store_lost_ms_max: u64,
     /// Until when it certainly holds, in milliseconds of the time since this
     /// host was started.
     pub valid_until_ms: u64,
@@ -217,9 +220,15 @@ mod tests {
             assert_eq!(request, Request::Process(wanted));
         }
         let scope = Scope { job: "train".parse().unwrap(), run: Some("r1".parse().unwrap()) };
-        let welcome =
-            Welcome { scope, lease: 7, ttl_ms: 5_000, valid_until_ms: 12_000, now_ms: 8_000 };
-        let text = r#"{"welcome":{"scope":{"job":"train","run":"r1"},"lease":7,"ttl_ms":5000,"valid_until_ms":12000,"now_ms":8000}}"#;
+        let welcome = Welcome {
+            scope,
+            lease: 7,
+            ttl_ms: 5_000,
+            store_lost_ms_max: 30_000,
+            valid_until_ms: 12_000,
+            now_ms: 8_000,
+        };
+        let text = r#"{"welcome":{"scope":{"job":"train","run":"r1"},"lease":7,"ttl_ms":5000,"store_lost_ms_max":30000,"valid_until_ms":12000,"now_ms":8000}}"#;
         assert_eq!(serde_json::to_string(&Response::Welcome(welcome)).unwrap(), text);
     }
 }

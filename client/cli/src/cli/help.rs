@@ -70,6 +70,19 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("process remove", &["holdfast --job llm process remove 7 --reason 'ECC errors on host7'"]),
     ("fence check", &["holdfast fence check \"$HOLDFAST_FENCE\" && upload checkpoint"]),
     ("rounds", &["holdfast --job llm rounds"]),
+    (
+        "comm list",
+        &["holdfast --job llm comm list", "holdfast --job llm -o json comm list | jq .groups"],
+    ),
+    (
+        "comm show",
+        &[
+            "holdfast --job llm comm show world",
+            "holdfast --job llm comm show world --generation 12",
+        ],
+    ),
+    ("comm excuse", &["holdfast --job llm comm excuse world 7"]),
+    ("comm revoke", &["holdfast --job llm comm revoke world --reason 'NIC of host7 flaps'"]),
     ("iterations", &["holdfast --job llm iterations"]),
     (
         "events",

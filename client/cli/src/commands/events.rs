@@ -232,6 +232,25 @@ fn words(what: &EventKind) -> String {
                 "round {round} (generation {generation}) failed at its deadline, {missing} missing"
             )
         }
+        EventKind::Formed { round, generation, members } => {
+            let (round, members) = (shortened(round), counted(u64::from(*members), "member"));
+            format!("{round} formed with {members} (generation {generation})")
+        }
+        EventKind::Revoked { round, generation, cause, holding } => {
+            let (round, cause) = (shortened(round), cause.to_string());
+            let holding = match holding {
+                1 => "1 process holds it".to_owned(),
+                many => format!("{many} processes hold it"),
+            };
+            format!("{round} (generation {generation}) revoked: {}; {holding}", printable(&cause))
+        }
+        EventKind::Drained { round, generation } => {
+            format!("{} (generation {generation}) drained: nobody holds it", shortened(round))
+        }
+        EventKind::Excused { round, generation, process, incarnation } => format!(
+            "{} (generation {generation}): process {process} (incarnation {incarnation}) excused by an operator",
+            shortened(round)
+        ),
         EventKind::RunEnded { by, processes } => {
             let by = by.as_ref().map(|by| format!(", followed by {by}")).unwrap_or_default();
             match *processes {

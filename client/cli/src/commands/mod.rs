@@ -2,11 +2,13 @@
 
 mod activity;
 pub(crate) mod agents;
+pub(crate) mod comm;
 pub(crate) mod config;
 mod delete;
 pub(crate) mod doctor;
 pub(crate) mod events;
 pub(crate) mod fence;
+mod holders;
 pub(crate) mod iterations;
 pub(crate) mod job;
 mod known;
@@ -96,6 +98,7 @@ impl Context {
             ClusterCommand::Process(command) => process::run(self, command).await,
             ClusterCommand::Fence(command) => fence::run(self, command).await,
             ClusterCommand::Rounds => rounds::run(self).await,
+            ClusterCommand::Comm(command) => comm::run(self, command).await,
             ClusterCommand::Iterations => iterations::run(self).await,
             ClusterCommand::Events { after, follow } => events::run(self, after, follow).await,
             ClusterCommand::Job(command) => job::run(self, command).await,

@@ -38,6 +38,25 @@ pub(super) fn needs(waits_for: &WaitsFor, now: LogNow) -> Option<String> {
         WaitsFor::Majority { arrived, living } => format!(
             "{arrived} of the {living} that live of the latest one are there, and more than half have to be"
         ),
+        WaitsFor::Release { holders, ended, free_at_ms, revoked } => {
+            let what = if revoked { "the revoked generation" } else { "the present generation" };
+            let hold = if holders == 1 { "holds" } else { "hold" };
+            let processes = match holders {
+                1 => "1 process".to_owned(),
+                many => format!("{many} processes"),
+            };
+            let then = match free_at_ms {
+                Some(at) => format!(
+                    "; their agent can report nothing any more: {} they count as stopped",
+                    after(now.until(at))
+                ),
+                None if ended > 0 => format!(
+                    "; {ended} of them ended, and nobody saw the exit: their agents report it, or `comm excuse` does"
+                ),
+                None => String::new(),
+            };
+            format!("{processes} still {hold} {what}{then}")
+        }
         WaitsFor::Settle { at_ms } => {
             format!("enough are there; {} it closes with them", after(now.until(at_ms)))
         }
@@ -102,6 +121,18 @@ mod tests {
                 WaitsFor::Majority { arrived: 1, living: 3 },
                 Some(
                     "1 of the 3 that live of the latest one are there, and more than half have to be",
+                ),
+            ),
+            (
+                WaitsFor::Release { holders: 2, ended: 1, free_at_ms: None, revoked: true },
+                Some(
+                    "2 processes still hold the revoked generation; 1 of them ended, and nobody saw the exit: their agents report it, or `comm excuse` does",
+                ),
+            ),
+            (
+                WaitsFor::Release { holders: 1, ended: 1, free_at_ms: Some(50_000), revoked: true },
+                Some(
+                    "1 process still holds the revoked generation; their agent can report nothing any more: in 7s they count as stopped",
                 ),
             ),
             (

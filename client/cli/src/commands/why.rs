@@ -8,19 +8,20 @@ mod everything;
 mod fit;
 mod follow;
 mod groups;
+mod held;
 mod keys;
 mod outside;
 mod report;
 mod waiting;
 
 use holdfast_api::{
-    Agents, IterationInfo, Name, ProcessInfo, Read, ReadOutcome, Revision, RoundInfo, RunInfo,
-    RunOverCause, Scope,
+    Agents, HeldInfo, IterationInfo, Name, ProcessInfo, Read, ReadOutcome, Revision, RoundInfo,
+    RunInfo, RunOverCause, Scope,
 };
 
 use self::everything::Everything;
 use self::report::Why;
-use super::{Context, agents, known, processes, rounds, talk_of_time, unexpected_answer};
+use super::{Context, agents, comm, known, processes, rounds, talk_of_time, unexpected_answer};
 use crate::config::Source;
 use crate::exit::Failure;
 use crate::log_time::LogNow;
@@ -61,9 +62,10 @@ impl One {
             None => open,
         };
         let run = meant.expect("there is one run at least, and the named one if one was named");
-        let place = Place::of(job, run);
+        let present = open.is_some_and(|open| open.run == run.run);
+        let place = Place::of(job, run, present);
         let agents = told(context, agents::ask(context).await);
-        let seen = Seen::look(context, &place.scope(), stale).await?;
+        let seen = Seen::look(context, &place, stale).await?;
         let now = seen.now(exact(context, stale).await?);
         let mut why = Why::of(&place, seen, &agents, now);
         why.majority_lost = lost;
@@ -112,16 +114,19 @@ struct Place {
     /// How it ended, if it has and that is known.
     cause: Option<RunOverCause>,
     open: bool,
+    /// Whether the job goes on in it: what the job holds is told there.
+    present: bool,
 }
 
 impl Place {
-    fn of(job: &Name, run: &RunInfo) -> Place {
+    fn of(job: &Name, run: &RunInfo, present: bool) -> Place {
         Place {
             job: job.clone(),
             run: run.run.clone(),
             ended_at_ms: run.ended_at_ms,
             cause: run.cause.clone(),
             open: run.open,
+            present,
         }
     }
 
@@ -134,6 +139,8 @@ impl Place {
 struct Seen {
     rounds: Vec<RoundInfo>,
     processes: Vec<ProcessInfo>,
+    /// What the job holds, if it goes on in this run.
+    held: Vec<HeldInfo>,
     iteration: IterationInfo,
     revision: Revision,
 }
@@ -141,7 +148,8 @@ struct Seen {
 impl Seen {
     /// Rounds and processes at one revision, if they hold still; `stale`: as any
     /// node knows them.
-    async fn look(context: &Context, scope: &Scope, stale: bool) -> Result<Seen, Failure> {
+    async fn look(context: &Context, place: &Place, stale: bool) -> Result<Seen, Failure> {
+        let scope = &place.scope();
         let read = Read::Iteration { scope: scope.clone(), process: None, incarnation: 0 };
         let iteration = match context.read(read, stale).await? {
             (ReadOutcome::Iteration(iteration), _) => iteration,
@@ -150,17 +158,21 @@ impl Seen {
         let mut looks = 0;
         loop {
             let (rounds, revision) = rounds::all(context, scope, stale).await?;
+            let held = match place.present {
+                true => comm::all(context, scope, None, false, stale).await?.0,
+                false => Vec::new(),
+            };
             let (processes, after) = processes::all(context, scope, stale).await?;
             looks += 1;
             if revision == after || looks == LOOKS_MAX {
-                return Ok(Seen { rounds, processes, iteration, revision });
+                return Ok(Seen { rounds, processes, held, iteration, revision });
             }
         }
     }
 
     fn now(&self, exact: Option<LogNow>) -> LogNow {
-        let moments = rounds::moments(&self.rounds).chain(processes::moments(&self.processes));
-        exact.unwrap_or_default().seen(moments)
+        let of_rounds = rounds::moments(&self.rounds).chain(comm::moments(&self.held));
+        exact.unwrap_or_default().seen(of_rounds.chain(processes::moments(&self.processes)))
     }
 }
 

@@ -104,10 +104,11 @@ fn piece(upto: Revision, same_as: Generation) -> Feed {
         evicted: Members::default(),
         promoted: Members::default(),
         differing: Vec::new(),
+        held: None,
         conclusion: Concluded::Roll,
         payloads: None,
     };
-    Feed { upto, decisions: Vec::new(), closed: vec![closed], ended: Vec::new() }
+    Feed { upto, decisions: Vec::new(), closed: vec![closed], ended: Vec::new(), held: Vec::new() }
 }
 
 fn told(upto: Revision, same_as: Generation) -> ReplyBody {

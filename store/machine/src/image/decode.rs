@@ -9,7 +9,7 @@ use holdfast_api::{
 use imbl::{OrdMap, Vector};
 
 use super::frame::Reader;
-use super::{FIRST_VERSION, LIFE_VERSION, life};
+use super::{FIRST_VERSION, LIFE_VERSION, held, life};
 use crate::applied::RunKey;
 use crate::cluster::Cluster;
 use crate::codec::{DecodeError, unpack};
@@ -46,6 +46,16 @@ fn timers(jobs: &Jobs, leases: &Leases) -> Result<Timers, DecodeError> {
             let run = RunKey { job: job.clone(), run: run.clone() };
             life::check_attached(leases, &run, &found.life)?;
             life::note_timers(&mut timers, &run, &found.life);
+        }
+        match found.open.clone() {
+            Some(open) => {
+                let run = RunKey { job: job.clone(), run: open };
+                held::note_timers(&mut timers, &run, &found.life.held);
+            }
+            None if found.life.held.timers().next().is_some() => {
+                return invalid("a job without an open run waits for what it holds");
+            }
+            None => {}
         }
     }
     let of_open_run = |lease: &Lease| jobs.run(&lease.run).is_some_and(Run::is_open);

@@ -17,7 +17,7 @@ use crate::applied::RunKey;
 use crate::codec::{DecodeError, pack, unpack};
 use crate::deadlines::Use;
 use crate::lease::{Attached, Lease, Leases};
-use crate::life::act::Timers;
+use crate::life::act::{TimerOf, Timers};
 use crate::life::{
     Advanced, Bases, Call, CallState, EventLog, JobLife, Kept, Life, Live, Outcome, Past, Process,
     Ranked, Roster,
@@ -35,7 +35,8 @@ const EXIT_DEADLINE: u64 = 2;
 const EXIT_ENTERED_AGAIN: u64 = 3;
 
 pub(super) fn write_job(life: &JobLife, out: &mut Writer<'_>) -> io::Result<()> {
-    let JobLife { incarnation, generation, iteration, incidents, incident_times, events } = life;
+    let JobLife { incarnation, generation, iteration, incidents, incident_times, held, events } =
+        life;
     out.u64(*incarnation)?;
     out.u64(*generation)?;
     out.u64(*iteration)?;
@@ -44,6 +45,7 @@ pub(super) fn write_job(life: &JobLife, out: &mut Writer<'_>) -> io::Result<()> 
     for at in incident_times {
         out.u64(*at)?;
     }
+    super::held::write(held, out)?;
     let EventLog { details, closings } = events;
     for Kept { events, bytes: _, compacted } in [details, closings] {
         out.u64(*compacted)?;
@@ -79,6 +81,7 @@ pub(super) fn read_job(input: &mut Reader<'_>, revision: Revision) -> Result<Job
     for _ in 0..input.u64()? {
         life.incident_times.push_back(input.u64()?);
     }
+    life.held = super::held::read(input, revision, life.generation)?;
     let [details, closings] = [read_events(input, revision)?, read_events(input, revision)?];
     Ok(JobLife { events: EventLog { details, closings }, ..life })
 }
@@ -177,28 +180,32 @@ pub(super) fn write(life: &Life, out: &mut Writer<'_>) -> io::Result<()> {
 }
 
 /// A key as terms that have it.
-fn key(key: &RoundKey, out: &mut Writer<'_>) -> io::Result<()> {
-    let RoundKey { name, among, conclusion, is_quorum } = key;
+pub(super) fn key(key: &RoundKey, out: &mut Writer<'_>) -> io::Result<()> {
+    let RoundKey { name, among, conclusion, is_quorum, is_held } = key;
     let (among, conclusion) = (among.as_ref().clone(), *conclusion);
     out.bytes(name.as_bytes())?;
     out.bytes(&pack(&Terms { among, conclusion, ..Terms::default() }))?;
-    out.bool(*is_quorum)
+    out.bool(*is_quorum)?;
+    out.bool(*is_held)
 }
 
-fn read_key(input: &mut Reader<'_>) -> Result<RoundKey, DecodeError> {
+pub(super) fn read_key(input: &mut Reader<'_>) -> Result<RoundKey, DecodeError> {
     let name = Blob::from(input.bytes()?);
     let Terms { among, conclusion, .. } = unpack(&input.bytes()?)?;
-    Ok(RoundKey { name, among: Arc::new(among), conclusion, is_quorum: input.bool()? })
+    let (is_quorum, is_held) = (input.bool()?, input.bool()?);
+    Ok(RoundKey { name, among: Arc::new(among), conclusion, is_quorum, is_held })
 }
 
-fn base(Base { witness, members }: &Base, out: &mut Writer<'_>) -> io::Result<()> {
+pub(super) fn base(base: &Base, out: &mut Writer<'_>) -> io::Result<()> {
+    let Base { witness, members, is_held } = base;
     out.u64(*witness)?;
+    out.bool(*is_held)?;
     out.bytes(&pack(members.as_ref()))
 }
 
-fn read_base(input: &mut Reader<'_>) -> Result<Base, DecodeError> {
-    let witness = input.u64()?;
-    Ok(Base { witness, members: Arc::new(unpack::<Members>(&input.bytes()?)?) })
+pub(super) fn read_base(input: &mut Reader<'_>) -> Result<Base, DecodeError> {
+    let (witness, is_held) = (input.u64()?, input.bool()?);
+    Ok(Base { witness, members: Arc::new(unpack::<Members>(&input.bytes()?)?), is_held })
 }
 
 fn read_bases(input: &mut Reader<'_>) -> Result<Vector<(Generation, Base)>, DecodeError> {
@@ -267,8 +274,17 @@ fn process(process: &Process, out: &mut Writer<'_>) -> io::Result<()> {
 
 fn round(round: &Round, out: &mut Writer<'_>) -> io::Result<()> {
     // What counts, and who in scope is alive, follow from the processes.
-    let Round { generation, base, opened_at, counted_since, arrivals, tally: _, reached, timer } =
-        round;
+    let Round {
+        generation,
+        base,
+        opened_at,
+        counted_since,
+        arrivals,
+        tally: _,
+        reached,
+        timer,
+        evicted,
+    } = round;
     out.u64(*generation)?;
     out.bool(base.is_some())?;
     if let Some(base) = base {
@@ -278,16 +294,29 @@ fn round(round: &Round, out: &mut Writer<'_>) -> io::Result<()> {
     out.bytes(&pack(counted_since))?;
     out.u64(*reached)?;
     out.bytes(&pack(timer))?;
+    out.bytes(&pack(evicted))?;
     out.length(arrivals.len())?;
-    for (process, Arrived { incarnation, call, at, payload, numbers, unfinished }) in arrivals {
-        let Numbers { rule, require_all, deadline } = *numbers;
-        let numbers = Terms { rule, require_all, deadline, ..Terms::default() };
+    for (process, arrived) in arrivals {
+        let Arrived {
+            incarnation,
+            call,
+            at,
+            payload,
+            numbers,
+            names,
+            holds,
+            passed_over,
+            unfinished,
+        } = arrived;
         out.u64((*process).into())?;
         out.u64(*incarnation)?;
         out.u64(*call)?;
         out.u64(*at)?;
         out.bytes(payload.as_bytes())?;
-        out.bytes(&pack(&numbers))?;
+        self::numbers(numbers, out)?;
+        out.u64(*names)?;
+        out.bool(*holds)?;
+        out.u64(*passed_over)?;
         out.u64(match unfinished {
             None => FINISHED,
             Some(Unfinished::Withdrawn) => EXIT_WITHDRAWN,
@@ -326,7 +355,7 @@ pub(super) fn read(
     life.standing = life.standing_of();
     for _ in 0..input.u64()? {
         let key = read_key(input)?;
-        let round = read_round(input, &key, &mut life)?;
+        let round = read_round(input, &key, &mut life, job)?;
         if round.generation == 0 || round.generation > job.generation {
             return invalid("a round has a generation that was never given");
         }
@@ -422,6 +451,7 @@ fn read_round(
     input: &mut Reader<'_>,
     key: &RoundKey,
     life: &mut Life,
+    job: &JobLife,
 ) -> Result<Round, DecodeError> {
     let generation = input.u64()?;
     let base = if input.bool()? { Some(read_base(input)?) } else { None };
@@ -434,6 +464,7 @@ fn read_round(
         tally: Tally::default(),
         reached: input.u64()?,
         timer: unpack::<Option<LogTime>>(&input.bytes()?)?,
+        evicted: unpack::<Members>(&input.bytes()?)?,
     };
     if round.base.is_some() != key.generation().is_some() {
         return invalid("a round is among a generation whose members are not there");
@@ -442,7 +473,8 @@ fn read_round(
         let process = input.u32()?;
         let (incarnation, call, at) = (input.u64()?, input.u64()?, input.u64()?);
         let payload = Blob::from(input.bytes()?);
-        let Terms { rule, require_all, deadline, .. } = unpack(&input.bytes()?)?;
+        let numbers = read_numbers(input)?;
+        let (names, holds, passed_over) = (input.u64()?, input.bool()?, input.u64()?);
         let unfinished = match input.u64()? {
             FINISHED => None,
             EXIT_WITHDRAWN => Some(Unfinished::Withdrawn),
@@ -450,8 +482,20 @@ fn read_round(
             EXIT_ENTERED_AGAIN => Some(Unfinished::EnteredAgain),
             other => return invalid(&format!("an exit cannot fail by {other}")),
         };
-        let numbers = Numbers { rule, require_all, deadline };
-        let arrived = Arrived { incarnation, call, at, payload, numbers, unfinished };
+        let arrived = Arrived {
+            incarnation,
+            call,
+            at,
+            payload,
+            numbers,
+            names,
+            holds,
+            passed_over,
+            unfinished,
+        };
+        if holds && !job.held.get(key).is_some_and(|held| held.holds(process, incarnation)) {
+            return invalid("somebody has arrived as a holder who holds nothing");
+        }
         let record = life.processes.get(&process);
         let record = record.filter(|r| r.is_alive() && r.incarnation == arrived.incarnation);
         let waits = record.filter(|record| match call {
@@ -525,7 +569,8 @@ pub(super) fn write_leases(leases: &Leases, out: &mut Writer<'_>) -> io::Result<
     out.u64(*next_id)?;
     out.length(by_id.len())?;
     for (id, lease) in by_id {
-        let Lease { run, nonce, host, session, usage, told, processes, is_last } = lease;
+        let Lease { run, nonce, host, session, usage, store_lost_ms_max, told, processes, is_last } =
+            lease;
         let Use { ttl_ms, last_used } = usage;
         out.u64(*id)?;
         out.bytes(run.job.as_str().as_bytes())?;
@@ -537,6 +582,7 @@ pub(super) fn write_leases(leases: &Leases, out: &mut Writer<'_>) -> io::Result<
         out.u64(session.unwrap_or(0))?;
         out.u64(*ttl_ms)?;
         out.u64(*last_used)?;
+        out.u64(*store_lost_ms_max)?;
         out.u64(*told)?;
         out.bool(*is_last)?;
         out.length(processes.len())?;
@@ -566,6 +612,7 @@ pub(super) fn read_leases(
             host: text(input)?.into(),
             session: Some(input.u64()?).filter(|id| *id != 0),
             usage: Use { ttl_ms: input.u64()?, last_used: input.u64()? },
+            store_lost_ms_max: input.u64()?,
             told: input.u64()?,
             is_last: input.bool()?,
             processes: OrdMap::new(),
@@ -599,11 +646,21 @@ pub(super) fn read_leases(
     Ok(leases)
 }
 
+pub(super) fn numbers(numbers: &Numbers, out: &mut Writer<'_>) -> io::Result<()> {
+    let Numbers { rule, require_all, deadline, hold } = numbers.clone();
+    out.bytes(&pack(&Terms { rule, require_all, deadline, hold, ..Terms::default() }))
+}
+
+pub(super) fn read_numbers(input: &mut Reader<'_>) -> Result<Numbers, DecodeError> {
+    let Terms { rule, require_all, deadline, hold, .. } = unpack(&input.bytes()?)?;
+    Ok(Numbers { rule, require_all, deadline, hold })
+}
+
 /// The times at which the rounds of a run look again.
 pub(super) fn note_timers(timers: &mut Timers, run: &RunKey, life: &Life) {
     for (key, round) in &life.rounds {
         if let Some(at) = round.timer {
-            timers.insert((at, run.clone(), key.clone()));
+            timers.insert((at, run.clone(), TimerOf::Round(key.clone())));
         }
     }
 }

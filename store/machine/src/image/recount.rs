@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use crate::applied::RunKey;
 use crate::life::{Life, Outcome};
 use crate::machine::Machine;
+use crate::round::held::HeldRounds;
 
 #[allow(dead_code, reason = "shared with the laws, which use more of it")]
 #[path = "../../tests/laws/generate.rs"]
@@ -18,11 +19,25 @@ fn compare(machine: &Machine, copy: &Machine) -> Result<(), TestCaseError> {
     prop_assert_eq!(&machine.leases.by_nonce, &copy.leases.by_nonce);
     prop_assert_eq!(&machine.leases.by_run, &copy.leases.by_run);
     for (job, found) in &machine.jobs.by_name {
+        compare_held(&found.life.held, &copy.jobs.by_name.get(job).unwrap().life.held)?;
         for (run, found) in &found.runs {
             let key = RunKey { job: job.clone(), run: run.clone() };
             compare_life(&found.life, &copy.jobs.run(&key).unwrap().life)?;
         }
     }
+    Ok(())
+}
+
+/// Held generations are found by their numbers alone, too.
+fn compare_held(held: &HeldRounds, copy: &HeldRounds) -> Result<(), TestCaseError> {
+    let found = |held: &HeldRounds| -> Vec<_> {
+        let all = held.iter().map(|(_, held)| held.generation);
+        all.map(|generation| held.of_generation(generation).map(|(key, _)| key.clone())).collect()
+    };
+    let keys: Vec<_> = held.iter().map(|(key, _)| Some(key.clone())).collect();
+    prop_assert_eq!(&found(held), &keys);
+    prop_assert_eq!(&found(copy), &keys);
+    prop_assert!(held.timers().eq(copy.timers()));
     Ok(())
 }
 
@@ -38,6 +53,12 @@ fn compare_life(life: &Life, copy: &Life) -> Result<(), TestCaseError> {
         life.rounds.iter().map(|(key, round)| (key.clone(), round.tally.clone())).collect()
     };
     prop_assert_eq!(counts(life), counts(copy));
+    // Who holds what it waits for is counted as it comes and goes, and told by name.
+    for round in life.rounds.values() {
+        let holders = round.arrivals.values().filter(|arrived| arrived.holds).count();
+        prop_assert_eq!(round.tally.holders as usize, holders);
+    }
+
     let held = |outcome: &Outcome| (outcome.holders, outcome.payload_bytes);
     prop_assert!(life.outcomes.values().map(held).eq(copy.outcomes.values().map(held)));
     Ok(())

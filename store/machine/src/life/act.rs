@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use holdfast_api::{
-    Cause, EndInfo, Event, EventKind, Fault, Incarnation, LeaseId, Limits, LogTime, ProcessId,
-    Refusal, Revision, Role,
+    Cause, EndInfo, Event, EventKind, Fault, Generation, Incarnation, LeaseId, Limits, LogTime,
+    ProcessId, Refusal, Revision, Role,
 };
 use imbl::OrdSet;
 
@@ -16,8 +16,16 @@ use crate::lease::Leases;
 use crate::machine::Machine;
 use crate::round::{Round, RoundKey};
 
-/// The times at which rounds look again, in order. Follows from the rounds.
-pub(crate) type Timers = OrdSet<(LogTime, RunKey, RoundKey)>;
+/// The times at which rounds and held generations look again, in order. Follows
+/// from them.
+pub(crate) type Timers = OrdSet<(LogTime, RunKey, TimerOf)>;
+
+/// What looks again.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum TimerOf {
+    Round(RoundKey),
+    Held(Generation),
+}
 
 /// What a command on leases, processes and rounds works on. Everything that it
 /// changes happens at one revision.
@@ -94,9 +102,9 @@ impl Machine {
 impl Act<'_> {
     /// Ends a life: the one way in which that happens, whatever the cause.
     /// Every family lets go of it here, in this order: its host's lease, the
-    /// rounds that it waits in, the outcomes kept for it. False if it has ended
-    /// before.
-    pub fn end_incarnation(&mut self, process: ProcessId, cause: Cause) -> bool {
+    /// rounds that it waits in, the outcomes kept for it, what it holds. False if
+    /// it has ended before. `exit_seen`: nothing of it runs any more, for sure.
+    pub fn end_incarnation(&mut self, process: ProcessId, cause: Cause, exit_seen: bool) -> bool {
         let Some(record) = self.life.processes.get(&process) else {
             return false;
         };
@@ -145,7 +153,9 @@ impl Act<'_> {
         if was_member {
             self.note_lost_member(process, incarnation, &cause, &host);
         }
-        self.record(EventKind::Ended { process, incarnation, cause, host });
+        let ended = EventKind::Ended { process, incarnation, cause: cause.clone(), host };
+        self.record(ended);
+        self.end_holds(process, incarnation, lease, &cause, exit_seen);
         true
     }
 
@@ -217,6 +227,7 @@ impl Act<'_> {
         };
         if let Some(arrived) = round.arrivals.remove(&process) {
             self.life.payload_bytes -= arrived.payload.len() as u64;
+            self.left_held(key, &arrived);
             self.dirty.insert(key.clone());
         }
     }
@@ -284,10 +295,10 @@ impl Act<'_> {
             return;
         }
         if let Some(former) = std::mem::replace(&mut round.timer, at) {
-            self.timers.remove(&(former, self.run.clone(), key.clone()));
+            self.timers.remove(&(former, self.run.clone(), TimerOf::Round(key.clone())));
         }
         if let Some(at) = at {
-            self.timers.insert((at, self.run.clone(), key.clone()));
+            self.timers.insert((at, self.run.clone(), TimerOf::Round(key.clone())));
         }
     }
 }

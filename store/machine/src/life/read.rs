@@ -13,6 +13,7 @@ use imbl::OrdMap;
 use crate::applied::RunKey;
 use crate::machine::Machine;
 use crate::round::decide::{Decision as Rounds, Facts, Group, Phase, decide};
+use crate::round::held::HeldRounds;
 use crate::size;
 
 /// Processes that are looked at, at most, to list who open rounds wait for: the
@@ -38,6 +39,7 @@ impl Machine {
             decisions: Vec::new(),
             closed: Vec::new(),
             ended: Vec::new(),
+            held: Vec::new(),
         };
         let Some(run) = self.jobs.run(&lease.run) else {
             return Ok(ReadOutcome::Feed(feed));
@@ -86,6 +88,11 @@ impl Machine {
             Some(Closed { change: change.clone(), ..outcome.tell(change.is_none(), false) })
         });
         feed.closed = closed.collect();
+        let job = self.jobs.by_name.get(&lease.run.job);
+        let held = job.into_iter().flat_map(|job| job.life.held.iter());
+        let held = held.filter(|(_, held)| held.changed > since && held.is_news());
+        let news = held.filter_map(|(key, held)| held.news(key, lease.incarnations()));
+        feed.held = news.collect();
         Ok(ReadOutcome::Feed(feed))
     }
 
@@ -115,7 +122,9 @@ impl Machine {
         wanted: Option<&Blob>,
         brief: bool,
     ) -> Result<ReadOutcome, Refusal> {
-        let (_, life) = self.life_of(scope)?;
+        let (run, life) = self.life_of(scope)?;
+        let none = HeldRounds::default();
+        let held = self.jobs.by_name.get(&run.job).map_or(&none, |job| &job.life.held);
         let steps = MISSING_LISTED_MAX.max(ROUNDS_STEPS_MAX / life.rounds.len().max(1));
         let rounds = life.rounds.iter().filter(|(key, round)| {
             !round.arrivals.is_empty() && wanted.is_none_or(|name| key.name == *name)
@@ -134,13 +143,13 @@ impl Machine {
                 terms: life.terms(key, round),
                 policy,
                 differing: life.differing(key, round, round.arrivals.keys().copied()),
-                waits_for: life.waits_for(key, round),
+                waits_for: life.waits_for(key, round, held),
                 arrived_count: arrived().count() as u32,
                 arrived: listed.map(|(process, a)| (*process, a.incarnation)).collect(),
                 missing_count,
                 missing,
                 looks_again_at_ms: round.timer,
-                deadline_at_ms: round.deadline().map(|(at, _)| at),
+                deadline_at_ms: round.deadline(held.get(key)).map(|(at, _)| at),
             }
         });
         Ok(ReadOutcome::Rounds(rounds.collect()))
@@ -333,6 +342,9 @@ impl Life {
             group: Some(Group::of(&policy, phase)),
             enough_since: None,
             former: None,
+            holders: None,
+            specs_differ: false,
+            is_over: false,
             without_absent: None,
         })
     }
@@ -379,6 +391,7 @@ impl Life {
             evicted: Members::default(),
             promoted,
             differing: Vec::new(),
+            held: None,
             conclusion: Concluded::Advance {
                 iteration: job.iteration + 1,
                 ranks: advance.ranks,

@@ -28,7 +28,11 @@ impl Act<'_> {
     ) -> Concluded {
         let generation = round.generation;
         let mut concluded = match key.conclusion {
-            Conclusion::Roll | Conclusion::Block => Concluded::Roll,
+            Conclusion::Roll
+            | Conclusion::Block
+            | Conclusion::Form
+            | Conclusion::Ready
+            | Conclusion::Close => Concluded::Roll,
             Conclusion::Vote(rule) => {
                 let scope = self.scope(key, round, members);
                 vote(rule, &scope, members, payloads)

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use holdfast_api::{
     Among, Arrival, ArrivalAnswer, AtDeadline, Blob, CallId, Command, Conclusion, FailedWhy,
-    Generation, LeaseId, LogTime, Outcome, ProcessId, Refusal, RoundCommand, RoundFailure,
+    Generation, LeaseId, LogTime, Members, Outcome, ProcessId, Refusal, RoundCommand, RoundFailure,
     RoundOutcome, Rule, Scope, Terms,
 };
 use imbl::OrdMap;
 
 use super::{Arrived, Base, Numbers, Round, RoundKey, Tally, Unfinished};
 use crate::applied::{Applied, RunKey};
-use crate::life::act::Act;
+use crate::life::act::{Act, TimerOf};
 use crate::life::{Call, CallState};
 use crate::machine::Machine;
 use crate::size;
@@ -37,6 +37,12 @@ impl Machine {
                 let run = self.leases.run(*lease)?;
                 self.act(&run, applied, |act| act.acknowledge_all(*lease, calls))?
             }
+            RoundCommand::Release { scope, releases, why } => {
+                self.release(scope, releases, *why, applied)?
+            }
+            RoundCommand::Revoke { scope, generation, by, reason } => {
+                self.revoke(scope, *generation, *by, reason, applied)?
+            }
             RoundCommand::Deadline { scope, round, generation, at } => {
                 let Ok(run) = self.live_run(scope) else {
                     return Ok(Outcome::Round(RoundOutcome::StillOpen));
@@ -50,17 +56,20 @@ impl Machine {
 }
 
 impl Machine {
-    /// The command that a round's timer stands for.
-    pub(crate) fn deadline(&self, timer: &(LogTime, RunKey, RoundKey)) -> Option<Command> {
-        let (at, run, key) = timer;
-        let round = self.jobs.run(run)?.life.rounds.get(key)?;
+    /// The command that the timer of a round, or of a held generation, stands for.
+    pub(crate) fn deadline(&self, timer: &(LogTime, RunKey, TimerOf)) -> Option<Command> {
+        let (at, run, of) = timer;
+        let (round, generation) = match of {
+            TimerOf::Round(key) => {
+                (key.name.clone(), self.jobs.run(run)?.life.rounds.get(key)?.generation)
+            }
+            TimerOf::Held(generation) => {
+                let held = &self.jobs.by_name.get(&run.job)?.life.held;
+                (held.of_generation(*generation)?.0.name.clone(), *generation)
+            }
+        };
         let scope = Scope { job: run.job.clone(), run: Some(run.run.clone()) };
-        Some(Command::Round(RoundCommand::Deadline {
-            scope,
-            round: key.name.clone(),
-            generation: round.generation,
-            at: *at,
-        }))
+        Some(Command::Round(RoundCommand::Deadline { scope, round, generation, at: *at }))
     }
 }
 
@@ -78,7 +87,10 @@ impl Act<'_> {
         };
         let waiting = self.life.rounds_named(name).find(waits);
         let Some(key) = waiting.map(|(key, _)| key.clone()) else {
-            return RoundOutcome::StillOpen;
+            return match self.held_time_has_come(generation, at, now) {
+                true => RoundOutcome::Reached,
+                false => RoundOutcome::StillOpen,
+            };
         };
         if let Some(round) = self.life.rounds.get_mut(&key) {
             round.reached = at;
@@ -108,7 +120,7 @@ impl Act<'_> {
         }
         let numbers = Numbers::of(terms);
         let answers = arrivals.iter().map(|arrival| {
-            let answer = self.arrive(lease, &key, numbers, arrival);
+            let answer = self.arrive(lease, &key, &numbers, arrival);
             answer.unwrap_or_else(ArrivalAnswer::Refused)
         });
         Ok(RoundOutcome::Arrived(answers.collect()))
@@ -118,10 +130,10 @@ impl Act<'_> {
         &mut self,
         lease: LeaseId,
         key: &RoundKey,
-        numbers: Numbers,
+        numbers: &Numbers,
         arrival: &Arrival,
     ) -> Result<ArrivalAnswer, Refusal> {
-        let Arrival { process, incarnation, call, ack, ref payload } = *arrival;
+        let Arrival { process, incarnation, call, ack, ref payload, holds: _ } = *arrival;
         self.attached(lease, process, incarnation)?;
         self.acknowledge(process, ack.min(call));
         let record = self.living(process, incarnation)?;
@@ -147,18 +159,21 @@ impl Act<'_> {
             });
         }
         match self.life.rounds.get(key) {
-            Some(round) => self.admit_to(key, round, process, incarnation)?,
+            Some(round) => self.admit_to(key, round, numbers, process, incarnation)?,
             None => {
                 let base = match key.generation() {
                     Some(generation) => {
-                        let base = self.life.base_of(generation);
+                        let held = self.job.held.of_generation(generation);
+                        let base = held.map(|(_, held)| held.base.clone());
+                        let base = base.or_else(|| self.life.base_of(generation));
                         Some(base.ok_or(Refusal::GenerationUnknown { generation })?)
                     }
                     None => None,
                 };
                 let round = self.gathering(base);
-                self.admit_to(key, &round, process, incarnation)?;
+                self.admit_to(key, &round, numbers, process, incarnation)?;
                 self.check_room_for_round(key)?;
+                self.check_room_to_hold(key)?;
                 self.open(key, round);
             }
         }
@@ -194,13 +209,22 @@ impl Act<'_> {
         &self,
         key: &RoundKey,
         round: &Round,
+        numbers: &Numbers,
         process: ProcessId,
         incarnation: u64,
     ) -> Result<(), Refusal> {
+        if let Some(base) = &round.base {
+            self.check_held(key, base, numbers.require_all)?;
+        }
         if !round.admits(key, process, incarnation) {
             return Err(Refusal::NotAmong { round: key.name.clone(), process });
         }
         let record = self.living(process, incarnation)?;
+        // What is held goes on, also through an advance whose outcome it is again.
+        let held = key.generation().and_then(|generation| self.job.held.of_generation(generation));
+        if held.is_some_and(|(_, held)| held.holds(process, incarnation)) {
+            return Ok(());
+        }
         match (&round.base, key.generation()) {
             (Some(base), Some(generation)) if !record.has_part(base.witness) => {
                 Err(Refusal::PartOver { round: key.name.clone(), process, generation })
@@ -209,11 +233,14 @@ impl Act<'_> {
         }
     }
 
-    fn put_in(&mut self, key: &RoundKey, numbers: Numbers, arrival: &Arrival) -> u64 {
-        let process = arrival.process;
+    fn put_in(&mut self, key: &RoundKey, numbers: &Numbers, arrival: &Arrival) -> u64 {
+        let Arrival { process, incarnation, .. } = *arrival;
+        let held = self.job.held.get(key);
+        let holds = held.is_some_and(|held| held.holds(process, incarnation));
         self.life.uncount(process);
         let round = self.life.rounds.get_mut(key).expect("found or opened above");
-        let mut arrived = Arrived::new(arrival, numbers, self.time);
+        let mut arrived = Arrived { holds, ..Arrived::new(arrival, numbers.clone(), self.time) };
+        round.tally.holders += u32::from(holds);
         // An exit that has failed stays failed.
         if let Some(former) = round.arrivals.get(&process) {
             arrived.unfinished = former.unfinished;
@@ -229,6 +256,7 @@ impl Act<'_> {
         self.life.count(process, self.time);
         self.changed = true;
         self.dirty.insert(key.clone());
+        self.arrived_at_held(key, process);
         if key.is_advance() {
             self.advance_changed(newcomer);
         }
@@ -271,6 +299,8 @@ impl Act<'_> {
                 arrived: 0,
                 missing_count: 1,
                 missing: vec![self.life.missing(process)],
+                specs: None,
+                revoked: None,
             };
             self.settle_call(process, number, Some(CallState::Failed(Arc::new(failure))), None);
         }
@@ -309,6 +339,7 @@ impl Act<'_> {
                 among: Arc::new(Among::Generation(generation)),
                 conclusion: Conclusion::Exit,
                 is_quorum: false,
+                is_held: false,
             };
             if !self.life.rounds.contains_key(&key) {
                 let round = self.gathering(Some(base));
@@ -353,6 +384,7 @@ impl Act<'_> {
             tally: Tally::default(),
             reached: 0,
             timer: None,
+            evicted: Members::default(),
         }
     }
 
@@ -507,6 +539,8 @@ impl Act<'_> {
             && let Some(arrived) = round.arrivals.remove(&process)
         {
             self.life.payload_bytes -= arrived.payload.len() as u64;
+            self.left_held(&key, &arrived);
+            let Some(round) = self.life.rounds.get_mut(&key) else { return };
             if key.conclusion == Conclusion::Exit
                 && let Some(how) = unfinished
             {
@@ -570,7 +604,7 @@ impl Act<'_> {
 /// Terms that nobody could meet, or that would not mean anything.
 fn check(terms: &Terms, processes_max: u64) -> Result<(), Refusal> {
     let invalid = |why: &str| Err(Refusal::TermsInvalid { why: why.to_owned() });
-    let Terms { among, rule, require_all, deadline, conclusion } = terms;
+    let Terms { among, rule, require_all, deadline, conclusion, hold: _ } = terms;
     let is_among_active = *among == Among::Active;
     if let Among::Set(set) = among {
         size::within("processes_per_run_max", set.len() as u64, processes_max)?;
@@ -604,9 +638,16 @@ fn check(terms: &Terms, processes_max: u64) -> Result<(), Refusal> {
         Conclusion::Advance | Conclusion::Block if !is_among_active || *rule != Rule::All => {
             invalid("an advance, and the entry to a block, are among all active, with rule all")
         }
+        Conclusion::Ready | Conclusion::Close
+            if !matches!(among, Among::Generation(_)) || *rule != Rule::All || !*require_all =>
+        {
+            invalid(
+                "all of a held generation: among that generation, with rule all and require_all",
+            )
+        }
         Conclusion::Exit if !matches!(among, Among::Generation(_)) || *rule != Rule::All => {
             invalid("the exit of a block is among the generation of its entry, with rule all")
         }
-        _ => Ok(()),
+        _ => super::spec::check(terms),
     }
 }

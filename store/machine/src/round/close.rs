@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use holdfast_api::round::MISSING_LISTED_MAX;
 use holdfast_api::{
-    Among, Blob, Cause, Closed, Conclusion, EventKind, FailedWhy, Members, Missing, ProcessId,
-    Role, RoundFailure, Rule,
+    Among, Blob, Cause, Closed, Conclusion, EventKind, FailedWhy, Generation, Incarnation, Members,
+    Missing, ProcessId, Role, RoundFailure, Rule,
 };
 use imbl::OrdMap;
 
@@ -17,6 +17,13 @@ use crate::life::{Call, CallState, Outcome};
 impl Act<'_> {
     /// Looks at one round, and does what is to be done.
     pub fn evaluate(&mut self, key: &RoundKey) {
+        self.evaluate_round(key);
+        if key.is_held {
+            self.set_held_timer(key);
+        }
+    }
+
+    fn evaluate_round(&mut self, key: &RoundKey) {
         if key.is_among_active() {
             self.answer_over(key);
         }
@@ -35,13 +42,29 @@ impl Act<'_> {
         let Some(round) = self.life.rounds.get(key) else {
             return;
         };
-        match decide(&self.life.facts(key, round)) {
-            Decision::Close { promoted } => self.close(key, promoted, Members::default()),
+        match decide(&self.life.facts(key, round, &self.job.held)) {
+            Decision::Close { promoted } => {
+                let evicted = round.evicted.clone();
+                self.close(key, promoted, evicted);
+            }
+            // What they hold is waited for.
+            Decision::Evict { .. } if key.is_held => {
+                let evicted = self.evict(key);
+                if let Some(round) = self.life.rounds.get_mut(key) {
+                    round.counted_since = Some(self.time);
+                    // An earlier deadline of it may have ended others.
+                    let all = round.evicted.iter().chain(evicted.iter());
+                    let all: OrdMap<ProcessId, Incarnation> = all.collect();
+                    round.evicted = all.iter().map(|(process, life)| (*process, *life)).collect();
+                }
+                self.dirty.insert(key.clone());
+            }
             Decision::Evict { promoted } => {
                 let evicted = self.evict(key);
                 self.close(key, promoted, evicted);
             }
             Decision::Fail(why) => self.fail(key, why),
+            Decision::Revoke(cause) => self.revoke_generation(key, cause),
             Decision::Wait { again, .. } => self.set_timer(key, again),
         }
     }
@@ -70,6 +93,8 @@ impl Act<'_> {
             arrived: round.arrivals.len() as u32,
             missing_count: 0,
             missing: Vec::new(),
+            specs: None,
+            revoked: None,
         });
         for (process, call) in old {
             self.settle_call(process, call, Some(CallState::Failed(failure.clone())), None);
@@ -94,7 +119,8 @@ impl Act<'_> {
         let evicted: Members =
             absent.map(|(process, record)| (*process, record.incarnation)).collect();
         for (process, _) in evicted.iter() {
-            self.end_incarnation(process, Cause::Evicted { round: key.name.clone(), generation });
+            let cause = Cause::Evicted { round: key.name.clone(), generation };
+            self.end_incarnation(process, cause, false);
         }
         evicted
     }
@@ -123,6 +149,13 @@ impl Act<'_> {
             self.let_in(&members, generation);
         }
         let conclusion = self.conclude(key, &taken, &policy, &members, &all, &payloads);
+        let held = match key.is_held {
+            true => self.hold(key, &taken, &arrivals, &members, &conclusion),
+            false => None,
+        };
+        if key.is_of_held() {
+            self.all_of_held(key);
+        }
         let count = members.len() as u32;
         let closed = Closed {
             run: self.run.run.clone(),
@@ -138,12 +171,13 @@ impl Act<'_> {
             evicted,
             promoted,
             differing,
+            held,
             conclusion,
             payloads: None,
         };
         self.hand_out(key, &arrivals, &CallState::Closed(generation));
         self.changed = true;
-        if key.is_quorum {
+        if key.is_quorum && !key.is_held {
             self.life.note_quorum(key, generation, members.clone());
         }
         let payload_bytes: u64 = payloads.iter().map(|payload| payload.len() as u64).sum();
@@ -157,7 +191,7 @@ impl Act<'_> {
             };
             self.life.outcomes.insert(generation, outcome);
         }
-        self.keep_waiting(key, taken.base, left);
+        self.keep_waiting(key, generation, taken.base, left);
     }
 
     /// Who is in the closing, and who waits for the next one: standbys that are
@@ -174,7 +208,7 @@ impl Act<'_> {
             Rule::All => u32::MAX,
         };
         let (mut members, mut left) = (OrdMap::new(), OrdMap::new());
-        for (process, arrived) in &round.arrivals {
+        for (process, arrived) in in_turn(key, round) {
             let record = self.life.processes.get(process).expect("who arrived is registered");
             let is_member = match key.is_among_active() && record.role == Role::Standby {
                 true => promoted > 0,
@@ -260,6 +294,7 @@ impl Act<'_> {
     fn keep_waiting(
         &mut self,
         key: &RoundKey,
+        closed: Generation,
         base: Option<Base>,
         left: OrdMap<ProcessId, Arrived>,
     ) {
@@ -268,7 +303,12 @@ impl Act<'_> {
         }
         let mut round = self.gathering(base);
         let now = self.time;
-        let anew = |(process, arrived)| (process, Arrived { at: now, ..arrived });
+        let held = self.job.held.get(key);
+        let anew = |(process, arrived): (ProcessId, Arrived)| {
+            let passed_over = if arrived.passed_over > 0 { arrived.passed_over } else { closed };
+            let holds = held.is_some_and(|held| held.holds(process, arrived.incarnation));
+            (process, Arrived { at: now, passed_over, holds, ..arrived })
+        };
         round.arrivals = left.into_iter().map(anew).collect();
         self.open(key, round);
         if let Some(round) = self.life.rounds.get_mut(key)
@@ -310,8 +350,12 @@ impl Act<'_> {
         };
         let (missing_count, missing) = match why {
             FailedWhy::Regroup => self.life.missing_in_advance(key, round),
-            FailedWhy::Deadline | FailedWhy::Over => self.life.missing_in(key, round, usize::MAX),
+            FailedWhy::SpecMismatch => (0, Vec::new()),
+            FailedWhy::Deadline | FailedWhy::Over | FailedWhy::Revoked => {
+                self.life.missing_in(key, round, usize::MAX)
+            }
         };
+        let revoked = self.job.held.revocation(key).filter(|_| why == FailedWhy::Revoked);
         let generation = round.generation;
         let failure = Arc::new(RoundFailure {
             generation,
@@ -319,10 +363,13 @@ impl Act<'_> {
             arrived: round.arrivals.len() as u32,
             missing_count,
             missing,
+            specs: (why == FailedWhy::SpecMismatch).then(|| super::spec::mismatch(round)),
+            revoked: revoked.map(|revoked| revoked.as_ref().clone()),
         });
         let Some(Round { arrivals, base, .. }) = self.take_round(key) else {
             return;
         };
+        self.begin_to_stop(key);
         for arrived in arrivals.values() {
             self.life.payload_bytes -= arrived.payload.len() as u64;
         }
@@ -380,7 +427,7 @@ impl Act<'_> {
 
     /// An atomic block begins, or a generation is one that rounds may be among.
     pub fn remember(&mut self, key: &RoundKey, generation: u64, members: &Arc<Members>) {
-        let base = Base { witness: self.revision, members: members.clone() };
+        let base = Base { witness: self.revision, members: members.clone(), is_held: false };
         if key.conclusion == Conclusion::Block {
             let block = Block { name: key.name.clone(), base, verdict: None };
             self.life.open_block(generation, block);
@@ -388,4 +435,23 @@ impl Act<'_> {
             self.life.remember(key.conclusion, generation, base);
         }
     }
+}
+
+/// Arrivals in the order in which they are taken: in a held quorum those first
+/// that were passed over by the earliest generation, so that nobody waits for
+/// ever; ties go to the lowest process.
+fn in_turn<'a>(
+    key: &RoundKey,
+    round: &'a Round,
+) -> Box<dyn Iterator<Item = (&'a ProcessId, &'a Arrived)> + 'a> {
+    if !(key.is_held && key.is_quorum) {
+        return Box::new(round.arrivals.iter());
+    }
+    let mut arrivals: Vec<_> = round.arrivals.iter().collect();
+    arrivals.sort_by_key(|(process, arrived)| {
+        let passed_over =
+            if arrived.passed_over > 0 { arrived.passed_over } else { Generation::MAX };
+        (passed_over, **process)
+    });
+    Box::new(arrivals.into_iter())
 }

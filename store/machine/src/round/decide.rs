@@ -3,7 +3,7 @@
 //! The machine asks it after each command, `Read::Rounds` says what it waits
 //! for, and `Read::Plan` asks it what would be.
 
-use holdfast_api::{AtDeadline, FailedWhy, LogTime, Policy, Rule, WaitsFor};
+use holdfast_api::{AtDeadline, FailedWhy, LogTime, Policy, RevokeCause, Rule, WaitsFor};
 
 /// Without a last call, standbys are promoted this long after the earliest
 /// registration, in milliseconds of log time.
@@ -30,6 +30,12 @@ pub(crate) struct Facts {
     pub enough_since: Option<LogTime>,
     /// Of a quorum: the latest one of its kind.
     pub former: Option<Former>,
+    /// Of a held round whose generation somebody holds: who does.
+    pub holders: Option<Holders>,
+    /// Of a held round: those who have arrived want different things.
+    pub specs_differ: bool,
+    /// The held generation that it builds on is over.
+    pub is_over: bool,
     /// At a deadline that evicts: the facts without the absent, under the
     /// policy that governs before, and the one that governs after.
     pub without_absent: Option<Box<[Facts; 2]>>,
@@ -72,6 +78,22 @@ pub(crate) struct Former {
     pub advancing: u32,
 }
 
+/// Who holds the present generation of a held round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Holders {
+    /// Who has not arrived, and does not count as stopped.
+    pub missing: u32,
+    /// How many of them have ended, with an exit that nobody saw.
+    pub ended: u32,
+    /// When all of them count as stopped; none if somebody must say so.
+    pub free_at: Option<LogTime>,
+    /// Whether anybody holds it, arrived or not.
+    pub is_held: bool,
+    pub is_revoked: bool,
+    /// Who waits would add nobody to it.
+    pub is_full: bool,
+}
+
 /// What is to become of a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Decision {
@@ -85,6 +107,8 @@ pub(crate) enum Decision {
         promoted: u32,
     },
     Fail(FailedWhy),
+    /// The generation that is held ends.
+    Revoke(RevokeCause),
     Wait {
         what: WaitsFor,
         /// The next time that may change something.
@@ -96,6 +120,8 @@ pub(crate) enum Decision {
 enum Open {
     Waits(WaitsFor),
     Regroup,
+    Revoke,
+    SpecMismatch,
 }
 
 /// What it may look at again.
@@ -140,14 +166,23 @@ impl Group {
 
 /// What is to become of a round.
 pub(crate) fn decide(facts: &Facts) -> Decision {
+    if facts.is_over {
+        return Decision::Fail(FailedWhy::Revoked);
+    }
     let mut times = Times::default();
     let what = match ready(facts, false, &mut times) {
         Ok(promoted) => return Decision::Close { promoted },
         Err(Open::Regroup) => return Decision::Fail(FailedWhy::Regroup),
+        Err(Open::Revoke) => return Decision::Revoke(RevokeCause::Membership),
+        Err(Open::SpecMismatch) => return Decision::Fail(FailedWhy::SpecMismatch),
         Err(Open::Waits(what)) => what,
     };
     match facts.deadline {
         Some((at, _)) if at > facts.reached => times.note(at),
+        // A second one fails the calls: from the revocation on it is counted anew.
+        Some(_) if facts.holders.is_some_and(|held| held.is_held && !held.is_revoked) => {
+            return Decision::Revoke(RevokeCause::Deadline);
+        }
         Some((_, then)) => return at_deadline(facts, then),
         None => {}
     }
@@ -176,6 +211,26 @@ fn at_deadline(facts: &Facts, then: AtDeadline) -> Decision {
 /// How many standbys are promoted with the closing, or why it does not close.
 /// `cut`: nobody waits for the lost, or for more, any longer.
 fn ready(facts: &Facts, cut: bool, times: &mut Times) -> Result<u32, Open> {
+    let promoted = gathered(facts, cut, times)?;
+    if facts.specs_differ {
+        return Err(Open::SpecMismatch);
+    }
+    let Some(holders) = facts.holders.filter(|holders| holders.missing > 0) else {
+        return Ok(promoted);
+    };
+    let Holders { missing, ended, free_at, is_revoked, is_full, is_held: _ } = holders;
+    if !is_revoked && !is_full {
+        return Err(Open::Revoke);
+    }
+    if let Some(at) = free_at {
+        times.note(at);
+    }
+    let (holders, free_at_ms, revoked) = (missing, free_at, is_revoked);
+    Err(Open::Waits(WaitsFor::Release { holders, ended, free_at_ms, revoked }))
+}
+
+/// The same, whoever holds the generation before.
+fn gathered(facts: &Facts, cut: bool, times: &mut Times) -> Result<u32, Open> {
     let Facts { arrived, missing, standbys, .. } = *facts;
     match facts.rule {
         Rule::Quorum { max, settle_ms, .. } => {

@@ -9,14 +9,15 @@ use holdfast_api::{
 use imbl::{OrdMap, OrdSet};
 
 use super::decide::{Decision, Facts, Former, Group, Phase, decide, quorum_least};
+use super::held::HeldRounds;
 use super::{Numbers, Round, RoundKey, most_frequent};
 use crate::life::{Life, Process};
 
 impl Life {
     /// What there is of a round.
-    pub fn facts(&self, key: &RoundKey, round: &Round) -> Facts {
+    pub fn facts(&self, key: &RoundKey, round: &Round, held: &HeldRounds) -> Facts {
         let numbers = round.numbers();
-        let deadline = round.deadline();
+        let deadline = round.deadline(held.get(key));
         let is_due = deadline.is_some_and(|(at, _)| at <= round.reached);
         let evicts = is_due && deadline.is_some_and(|(_, then)| then == AtDeadline::Evict);
         let tally = &round.tally;
@@ -30,7 +31,10 @@ impl Life {
             standbys: if numbers.rule == Rule::All { tally.standbys } else { 0 },
             group: key.is_among_active().then(|| self.group(key, round)),
             enough_since: None,
-            former: key.is_quorum.then(|| self.former(key, round)).flatten(),
+            former: (key.is_quorum && !key.is_held).then(|| self.former(key, round)).flatten(),
+            holders: held.holders(key, round),
+            specs_differ: key.is_held && round.specs_differ(),
+            is_over: numbers.require_all && held.is_over(key, round),
             without_absent: None,
         };
         let enough_since = key.is_quorum.then(|| self.enough_since(key, round, &facts)).flatten();
@@ -230,6 +234,8 @@ impl Life {
             missing: 0,
             deadline: None,
             group: Some(Group::of(policy, phase.clone())),
+            // The absent may hold what is there: that is waited for afterwards.
+            holders: None,
             ..facts.clone()
         };
         [facts(&self.governing(round.arrivals.keys().copied())), facts(&after)]
@@ -237,8 +243,8 @@ impl Life {
     }
 
     /// What a round waits for, as the rule that closes it sees it.
-    pub fn waits_for(&self, key: &RoundKey, round: &Round) -> WaitsFor {
-        let facts = self.facts(key, round);
+    pub fn waits_for(&self, key: &RoundKey, round: &Round, held: &HeldRounds) -> WaitsFor {
+        let facts = self.facts(key, round, held);
         match decide(&facts) {
             Decision::Wait { what, .. } => what,
             _ => WaitsFor::Arrivals { missing: facts.missing },
@@ -329,9 +335,9 @@ impl Life {
 
     /// The terms of a round, with the numbers that govern.
     pub fn terms(&self, key: &RoundKey, round: &Round) -> Terms {
-        let Numbers { rule, require_all, deadline } = round.numbers();
+        let Numbers { rule, require_all, deadline, hold } = round.numbers();
         let among = key.among.as_ref().clone();
-        Terms { among, rule, require_all, deadline, conclusion: key.conclusion }
+        Terms { among, rule, require_all, deadline, conclusion: key.conclusion, hold }
     }
 }
 
@@ -360,11 +366,12 @@ fn policy_fields(ours: &Policy, theirs: &Policy) -> impl Iterator<Item = &'stati
 
 /// The fields in which the numbers of two calls differ.
 fn number_fields(ours: &Numbers, theirs: &Numbers) -> impl Iterator<Item = &'static str> {
-    let Numbers { rule, require_all, deadline } = ours;
+    let Numbers { rule, require_all, deadline, hold } = ours;
     let fields = [
         (*rule == theirs.rule, "rule"),
         (*require_all == theirs.require_all, "require_all"),
         (*deadline == theirs.deadline, "deadline"),
+        (*hold == theirs.hold, "hold"),
     ];
     fields.into_iter().filter(|(same, _)| !same).map(|(_, what)| what)
 }

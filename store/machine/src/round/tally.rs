@@ -154,10 +154,10 @@ impl Life {
             let Some(arrived) = round.arrivals.get(&process) else {
                 continue;
             };
-            let numbers = arrived.numbers;
+            let numbers = arrived.numbers.clone();
             match adds {
                 true => round.add(process, numbers, counts, standby, time),
-                false => round.tally.remove(process, numbers, counts, standby),
+                false => round.tally.remove(process, &numbers, counts, standby),
             }
         }
     }
@@ -172,14 +172,14 @@ impl Life {
                 continue;
             };
             let mut counted = round.clone();
-            counted.tally = Tally::default();
+            counted.tally = Tally { holders: round.tally.holders, ..Tally::default() };
             for (process, arrived) in &round.arrivals {
                 let Some(record) = self.processes.get(process) else {
                     continue;
                 };
                 let standby = record.role == Role::Standby;
                 let counts = self.counts(&key, record);
-                counted.tally.add(*process, arrived.numbers, counts, standby);
+                counted.tally.add(*process, arrived.numbers.clone(), counts, standby);
             }
             if counted.tally.counted > 0 {
                 counted.counted_since.get_or_insert(time);
@@ -191,7 +191,8 @@ impl Life {
     /// Counts a round from nothing: arrivals, and who of a set or a generation
     /// lives.
     pub fn tally_of(&self, key: &RoundKey, round: &Round) -> Tally {
-        let mut tally = Tally { live: self.live_in(key, round), ..Tally::default() };
+        let holders = round.arrivals.values().filter(|arrived| arrived.holds).count() as u32;
+        let mut tally = Tally { live: self.live_in(key, round), holders, ..Tally::default() };
         for (process, arrived) in &round.arrivals {
             let Some(record) = self.processes.get(process) else {
                 continue;
@@ -201,7 +202,7 @@ impl Life {
                 continue;
             }
             let standby = key.is_among_active() && record.role == Role::Standby;
-            tally.add(*process, arrived.numbers, self.counts(key, record), standby);
+            tally.add(*process, arrived.numbers.clone(), self.counts(key, record), standby);
         }
         tally
     }
@@ -270,13 +271,13 @@ impl Tally {
         }
     }
 
-    fn remove(&mut self, process: ProcessId, numbers: Numbers, counts: bool, standby: bool) {
+    fn remove(&mut self, process: ProcessId, numbers: &Numbers, counts: bool, standby: bool) {
         self.counted -= u32::from(counts);
         self.standbys -= u32::from(standby);
-        if counts && let Some(by) = self.variants.get_mut(&numbers) {
+        if counts && let Some(by) = self.variants.get_mut(numbers) {
             by.remove(&process);
             if by.is_empty() {
-                self.variants.remove(&numbers);
+                self.variants.remove(numbers);
             }
         }
     }

@@ -130,6 +130,7 @@ impl Twin {
             nonce: Nonce(self.time, host as u64),
             host: format!("host{host}"),
             ttl_ms: LEASE_TTL_MS,
+            store_lost_ms_max: None,
         };
         match self.apply(Command::Lease(grant)) {
             Outcome::Lease(LeaseOutcome::Granted { lease, .. }) => self.leases[host] = lease,
@@ -162,7 +163,7 @@ impl Twin {
             Told::End { life, left } => {
                 let (lease, process, incarnation) = self.life(life);
                 let cause = if left { Cause::Left } else { Cause::Gone };
-                let ends = vec![ProcessEnd { process, incarnation, cause }];
+                let ends = vec![ProcessEnd { process, incarnation, cause, exit_seen: false }];
                 Command::Process(ProcessCommand::End { lease, ends })
             }
             Told::Withdraw { life, call } => {
@@ -185,7 +186,8 @@ impl Twin {
                 };
                 let call = u64::from(call);
                 let payload = Blob::from(payload);
-                let arrivals = vec![Arrival { process, incarnation, call, ack: call, payload }];
+                let arrivals =
+                    vec![Arrival { process, incarnation, call, ack: call, payload, holds: 0 }];
                 let round = NAMED[usize::from(step.name)].into();
                 let key = Key { name: step.name, scope, kind: step.kind, quorum: step.quorum };
                 let terms = Box::new(self.terms(case, key, case.numbers(life)));
@@ -334,6 +336,7 @@ impl Twin {
             Conclusion::Vote(_) => Kind::Vote,
             Conclusion::Block => Kind::Entry,
             Conclusion::Exit => Kind::Exit,
+            Conclusion::Form | Conclusion::Ready | Conclusion::Close => return None,
         };
         let quorum = matches!(info.terms.rule, Rule::Quorum { .. });
         Some(Key { name: name as u8, scope, kind, quorum })
@@ -368,7 +371,8 @@ impl Twin {
             Kind::Entry => Conclusion::Block,
             Kind::Exit => Conclusion::Exit,
         };
-        Terms { among, rule, require_all: numbers.require_all, deadline, conclusion }
+        let require_all = numbers.require_all;
+        Terms { among, rule, require_all, deadline, conclusion, hold: None }
     }
 }
 
@@ -444,6 +448,7 @@ impl Twin {
                 WaitsFor::Quorum { .. } => Wait::Quorum,
                 WaitsFor::Majority { .. } => Wait::Majority,
                 WaitsFor::Settle { .. } => Wait::Settle,
+                WaitsFor::Release { .. } => panic!("nothing is held here: {info:?}"),
             };
             let key = self.key(&info);
             let arrived = info.arrived.iter().collect();
@@ -493,6 +498,7 @@ impl Twin {
                             FailedWhy::Deadline => *why == Why::Deadline,
                             FailedWhy::Regroup => *why == Why::Regroup,
                             FailedWhy::Over => *why == Why::Over,
+                            FailedWhy::SpecMismatch | FailedWhy::Revoked => false,
                         };
                         is_why && (*why == Why::Over || self.learn(*ours, failure.generation))
                     }

@@ -1,8 +1,8 @@
 //! How scripts write commands and questions on leases, processes and rounds.
 //!
 //! A life is `PROCESS.INCARNATION`, a call of it `0.1#3`, and as an arrival
-//! `0.1#3^2=payload` (acknowledging all below 2). The terms of a round are
-//! words before its arrivals; see [`terms`].
+//! `0.1#3^2@7=payload` (acknowledging all below 2, holding generation 7). The
+//! terms of a round are words before its arrivals; see [`terms`].
 
 use holdfast_api::*;
 
@@ -33,6 +33,29 @@ pub(super) fn command(verb: &str, scope: &Scope, words: &mut Words<'_>) -> Optio
             let lease = words.number();
             Command::Round(RoundCommand::Acknowledge { lease, calls: rest(words, call) })
         }
+        // `release GENERATION stopped|exited|excused LIFE …`; 0 = all of it.
+        "release" => {
+            let generation = words.number();
+            let why = match words.next() {
+                "stopped" => ReleaseWhy::Stopped,
+                "exited" => ReleaseWhy::Exited,
+                "excused" => ReleaseWhy::Excused,
+                other => panic!("nobody releases by {other}"),
+            };
+            let releases = rest(words, |word| {
+                let (process, incarnation) = life(word);
+                Release { process, incarnation, generation }
+            });
+            Command::Round(RoundCommand::Release { scope: scope.clone(), releases, why })
+        }
+        // `revoke GENERATION LIFE|operator REASON`
+        "revoke" => {
+            let (scope, generation) = (scope.clone(), words.number());
+            let by = Some(words.next()).filter(|by| *by != "operator").map(life);
+            let by = by.map(|(process, incarnation)| Member { process, incarnation });
+            let reason = text(&words.blob());
+            Command::Round(RoundCommand::Revoke { scope, generation, by, reason })
+        }
         "deadline" => {
             let (scope, round) = (scope.clone(), words.blob());
             let (generation, at) = (words.number(), words.number());
@@ -51,6 +74,7 @@ pub(super) fn read(verb: &str, scope: &Scope, words: &mut Words<'_>) -> Option<R
             Read::Processes { scope, after, limit }
         }
         "rounds" => Read::rounds(scope),
+        "held" => Read::Held { scope, round: None, brief: false },
         "closed" => {
             let generation = words.number();
             let payloads = words.prefixed("payloads").is_some();
@@ -95,6 +119,7 @@ fn lease(scope: &Scope, words: &mut Words<'_>) -> LeaseCommand {
             nonce: Nonce(words.number(), 0),
             host: text(&words.blob()),
             ttl_ms: words.number(),
+            store_lost_ms_max: words.prefixed("lost=").map(number),
         },
         "join" => LeaseCommand::Join {
             job: scope.job.clone(),
@@ -107,6 +132,7 @@ fn lease(scope: &Scope, words: &mut Words<'_>) -> LeaseCommand {
                 _ => RunChoice::Auto,
             },
             takeover: words.maybe() == Some("takeover"),
+            store_lost_ms_max: None,
         },
         "leave" => LeaseCommand::Leave { lease: words.number() },
         "keep-alive" => LeaseCommand::KeepAlive { lease: words.number() },
@@ -155,13 +181,16 @@ fn policy(policy: &mut Policy, name: &str, value: &str) -> bool {
     true
 }
 
-/// `end LEASE LIFE CAUSE …`
+/// `end LEASE LIFE CAUSE …`; `CAUSE!` if its exit was seen.
 fn end(words: &mut Words<'_>) -> ProcessCommand {
     let lease = words.number();
     let mut ends = Vec::new();
     while let Some(who) = words.maybe() {
         let (process, incarnation) = life(who);
-        ends.push(ProcessEnd { process, incarnation, cause: cause(words.next()) });
+        let word = words.next();
+        let seen = word.strip_suffix('!');
+        let (cause, exit_seen) = (cause(seen.unwrap_or(word)), seen.is_some());
+        ends.push(ProcessEnd { process, incarnation, cause, exit_seen });
     }
     ProcessCommand::End { lease, ends }
 }
@@ -182,7 +211,8 @@ fn cause(word: &str) -> Cause {
 
 /// `among=set:0,1` or `among=generation:G`, `quorum=MIN..MAX/SETTLE
 /// require-all fail=MS evict=MS`, then what is made of it: `advance`,
-/// `vote:RULE`, `block`, `exit`.
+/// `vote:RULE`, `block`, `exit`, `form`, `ready`, `close`. `hold=SPEC` for a
+/// held one, with `stop=MS` and `forms=MS`.
 fn terms(words: &mut Words<'_>) -> Terms {
     let mut terms = Terms::default();
     while let Some(word) = words.0.front().copied().filter(|word| !is_call(word)) {
@@ -201,6 +231,12 @@ fn terms(words: &mut Words<'_>) -> Terms {
             "vote:plurality" => terms.conclusion = Conclusion::Vote(VoteRule::Plurality),
             "block" => terms.conclusion = Conclusion::Block,
             "exit" => terms.conclusion = Conclusion::Exit,
+            "form" => terms.conclusion = Conclusion::Form,
+            "ready" => terms.conclusion = Conclusion::Ready,
+            "close" => terms.conclusion = Conclusion::Close,
+            "hold" => terms.hold.get_or_insert_default().spec = super::blob(value),
+            "stop" => terms.hold.get_or_insert_default().stop_ms_max = number(value),
+            "forms" => terms.hold.get_or_insert_default().form_ms_max = number(value),
             other => panic!("there is no term {other}"),
         }
     }
@@ -247,9 +283,11 @@ fn is_call(word: &str) -> bool {
 
 fn arrival(word: &str) -> Arrival {
     let (who, payload) = word.split_once('=').unwrap_or((word, ""));
+    let (who, holds) = who.split_once('@').unwrap_or((who, "0"));
     let (who, ack) = who.split_once('^').unwrap_or((who, "0"));
     let CallId { process, incarnation, call } = call(who);
-    Arrival { process, incarnation, call, ack: number(ack), payload: super::blob(payload) }
+    let (ack, holds) = (number(ack), number(holds));
+    Arrival { process, incarnation, call, ack, payload: super::blob(payload), holds }
 }
 
 fn call(word: &str) -> CallId {

@@ -168,6 +168,7 @@ pub fn read(answer: &ReadAnswer) -> String {
             .join(" | "),
         ReadOutcome::Processes { processes, next } => life::processes(processes, *next),
         ReadOutcome::Rounds(rounds) => life::rounds(rounds),
+        ReadOutcome::Held(held) => life::held(held),
         ReadOutcome::Closed(closed) => life::closed(closed),
         ReadOutcome::Plan(plan) => life::plan(plan),
         ReadOutcome::Iteration(info) => life::iteration(info),

@@ -9,7 +9,7 @@ use super::blob;
 
 pub(super) fn lease(outcome: &LeaseOutcome) -> String {
     match outcome {
-        LeaseOutcome::Granted { lease, run, ttl_ms, opened, ended, others } => {
+        LeaseOutcome::Granted { lease, run, ttl_ms, opened, ended, others, .. } => {
             let mut line = format!("lease {lease} of run {run}, ttl {ttl_ms} ms");
             if *opened {
                 line.push_str(", opened");
@@ -146,6 +146,12 @@ fn key(terms: &Terms) -> String {
         Conclusion::Vote(rule) => parts.push(format!("vote {rule:?}").to_lowercase()),
         Conclusion::Block => parts.push("block".to_owned()),
         Conclusion::Exit => parts.push("exit".to_owned()),
+        Conclusion::Form => parts.push("form".to_owned()),
+        Conclusion::Ready => parts.push("ready".to_owned()),
+        Conclusion::Close => parts.push("close".to_owned()),
+    }
+    if let Some(hold) = &terms.hold {
+        parts.push(format!("held {}", blob(&hold.spec)).trim_end().to_owned());
     }
     if terms.require_all {
         parts.push("requires all".to_owned());
@@ -193,6 +199,11 @@ fn waits_for(waits_for: &WaitsFor) -> String {
         WaitsFor::Quorum { arrived, min } => format!("a quorum of {min}, has {arrived}"),
         WaitsFor::Majority { arrived, living } => {
             format!("more than half of {living}, has {arrived}")
+        }
+        WaitsFor::Release { holders, ended, free_at_ms, revoked } => {
+            let revoked = if *revoked { ", revoked" } else { "" };
+            let free = free_at_ms.map(|at| format!(", free at {at} ms")).unwrap_or_default();
+            format!("{holders} holders, {ended} ended{free}{revoked}")
         }
         WaitsFor::Settle { at_ms } => format!("more until {at_ms} ms"),
     }
@@ -251,6 +262,9 @@ pub(super) fn closed(closed: &Closed) -> String {
         }
     }
     line.push_str(&differing(&closed.differing));
+    if let Some(Held { generation, again }) = &closed.held {
+        write!(line, ", holds {generation}{}", if *again { " again" } else { "" }).unwrap();
+    }
     line.push_str(&concluded(&closed.conclusion));
     if let Some(payloads) = &closed.payloads {
         write!(line, ", payloads [{}]", all(payloads, blob)).unwrap();
@@ -349,6 +363,19 @@ fn event(event: &Event) -> String {
             let by = by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
             format!("the run ended{by}, {processes} processes were alive")
         }
+        EventKind::Formed { round, generation, members } => {
+            format!("{} generation {generation} formed, {members} members", blob(round))
+        }
+        EventKind::Revoked { round, generation, cause, holding } => {
+            let round = blob(round);
+            format!("{round} generation {generation} revoked, {holding} hold it: {cause}")
+        }
+        EventKind::Drained { round, generation } => {
+            format!("{} generation {generation} drained", blob(round))
+        }
+        EventKind::Excused { round, generation, process, incarnation } => {
+            format!("{} generation {generation}: {process}.{incarnation} excused", blob(round))
+        }
         EventKind::RoundFailed { round, generation, missing } => {
             format!("{} generation {generation} failed, {missing} missing", blob(round))
         }
@@ -388,19 +415,81 @@ pub(super) fn feed(feed: &Feed) -> String {
     for Ended { process, incarnation, at, cause } in &feed.ended {
         lines.push(format!("{process}.{incarnation} ended at {at}: {cause}"));
     }
+    for HeldNews { round, generation, at, holders, ready, newcomer, revoked } in &feed.held {
+        let mut line = format!(
+            "{} generation {generation} at {at}, held by [{}]",
+            blob(round),
+            members(holders)
+        );
+        for (is_so, what) in [(*ready, "ready"), (*newcomer, "somebody waits")] {
+            line.push_str(&if is_so { format!(", {what}") } else { String::new() });
+        }
+        line.push_str(&revoked.as_ref().map(revocation).unwrap_or_default());
+        lines.push(line);
+    }
     lines.push(format!("upto {}", feed.upto));
     lines.join("\n")
 }
 
 fn failure(failure: &RoundFailure) -> String {
-    let RoundFailure { generation, why, arrived, missing_count, missing: list } = failure;
+    let RoundFailure { generation, why, arrived, missing_count, missing: list, specs, revoked } =
+        failure;
     let missing = all(list, missing);
     let why = match why {
         FailedWhy::Deadline => "failed",
         FailedWhy::Regroup => "regroups",
         FailedWhy::Over => "is over",
+        FailedWhy::SpecMismatch => "disagrees",
+        FailedWhy::Revoked => "is revoked",
     };
-    format!("generation {generation} {why}, {arrived} arrived, {missing_count} missing [{missing}]")
+    let specs = specs.as_ref().map(|SpecMismatch { most, differing }| {
+        let other = |other: &OtherSpec| format!("{} {}", other.process, blob(&other.spec));
+        format!(", most want {}, but [{}]", blob(most), all(differing, other))
+    });
+    let revoked = revoked.as_ref().map(revocation).unwrap_or_default();
+    format!(
+        "generation {generation} {why}, {arrived} arrived, {missing_count} missing [{missing}]{}{revoked}",
+        specs.unwrap_or_default()
+    )
+}
+
+fn revocation(Revocation { at, at_ms, cause }: &Revocation) -> String {
+    format!(", revoked at {at} ({at_ms} ms): {cause}")
+}
+
+pub(super) fn held(all_held: &[HeldInfo]) -> String {
+    if all_held.is_empty() {
+        return "nothing is held".to_owned();
+    }
+    let lines: Vec<_> = all_held.iter().map(held_info).collect();
+    lines.join("\n")
+}
+
+fn held_info(info: &HeldInfo) -> String {
+    let HeldInfo { round, terms, generation, phase, formed_at_ms, .. } = info;
+    let phase = format!("{phase:?}").to_lowercase();
+    let mut line = format!(
+        "{}{}: generation {generation} {phase} since {formed_at_ms} ms, members [{}], {} hold it",
+        blob(round),
+        key(terms),
+        members(&info.members),
+        info.holding,
+    );
+    if !info.unreleased.is_empty() {
+        let unreleased = |one: &Unreleased| {
+            let free = one.free_at_ms.map(|at| format!(", free at {at} ms")).unwrap_or_default();
+            let exit = if one.ended { ", exit unseen" } else { "" };
+            format!("{} as {}{exit}{free}", missing(&one.process), one.incarnation)
+        };
+        let out = all(&info.unreleased, unreleased);
+        write!(line, ", {} out [{out}]", info.unreleased_count).unwrap();
+    }
+    write!(line, ", {} wait, {} new", info.waiting, info.newcomers).unwrap();
+    if let Some(at) = info.looks_again_at_ms {
+        write!(line, ", looks again at {at} ms").unwrap();
+    }
+    line.push_str(&info.revoked.as_ref().map(revocation).unwrap_or_default());
+    line
 }
 
 fn members(list: &Members) -> String {

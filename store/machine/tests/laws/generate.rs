@@ -4,6 +4,8 @@ use holdfast_api::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+#[path = "held_steps.rs"]
+pub mod held_steps;
 #[path = "life_steps.rs"]
 pub mod life_steps;
 
@@ -218,12 +220,14 @@ fn life_limits(few: u64, bytes: u64, many: u64) -> LifeLimits {
         leases_max: few,
         lease_ttl_ms_min: bytes * 40,
         lease_ttl_ms_max: bytes * 400,
+        store_lost_ms_max: bytes * 60,
         run_ending_ms: few * 100,
         host_bytes_max: bytes,
         processes_per_run_max: many,
         label_bytes_max: bytes,
         rounds_per_run_max: few,
         named_per_run_max: many,
+        held_per_job_max: few,
         round_name_bytes_max: few,
         calls_per_process_max: many,
         calls_per_command_max: many,

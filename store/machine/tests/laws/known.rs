@@ -21,6 +21,7 @@ impl Alone {
             nonce: Nonce(1, 1),
             host: "host".to_owned(),
             ttl_ms: 60_000,
+            store_lost_ms_max: None,
         }));
         alone.tell(Command::Process(ProcessCommand::Register {
             lease: 1,
@@ -44,7 +45,7 @@ impl Alone {
     fn arrive(&mut self, round: &str, among: Among, conclusion: Conclusion) -> ArrivalAnswer {
         self.call += 1;
         let (call, payload) = (self.call, "succeeded".into());
-        let arrival = Arrival { process: 0, incarnation: 1, call, ack: call, payload };
+        let arrival = Arrival { process: 0, incarnation: 1, call, ack: call, payload, holds: 0 };
         let terms = Box::new(Terms { among, conclusion, ..Terms::default() });
         let arrivals = vec![arrival];
         let arrive = RoundCommand::Arrive { lease: 1, round: round.into(), terms, arrivals };

@@ -8,6 +8,8 @@ use holdfast_machine::Machine;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use super::held_steps::{self, HELD_ROUNDS, HeldStep, Which};
+
 /// The job in which they live.
 pub const JOB: &str = "a";
 
@@ -40,10 +42,13 @@ enum Step {
         lease: usize,
         who: u8,
         code: i32,
+        exit_seen: bool,
     },
     Remove {
         process: u32,
     },
+    /// The next run is opened, whoever lives in this one, and hosts come to it.
+    NextRun,
     /// The active ones leave: they are done.
     Finish,
     Arrive {
@@ -53,12 +58,16 @@ enum Step {
         terms: usize,
         call: Call,
         payload: usize,
+        /// What it says that it holds.
+        names: Which,
     },
     /// Everybody arrives but these.
     Gather {
         but: u8,
         round: usize,
+        names: Which,
     },
+    Held(HeldStep),
     Withdraw {
         process: u32,
         behind: u64,
@@ -93,7 +102,8 @@ pub fn entries(
     let other = others.prop_map(|other| Step::Other(Box::new(other))).boxed();
     let step = prop_oneof![12 => step(), 1 => other];
     // Without its first entry, the level is reached later or never.
-    let steps = vec((0u64..400, vec(step, 0..4)), 1..max);
+    let elapsed = prop_oneof![8 => 0u64..400, 1 => 400u64..1_300];
+    let steps = vec((elapsed, vec(step, 0..4)), 1..max);
     (0u8..8, 0usize..POLICIES, steps).prop_map(|(late, policy, steps)| {
         let mut resolver = Resolver::default();
         let mut entries = Vec::new();
@@ -104,7 +114,7 @@ pub fn entries(
         let mut time = 0;
         let mut commands = Vec::new();
         for host in 0..3 {
-            let grant = Step::Grant { host, ttl_ms: 2_000, join: false };
+            let grant = Step::Grant { host, ttl_ms: 1_500, join: false };
             commands.extend(resolver.resolve(&grant));
         }
         entries.push(resolver.apply(time, commands));
@@ -134,20 +144,25 @@ fn step() -> impl Strategy<Value = Step> {
     // Evictions take a minority that is late: rare, unless it is tried often. So
     // are advances with somebody lost, and exits of what was just entered.
     let often = prop_oneof![
-        4 => Just("go"), 2 => Just("evict"), 1 => Just("block"), 1 => Just("exit")
+        6 => Just("go"), 2 => Just("evict"), 1 => Just("block"), 1 => Just("exit")
     ];
     let often = often.prop_map(|name| ROUNDS.iter().position(|round| *round == name).unwrap());
-    let gathering = prop_oneof![1 => often, 1 => 0usize..ROUNDS.len()];
+    let held = (0..HELD_ROUNDS.len()).prop_map(|place| ROUNDS.len() - HELD_ROUNDS.len() + place);
+    let plain = 0..ROUNDS.len() - HELD_ROUNDS.len();
+    let gathering = prop_oneof![3 => often, 2 => plain.clone(), 2 => held.clone()];
+    let round = prop_oneof![3 => plain, 1 => held];
     let who = prop_oneof![3 => Just(255u8), 2 => any::<u8>()];
     let terms = proptest::option::weighted(0.05, 0usize..ROUNDS.len());
     // The whole ends seldom, or little else would happen.
-    let other = prop_oneof![1 => Just(Step::Finish), 3 => Just(Step::Due { max: 3 })];
+    let other = prop_oneof![
+        1 => Just(Step::NextRun), 1 => Just(Step::Finish), 3 => Just(Step::Due { max: 3 })
+    ];
     prop_oneof![
         1 => other,
         1 => (0u64..6, 0u64..4_000, any::<bool>())
             .prop_map(|(host, ttl_ms, join)| Step::Grant { host, ttl_ms, join }),
-        6 => (0usize..8).prop_map(|but| Step::KeepAlive { but }),
-        1 => (lease(), any::<bool>()).prop_map(|(lease, leave)| Step::Revoke { lease, leave }),
+        12 => (0usize..8).prop_map(|but| Step::KeepAlive { but }),
+        2 => (lease(), any::<bool>()).prop_map(|(lease, leave)| Step::Revoke { lease, leave }),
         8 => (
             (lease(), 0u32..5, 0u64..40, role, 0usize..POLICIES),
             prop::bool::weighted(0.2),
@@ -156,20 +171,21 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|((lease, process, nonce, role, policy), takeover, stale)| {
                 Step::Register { lease, process, nonce, role, policy, takeover, stale }
             }),
-        4 => (lease(), any::<u8>(), 0i32..3)
-            .prop_map(|(lease, who, code)| Step::End { lease, who, code }),
+        4 => (lease(), any::<u8>(), 0i32..3, any::<bool>())
+            .prop_map(|(lease, who, code, exit_seen)| Step::End { lease, who, code, exit_seen }),
         1 => (0u32..5).prop_map(|process| Step::Remove { process }),
-        40 => (lease(), who, 0usize..ROUNDS.len(), terms, call, 0usize..6).prop_map(
-            |(lease, who, round, terms, call, payload)| {
+        40 => (lease(), who, round, terms, call, 0usize..6, held_steps::which()).prop_map(
+            |(lease, who, round, terms, call, payload, names)| {
                 let terms = terms.unwrap_or(round);
-                Step::Arrive { lease, who, round, terms, call, payload }
+                Step::Arrive { lease, who, round, terms, call, payload, names }
             }
         ),
-        25 => (prop_oneof![1 => Just(0u8), 1 => (0u8..5).prop_map(|one| 1 << one), 1 => any::<u8>()], gathering)
-            .prop_map(|(but, round)| Step::Gather { but, round }),
+        25 => (prop_oneof![1 => Just(0u8), 1 => (0u8..5).prop_map(|one| 1 << one), 1 => any::<u8>()], gathering, held_steps::which())
+            .prop_map(|(but, round, names)| Step::Gather { but, round, names }),
+        4 => held_steps::step().prop_map(Step::Held),
         2 => (0u32..5, 0u64..3).prop_map(|(process, behind)| Step::Withdraw { process, behind }),
         3 => (0u32..5, 0u64..3).prop_map(|(process, behind)| Step::Acknowledge { process, behind }),
-        14 => (1usize..4).prop_map(|max| Step::Due { max }),
+        20 => (1usize..4).prop_map(|max| Step::Due { max }),
         3 => any::<prop::sample::Index>().prop_map(|which| Step::Replay { which }),
     ]
 }
@@ -245,8 +261,15 @@ impl Resolver {
                         nonce,
                         host,
                         ttl_ms,
+                        store_lost_ms_max: Some(1_500),
                     },
-                    false => LeaseCommand::Grant { scope: scope(), nonce, host, ttl_ms },
+                    false => LeaseCommand::Grant {
+                        scope: scope(),
+                        nonce,
+                        host,
+                        ttl_ms,
+                        store_lost_ms_max: Some(1_500),
+                    },
                 })
             }
             Step::KeepAlive { but } => {
@@ -268,20 +291,33 @@ impl Resolver {
             Step::Arrive { .. } | Step::Withdraw { .. } | Step::Acknowledge { .. } => {
                 Command::Round(self.round(step))
             }
-            Step::Gather { but, round } => {
+            Step::Gather { but, round, names } => {
                 let call = Call { again: false, acknowledges: true };
                 let (who, terms, payload) = (!but, *round, *round % 6);
+                let (round, names) = (*round, *names);
                 let arrive =
-                    |lease| Step::Arrive { lease, who, round: *round, terms, call, payload };
+                    |lease| Step::Arrive { lease, who, round, terms, call, payload, names };
                 let all: Vec<Step> = (0..self.leases.len().min(4)).map(arrive).collect();
                 return all.iter().flat_map(|step| self.resolve(step)).collect();
+            }
+            Step::Held(step) => Command::Round(held_steps::resolve(&self.machine, step)),
+            Step::NextRun => {
+                let open = RunCommand::Open { job: scope().job, run: None, takeover: true };
+                let grant = |host| Step::Grant { host, ttl_ms: 1_800, join: false };
+                let hosts = (0..3).flat_map(|host| self.resolve(&grant(100 + host)));
+                return std::iter::once(plain(Command::Run(open))).chain(hosts).collect();
             }
             Step::Finish => {
                 let infos = processes(&self.machine);
                 let active = |info: &&ProcessInfo| info.role == Role::Active;
                 let end = |info: &ProcessInfo| {
                     let ProcessInfo { process, incarnation, .. } = *info;
-                    let ends = vec![ProcessEnd { process, incarnation, cause: Cause::Left }];
+                    let ends = vec![ProcessEnd {
+                        process,
+                        incarnation,
+                        cause: Cause::Left,
+                        exit_seen: false,
+                    }];
                     Command::Process(ProcessCommand::End { lease: info.lease, ends })
                 };
                 return infos.iter().filter(active).map(end).map(plain).collect();
@@ -316,14 +352,15 @@ impl Resolver {
                     policy: Box::new(policy_of(*policy)),
                 }
             }
-            Step::End { lease, who, code } => {
+            Step::End { lease, who, code, exit_seen } => {
                 let lease = self.lease(*lease);
                 let of_lease = infos.iter().filter(|info| info.lease == lease);
                 let ends = of_lease.filter(|info| who >> info.process & 1 == 1);
                 let cause = Cause::Exited { code: *code };
                 let ends = ends.map(|info| {
                     let ProcessInfo { process, incarnation, .. } = *info;
-                    ProcessEnd { process, incarnation, cause: cause.clone() }
+                    let (cause, exit_seen) = (cause.clone(), *exit_seen);
+                    ProcessEnd { process, incarnation, cause, exit_seen }
                 });
                 ProcessCommand::End { lease, ends: ends.collect() }
             }
@@ -347,8 +384,9 @@ impl Resolver {
             (lease, vec![CallId { process, incarnation, call }])
         };
         match step {
-            Step::Arrive { lease, who, round, terms, call, payload } => {
+            Step::Arrive { lease, who, round, terms, call, payload, names } => {
                 let lease = self.lease(*lease);
+                let holds = held_steps::named(&self.machine, &name_of(*round), *names);
                 let here = infos.iter().filter(|info| who >> info.process & 1 == 1);
                 let of_lease = here.filter(|info| info.lease == lease || who % 16 == 0);
                 let mut arrivals = Vec::new();
@@ -362,6 +400,7 @@ impl Resolver {
                         call: *latest,
                         ack,
                         payload: payload_of(*payload),
+                        holds,
                     });
                 }
                 let terms = Box::new(self.terms_of(*terms));
@@ -385,14 +424,20 @@ fn payload_of(which: usize) -> Blob {
 }
 
 /// A round for each kind of terms; now and then somebody comes on others.
-const ROUNDS: [&str; 13] = [
+const ROUNDS: [&str; 13 + HELD_ROUNDS.len()] = [
     "all", "all/2", "fail", "evict", "go", "set", "pair", "ranked", "join", "vote", "block",
-    "exit", "voters",
+    "exit", "voters", "group", "group", "group/2", "team", "team", "held-go", "lock", "lock",
+    "ready", "ready", "close",
 ];
 
-/// The exit of a block has the name of its entry.
+/// The exit of a block has the name of its entry, and one group is said to be for
+/// other things by some.
 fn name_of(which: usize) -> Blob {
-    Blob::from(if ROUNDS[which] == "exit" { "block" } else { ROUNDS[which] })
+    Blob::from(match ROUNDS[which] {
+        "exit" => "block",
+        "group/2" => "group",
+        name => name,
+    })
 }
 
 impl Resolver {
@@ -426,7 +471,7 @@ impl Resolver {
                 let (conclusion, among) = (Conclusion::Exit, Among::Generation(self.block));
                 Terms { conclusion, among, deadline: fail, ..plain }
             }
-            _ => plain,
+            name => held_steps::terms(&self.machine, name).unwrap_or(plain),
         }
     }
 }

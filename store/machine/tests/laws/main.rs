@@ -10,12 +10,14 @@ use proptest::prelude::*;
 
 mod accounts;
 mod generate;
+mod held;
 mod known;
 mod life;
 mod model;
 mod order;
 mod roll_call;
 mod sessions;
+mod waits;
 
 fn config() -> ProptestConfig {
     ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() }

@@ -93,8 +93,8 @@ fn policy(which: usize) -> Policy {
 
 /// Rounds of one name in several scopes and of several kinds, and one of
 /// another name. What goes before closes generation 1.
-const ROUNDS: [&str; 8] =
-    ["all", "vote", "next", "set", "strangers", "generation", "quorum", "other"];
+const ROUNDS: [&str; 9] =
+    ["all", "vote", "next", "set", "strangers", "generation", "quorum", "held", "other"];
 
 const NUMBERS: usize = 4;
 
@@ -123,6 +123,13 @@ fn terms(round: usize, numbers: usize) -> Terms {
             terms.deadline = Some(Deadline { after_ms: 800, then: AtDeadline::Evict });
         }
         _ => terms.deadline = fail(800),
+    }
+    if ROUNDS[round] == "held" {
+        // One variant of the numbers is for something else.
+        let spec = Blob::from(["a", "a", "b", "a"][numbers]);
+        terms.hold = Some(Hold { spec, ..Hold::default() });
+        terms.deadline = terms.deadline.or(fail(2_300));
+        terms.conclusion = Conclusion::Form;
     }
     terms
 }
@@ -171,7 +178,8 @@ impl Job {
     fn arrive(&mut self, lives: &Lives, call: u64, arrives: &Arrives) -> bool {
         let Arrives { process, round, numbers, payload: says } = *arrives;
         let incarnation = lives[&process];
-        let arrival = Arrival { process, incarnation, call, ack: 0, payload: payload(says) };
+        let arrival =
+            Arrival { process, incarnation, call, ack: 0, payload: payload(says), holds: 0 };
         let arrive = RoundCommand::Arrive {
             lease: 1,
             round: name(round),
@@ -208,13 +216,21 @@ impl Job {
             let what = match decided {
                 Decided::Closed { generation } => {
                     let Closed {
-                        members, absent, evicted, promoted, differing, conclusion, ..
+                        members,
+                        absent,
+                        evicted,
+                        promoted,
+                        differing,
+                        conclusion,
+                        held,
+                        ..
                     } = closed[generation];
                     let who = (members, absent, evicted, promoted);
-                    format!("{who:?} {differing:?} {conclusion:?}")
+                    let again = held.map(|held| held.again);
+                    format!("{who:?} {differing:?} {conclusion:?} {again:?}")
                 }
-                Decided::Failed(RoundFailure { why, arrived, missing, .. }) => {
-                    format!("{why:?} {arrived} {missing:?}")
+                Decided::Failed(RoundFailure { why, arrived, missing, specs, .. }) => {
+                    format!("{why:?} {arrived} {missing:?} {specs:?}")
                 }
                 Decided::Withdrawn => "withdrawn".to_owned(),
             };
@@ -250,7 +266,13 @@ fn before(case: &Case) -> (Job, Lives) {
     let mut job = Job { machine: Machine::new(), time: 0, heard: 0 };
     job.tell(Command::Cluster(ClusterCommand::SetFeatureLevel { level: 3 }));
     let (scope, host) = (scope(), "host".to_owned());
-    let grant = LeaseCommand::Grant { scope, nonce: Nonce(1, 1), host, ttl_ms: 3_600_000 };
+    let grant = LeaseCommand::Grant {
+        scope,
+        nonce: Nonce(1, 1),
+        host,
+        ttl_ms: 3_600_000,
+        store_lost_ms_max: None,
+    };
     job.tell(Command::Lease(grant));
     let founders = case.joins.iter().zip(0..);
     let founders = founders.filter(|(joins, _)| case.formed && joins.founder);
@@ -278,7 +300,7 @@ fn before(case: &Case) -> (Job, Lives) {
     for (joins, process) in case.joins.iter().zip(0..) {
         if let Some(cause) = joins.ends.clone() {
             let incarnation = lives[&process];
-            let ends = vec![ProcessEnd { process, incarnation, cause }];
+            let ends = vec![ProcessEnd { process, incarnation, cause, exit_seen: false }];
             job.tell(Command::Process(ProcessCommand::End { lease: 1, ends }));
             lives.remove(&process);
         }
@@ -382,8 +404,18 @@ proptest! {
 fn the_orders_are_eventful() {
     let mut runner = TestRunner::deterministic();
     let mut seen: BTreeMap<&str, u32> = BTreeMap::new();
-    const KINDS: [&str; 8] =
-        ["Roll", "Advance {", "Vote {", "Deadline", "Regroup", "fields:", "Standby", "Evicted"];
+    const KINDS: [&str; 10] = [
+        "Roll",
+        "Advance {",
+        "Vote {",
+        "Deadline",
+        "Regroup",
+        "fields:",
+        "Standby",
+        "Evicted",
+        "Some(false)",
+        "SpecMismatch {",
+    ];
     for _ in 0..80 {
         let case = case().new_tree(&mut runner).unwrap().current();
         let known = in_any_order(&case).unwrap();
@@ -393,5 +425,5 @@ fn the_orders_are_eventful() {
             }
         }
     }
-    assert!(KINDS.iter().all(|kind| seen[kind] >= 10), "{seen:?}");
+    assert!(KINDS.iter().all(|kind| seen.get(kind).is_some_and(|count| *count >= 10)), "{seen:?}");
 }

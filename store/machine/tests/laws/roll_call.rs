@@ -154,7 +154,13 @@ impl Job {
         self.nonce += 1;
         let (nonce, name) = (Nonce(self.nonce, 0), format!("host{host}"));
         let ttl_ms = 60_000;
-        let grant = LeaseCommand::Grant { scope: scope(), nonce, host: name, ttl_ms };
+        let grant = LeaseCommand::Grant {
+            scope: scope(),
+            nonce,
+            host: name,
+            ttl_ms,
+            store_lost_ms_max: None,
+        };
         match self.tell(Command::Lease(grant)) {
             Outcome::Lease(LeaseOutcome::Granted { lease, .. }) => self.leases[host] = lease,
             other => panic!("{other:?}"),
@@ -196,7 +202,7 @@ impl Job {
             *latest
         });
         let (lease, incarnation) = (self.lease_of(process), self.latest[&process]);
-        let arrival = Arrival { process, incarnation, call, ack: 0, payload: "".into() };
+        let arrival = Arrival { process, incarnation, call, ack: 0, payload: "".into(), holds: 0 };
         let conclusion = if round == ADVANCE { Conclusion::Advance } else { Conclusion::default() };
         let (round, terms) = (Blob::from(round), Terms { conclusion, ..Terms::default() });
         let arrive =
@@ -219,7 +225,12 @@ impl Job {
     }
 
     fn end(&mut self, lease: LeaseId, lives: Vec<(ProcessId, Incarnation)>) {
-        let end = |(process, incarnation)| ProcessEnd { process, incarnation, cause: Cause::Gone };
+        let end = |(process, incarnation)| ProcessEnd {
+            process,
+            incarnation,
+            cause: Cause::Gone,
+            exit_seen: false,
+        };
         let ends: Vec<_> = lives.into_iter().map(end).collect();
         let ended = ends.len() as u64;
         for ProcessEnd { process, .. } in &ends {

@@ -190,6 +190,21 @@ fn each_slip_in_a_body_is_named_with_its_place() {
             "did you mean `generation`?",
         ),
         (
+            "/v1/round",
+            r#"{"release": {"scope": {"job": "web"}, "releases": [], "why": "excusd"}}"#,
+            "did you mean `excused`?",
+        ),
+        (
+            "/v1/round",
+            r#"{"release": {"scope": {}, "releases": [{"process": 1, "incarnation": 2, "gen": 3}]}}"#,
+            "unknown field `release.releases[0].gen`",
+        ),
+        (
+            "/v1/round",
+            r#"{"revoke": {"scope": {"job": "web"}, "generation": 4}}"#,
+            "`revoke.reason` is missing",
+        ),
+        (
             "/v1/process",
             r#"{"register": {"lease": 1, "nonce": [1, 2], "policy": {"members_mn": 2}}}"#,
             "unknown field `register.policy.members_mn`; did you mean `members_min`?",

@@ -48,7 +48,7 @@ impl Everything {
         let open = open(&jobs, agents);
         let mut alive = Vec::new();
         for place in open.iter().take(LOOKED_AT_MAX) {
-            let seen = match Seen::look(context, &place.scope(), stale).await {
+            let seen = match Seen::look(context, place, stale).await {
                 Ok(seen) => seen,
                 // It was deleted in this moment.
                 Err(failure) if failure.is_not_found() => continue,
@@ -100,6 +100,7 @@ fn open(jobs: &[JobInfo], agents: &Agents) -> Vec<Place> {
         ended_at_ms: None,
         cause: None,
         open: true,
+        present: true,
     };
     open.into_iter().map(place).collect()
 }

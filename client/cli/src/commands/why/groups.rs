@@ -290,6 +290,15 @@ impl Group {
         })
     }
 
+    /// Somebody who has not built what it is a member of.
+    pub(super) fn not_ready_row(&self) -> Row {
+        let (who, long) = (self.who(), span(self.for_ms));
+        match self.state {
+            State::Alive => self.row(format!("{who} alive for {long}, not ready")),
+            State::Ended | State::NeverJoined => self.missing_row(),
+        }
+    }
+
     /// Somebody when nothing waits.
     pub(super) fn idle_row(&self) -> Row {
         let (who, long) = (self.who(), span(self.for_ms));

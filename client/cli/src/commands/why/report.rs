@@ -9,6 +9,7 @@ use super::deadlock::{Deadlock, deadlocks};
 use super::ended::{self, Ended};
 use super::fit::{self, Section};
 use super::groups::{self, Group, Known, State};
+use super::held::{self, Holding};
 use super::outside::{self, Outside};
 use super::waiting::Waiting;
 use super::{Place, Seen, keys};
@@ -47,6 +48,9 @@ pub(super) struct Why {
     deadlocks: Vec<Deadlock>,
     /// The one that opened first comes first.
     rounds: Vec<Waiting>,
+    /// Held generations that somebody should look at, and that no open round of
+    /// theirs tells of.
+    held: Vec<Holding>,
     /// Waits for keys, the longest first.
     waits: Vec<waits::Group>,
     /// The job's latest iteration.
@@ -64,19 +68,21 @@ pub(super) struct Why {
 
 impl Why {
     pub(super) fn of(place: &Place, seen: Seen, agents: &Agents, now: LogNow) -> Why {
-        let Seen { mut rounds, processes, iteration, revision } = seen;
+        let Seen { mut rounds, processes, held, iteration, revision } = seen;
         rounds.sort_by_key(|round| round.opened_at_ms);
         let known: Known<'_> = processes.iter().map(|one| (one.process, one)).collect();
         let signs = Signs::of(agents, &place.scope());
         let missing: Vec<(Vec<Missing>, u32)> =
             rounds.iter().map(|round| groups::missing(round, &rounds, &known)).collect();
         let deadlocks = deadlocks(&rounds, &missing, &known, now);
+        let grouped = |missing: &[Missing]| groups::groups(missing, &known, &signs, now);
+        let alone = held::alone(&place.job, &held, &rounds, &known, grouped, now);
         let rounds: Vec<Waiting> = rounds
             .iter()
             .zip(missing)
             .map(|(round, (missing, unnamed))| {
-                let missing = groups::groups(&missing, &known, &signs, now);
-                Waiting::of(round, missing, unnamed, &known, now)
+                let holding = held::in_the_way(&place.job, round, &held, now);
+                Waiting::of(round, grouped(&missing), unnamed, holding, &known, now)
             })
             .collect();
         let of_run = |group: &waits::Group| group.job == place.job && group.run == place.run;
@@ -105,6 +111,7 @@ impl Why {
             idle,
             deadlocks,
             rounds,
+            held: alone,
             waits,
             iteration: iteration.iteration,
             hosts,
@@ -123,12 +130,12 @@ impl Why {
     /// How much there is to say, the most urgent first: somebody ended badly,
     /// somebody waits.
     pub(super) fn trouble(&self) -> (bool, bool) {
-        (self.ended.iter().any(Ended::is_bad), !self.idle)
+        (self.ended.iter().any(Ended::is_bad), !self.idle || !self.held.is_empty())
     }
 
     /// Whether durations in log time are told.
     pub(super) fn tells_durations(&self) -> bool {
-        !self.rounds.is_empty()
+        !self.rounds.is_empty() || !self.held.is_empty()
     }
 
     fn idle_section(&self) -> Option<Section> {
@@ -198,6 +205,7 @@ impl Why {
         }
         let mut sections = ended::sections(&self.ended);
         sections.extend(self.rounds.iter().map(Waiting::section));
+        sections.extend(self.held.iter().map(Holding::section));
         sections.extend(self.waits.iter().map(keys::section));
         if stalled {
             sections.extend(outside::stalled(&self.outside));

@@ -1,5 +1,7 @@
 //! What is said, from what is known.
 
+mod held;
+
 use holdfast_api::{
     AgentClient, AgentEnded, AgentProcess, AgentStatus, AgentWait, Among, AtDeadline, Cause,
     Differing, Doing, EndInfo, Exit, LeftAgent, Policy, Quiet, Role, Rule, WaitsFor,
@@ -15,6 +17,16 @@ use crate::output::{Output, render};
 
 /// At 43 s of log time.
 fn why(rounds: Vec<RoundInfo>, processes: Vec<ProcessInfo>, agents: &Agents) -> Why {
+    why_held(rounds, processes, Vec::new(), agents)
+}
+
+/// The same, with what is held.
+fn why_held(
+    rounds: Vec<RoundInfo>,
+    processes: Vec<ProcessInfo>,
+    held: Vec<HeldInfo>,
+    agents: &Agents,
+) -> Why {
     let iteration = IterationInfo {
         iteration: 3,
         generation: None,
@@ -23,8 +35,8 @@ fn why(rounds: Vec<RoundInfo>, processes: Vec<ProcessInfo>, agents: &Agents) -> 
         member: false,
     };
     let (job, run) = ("train".parse().unwrap(), "r1".parse().unwrap());
-    let place = Place { job, run, ended_at_ms: None, cause: None, open: true };
-    let seen = Seen { rounds, processes, iteration, revision: 9 };
+    let place = Place { job, run, ended_at_ms: None, cause: None, open: true, present: true };
+    let seen = Seen { rounds, processes, held, iteration, revision: 9 };
     Why::of(&place, seen, agents, LogNow::exactly(43_000))
 }
 
@@ -403,7 +415,7 @@ fn a_round_says_whose_main_thread_does_not_run_and_where_to_look() {
 fn a_run_that_is_over_says_so() {
     let (job, run) = ("train".parse().unwrap(), "r1".parse().unwrap());
     let cause = Some(RunOverCause::LastAgentLeft { host: "a".to_owned() });
-    let place = Place { job, run, ended_at_ms: Some(31_000), cause, open: false };
+    let place = Place { job, run, ended_at_ms: Some(31_000), cause, open: false, present: true };
     let iteration = IterationInfo {
         iteration: 0,
         generation: None,
@@ -414,6 +426,7 @@ fn a_run_that_is_over_says_so() {
     let seen = |processes| Seen {
         rounds: Vec::new(),
         processes,
+        held: Vec::new(),
         iteration: iteration.clone(),
         revision: 9,
     };

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::fit::{Row, Section};
 use super::groups::{Group, Known};
+use super::held::Holding;
 use crate::commands::waits_for::{after, needs, numbers};
 use crate::log_time::{LogNow, span};
 use crate::output::{printable, shortened};
@@ -33,6 +34,8 @@ pub(super) struct Waiting {
     missing: Vec<Group>,
     /// What it waits for, as the rule that closes it says.
     waits_for: WaitsFor,
+    /// The generation before it, if that is held and in its way.
+    holding: Option<Holding>,
     /// What it needs beside those that are missing, in words.
     needs: Option<String>,
     /// Who has arrived with numbers that do not govern.
@@ -46,6 +49,7 @@ impl Waiting {
         round: &RoundInfo,
         missing: Vec<Group>,
         unnamed: u32,
+        holding: Option<Holding>,
         known: &Known<'_>,
         now: LogNow,
     ) -> Waiting {
@@ -64,6 +68,7 @@ impl Waiting {
             looks_again_in_ms: looks_again.map(|at| now.until(at)),
             missing,
             waits_for: round.waits_for,
+            holding,
             needs: needs(&round.waits_for, now),
             differing: round.differing.clone(),
             differences: differences(round, known),
@@ -87,6 +92,10 @@ impl Waiting {
             head.push_str("; ");
             head.push_str(needs);
         }
+        if let Some(holding) = &self.holding {
+            head.push_str("; ");
+            head.push_str(&holding.words());
+        }
         for difference in self.differences.iter().take(DIFFERENCES_SHOWN_MAX) {
             head.push_str(&format!("; {difference}"));
         }
@@ -103,7 +112,12 @@ impl Waiting {
             (None, Some(_)) => "its deadline counts from the first active arrival".to_owned(),
             (None, None) => "it has no deadline".to_owned(),
         });
-        let mut rows: Vec<Row> = self.missing.iter().map(Group::missing_row).collect();
+        let mut rows: Vec<Row> = self.holding.iter().flat_map(Holding::rows).collect();
+        // Those who arrive need not be more: only who holds has to act.
+        if matches!(self.waits_for, WaitsFor::Release { .. }) && !rows.is_empty() {
+            return Section { head, rows };
+        }
+        rows.extend(self.missing.iter().map(Group::missing_row));
         if self.unnamed > 0 {
             let text = format!("and {} more, whom the cluster does not name", self.unnamed);
             rows.push(Row { text, host: None, processes: self.unnamed.into() });

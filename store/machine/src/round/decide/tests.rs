@@ -16,6 +16,9 @@ fn facts(phase: Phase) -> Facts {
         group: Some(Group::of(&policy, phase)),
         enough_since: None,
         former: None,
+        holders: None,
+        specs_differ: false,
+        is_over: false,
         without_absent: None,
     }
 }

@@ -199,6 +199,7 @@ mod tests {
             call: 1,
             ack: 1,
             payload: Blob::default(),
+            holds: 0,
         };
         let (reply, heard) = oneshot::channel();
         let arrivals = processes.map(arrival).collect();

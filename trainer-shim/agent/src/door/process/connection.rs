@@ -35,7 +35,7 @@ use super::ladder::{Act, Watched};
 use super::outbox::{Outbox, Queue};
 use super::peer::Peer;
 use super::relay::{self, Errand, Life};
-use super::tenure::{Place, Tenure};
+use super::tenure::{Death, Place, Tenure};
 
 /// Most bytes of calls of one program that are not answered yet.
 const IN_FLIGHT_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -44,6 +44,9 @@ const TICK: Duration = Duration::from_millis(250);
 /// How long what a program had sent may take to arrive once it has ended while
 /// another one holds its socket: it is on this host.
 const REMAINS_TIME_MAX: Duration = Duration::from_millis(5);
+/// How long the end of a program that has closed its connection may take to be
+/// seen, before it is told as one that nobody saw.
+const EXIT_SEEN_TIME_MAX: Duration = Duration::from_millis(2);
 /// How long a question for the open rounds waits for other programs that ask the
 /// same.
 const COMPANY_TIME: Duration = Duration::from_millis(20);
@@ -137,6 +140,7 @@ pub async fn run(
         scope: tenure.lease.scope().clone(),
         lease: tenure.lease.id(),
         ttl_ms: milliseconds(tenure.lease.ttl()),
+        store_lost_ms_max: milliseconds(tenure.lease.store_lost_max()),
         valid_until_ms: milliseconds(*until.borrow()),
         now_ms: milliseconds(boot_time()),
     };
@@ -147,7 +151,9 @@ pub async fn run(
     let (outbox, queue) = Outbox::new(cut.clone());
     let watched = Arc::new(Mutex::new(BTreeMap::new()));
     let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok());
-    let seat = tenure.sit(Place { outbox: outbox.clone(), watched: watched.clone(), pid });
+    let peer = Arc::new(peer);
+    let place = Place { outbox: outbox.clone(), watched: watched.clone(), pid, peer: peer.clone() };
+    let seat = tenure.sit(place);
     let mut connection = Connection {
         tenure: tenure.clone(),
         seat,
@@ -179,12 +185,16 @@ pub async fn run(
         Ending::Closed(_) | Ending::Broken(_) | Ending::Cut => None,
     };
     connection.finish_errands(matches!(ending, Ending::Stopped)).await;
-    let lives = tenure.leave(seat);
+    // A socket that closes says little: the program may still run.
+    let is_over = matches!(ending, Ending::LeaseLost | Ending::Stopped);
+    let exit_seen = tokio::time::timeout(EXIT_SEEN_TIME_MAX, peer.ended()).await.is_ok();
+    let lives = tenure.leave(seat, exit_seen);
     note(&ending, &lives, &peer);
     // Of a lease that has ended, or is given back, all ends.
-    if !matches!(ending, Ending::LeaseLost | Ending::Stopped) {
+    if !is_over {
         let watched = connection.watched.lock().clone();
-        tenure.died(lives.into_iter().map(|life| (life, cause(watched.get(&life)))));
+        let death = |life| Death { life, cause: cause(watched.get(&life)), exit_seen };
+        tenure.died(lives.into_iter().map(death));
     }
     if let Some(over) = over {
         connection.outbox.push(&FromAgent::Over(over));

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use holdfast_api::{
-    Code, Decided, Ended, Feed, Incarnation, Members, Problem, ProcessId, Revision,
+    Code, Decided, Ended, Feed, HeldNews, Incarnation, Members, Problem, ProcessId, Revision,
 };
 use holdfast_trainer_shim::Rosters;
 
@@ -60,6 +60,22 @@ impl Desk {
         self.owners.get(&life) == Some(&seat)
     }
 
+    /// The connection that a life belongs to.
+    pub fn owner(&self, life: Life) -> Option<SeatId> {
+        self.owners.get(&life).copied()
+    }
+
+    /// All lives of a connection, also those that have ended.
+    pub fn lives(&self, seat: SeatId) -> Vec<Life> {
+        self.seats.get(&seat).map_or_else(Vec::new, |seat| seat.lives.keys().copied().collect())
+    }
+
+    /// Whether a life has ended, as far as the feed has told: what its program says
+    /// may be newer.
+    pub fn has_ended(&self, life: Life) -> bool {
+        self.ended.get(&life.0).is_some_and(|ended| ended.incarnation >= life.1)
+    }
+
     /// Makes room for one more life, if there is any.
     pub fn make_room(&mut self, seat: SeatId) -> Result<(), Problem> {
         let Some(Seat { lives, .. }) = self.seats.get_mut(&seat) else { return Ok(()) };
@@ -106,8 +122,8 @@ impl Desk {
             self.owners.insert(life, seat);
         }
         let piece = |ended: Ended| {
-            let (decisions, closed) = (Vec::new(), Vec::new());
-            Feed { upto: self.since, decisions, closed, ended: vec![ended] }
+            let (decisions, closed, held) = (Vec::new(), Vec::new(), Vec::new());
+            Feed { upto: self.since, decisions, closed, ended: vec![ended], held }
         };
         Ok(ended.map(piece))
     }
@@ -128,7 +144,20 @@ impl Desk {
         self.rosters.fill_in(&mut feed.closed);
         let upto = feed.upto;
         let mut pieces: BTreeMap<SeatId, Feed> = BTreeMap::new();
-        let empty = || Feed { upto, decisions: vec![], closed: vec![], ended: vec![] };
+        let empty =
+            || Feed { upto, decisions: vec![], closed: vec![], ended: vec![], held: vec![] };
+        for news in feed.held {
+            let mut of: BTreeMap<SeatId, Vec<Life>> = BTreeMap::new();
+            for life in news.holders.iter() {
+                if let Some(owner) = self.owners.get(&life) {
+                    of.entry(*owner).or_default().push(life);
+                }
+            }
+            for (owner, lives) in of {
+                let news = HeldNews { holders: lives.into_iter().collect(), ..news.clone() };
+                pieces.entry(owner).or_insert_with(empty).held.push(news);
+            }
+        }
         for ended in feed.ended {
             // Of several that ended since the last feed it names the latest alone.
             let all = (ended.process, 0)..=(ended.process, ended.incarnation);
@@ -177,7 +206,7 @@ mod tests {
     use super::*;
 
     fn feed(upto: Revision) -> Feed {
-        Feed { upto, decisions: vec![], closed: vec![], ended: vec![] }
+        Feed { upto, decisions: vec![], closed: vec![], ended: vec![], held: vec![] }
     }
 
     fn closed(generation: Generation, members: &[Life]) -> Closed {
@@ -195,6 +224,7 @@ mod tests {
             evicted: Members::default(),
             promoted: Members::default(),
             differing: Vec::new(),
+            held: None,
             conclusion: Concluded::Roll,
             payloads: None,
         }

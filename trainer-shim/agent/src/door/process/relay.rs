@@ -1,8 +1,8 @@
 //! What a program may say over its connection, and in whose name. Pure.
 
 use holdfast_api::{
-    Arrival, CallId, Cause, Code, Command, Incarnation, LeaseId, Problem, ProcessCommand,
-    ProcessEnd, ProcessId, Read, RoundCommand, Scope,
+    Arrival, CallId, Cause, Code, Command, Incarnation, LeaseId, Name, Problem, ProcessCommand,
+    ProcessEnd, ProcessId, Read, ReleaseWhy, RoundCommand, Scope,
 };
 
 /// One life of a process.
@@ -20,6 +20,8 @@ pub enum Errand {
     },
     /// These lives end, as the program wishes.
     End(Vec<Life>),
+    /// What it holds is released: to be seen to its end.
+    Release,
     /// It changes nothing about who belongs to whom.
     Other,
 }
@@ -49,6 +51,9 @@ pub fn command(
             let lives: Vec<Life> = ends.iter().map(life).collect();
             lives.iter().try_for_each(|life| own(*life))?;
             ends.iter().try_for_each(|end| own_cause(&end.cause))?;
+            if ends.iter().any(|end| end.exit_seen) {
+                return Err(no_exits());
+            }
             Ok(Errand::End(lives))
         }
         Command::Round(RoundCommand::Arrive { lease, arrivals, .. }) => {
@@ -64,6 +69,21 @@ pub fn command(
         ) => {
             own_lease(*lease)?;
             own_calls(calls)?;
+            Ok(Errand::Other)
+        }
+        Command::Round(RoundCommand::Release { scope: named, releases, why }) => {
+            of_job(&named.job, scope)?;
+            if *why != ReleaseWhy::Stopped {
+                return Err(no_exits());
+            }
+            let mut of = releases.iter().map(|release| (release.process, release.incarnation));
+            of.try_for_each(own)?;
+            Ok(Errand::Release)
+        }
+        Command::Round(RoundCommand::Revoke { scope: named, by, .. }) => {
+            of_job(&named.job, scope)?;
+            let by = by.map_or((0, 0), |by| (by.process, by.incarnation));
+            own(by)?;
             Ok(Errand::Other)
         }
         Command::Kv { scope: named, .. } => keys(named, scope).map(|()| Errand::Other),
@@ -92,6 +112,7 @@ pub fn read(read: &Read, own: &Scope) -> Result<(), Problem> {
         Read::Get { scope, .. } | Read::QueueLength { scope, .. } => return keys(scope, own),
         Read::Processes { scope, .. }
         | Read::Rounds { scope, .. }
+        | Read::Held { scope, .. }
         | Read::Closed { scope, .. }
         | Read::Iteration { scope, .. }
         | Read::Plan { scope, .. } => &scope.job,
@@ -104,6 +125,15 @@ pub fn read(read: &Read, own: &Scope) -> Result<(), Problem> {
             ));
         }
     };
+    of_job(job, own)
+}
+
+fn no_exits() -> Problem {
+    let text = "a program says only that it has stopped; exits are its agent's to report";
+    Problem::refused(Code::InvalidRequest, text)
+}
+
+fn of_job(job: &Name, own: &Scope) -> Result<(), Problem> {
     if *job == own.job {
         return Ok(());
     }
@@ -125,6 +155,7 @@ fn own_cause(cause: &Cause) -> Result<(), Problem> {
         | Cause::Superseded { .. }
         | Cause::Evicted { .. }
         | Cause::Removed { .. }
+        | Cause::NotStopped { .. }
         | Cause::RunEnded => Err(Problem::refused(
             Code::InvalidRequest,
             "a program cannot end its processes for a reason that the cluster or an operator \
@@ -180,8 +211,12 @@ mod tests {
     }
 
     fn end_for(lease: LeaseId, lives: &[Life], cause: &Cause) -> Command {
-        let end =
-            |&(process, incarnation)| ProcessEnd { process, incarnation, cause: cause.clone() };
+        let end = |&(process, incarnation)| ProcessEnd {
+            process,
+            incarnation,
+            cause: cause.clone(),
+            exit_seen: false,
+        };
         let ends = lives.iter().map(end).collect();
         Command::Process(ProcessCommand::End { lease, ends })
     }
@@ -193,6 +228,7 @@ mod tests {
             call: 1,
             ack: 0,
             payload: "".into(),
+            holds: 0,
         };
         let arrivals = lives.iter().map(arrival).collect();
         let terms = Box::new(Terms::default());

@@ -261,6 +261,7 @@ impl Door {
         let turn = granting.lock().await;
         let last = tenure.lock().take();
         if let Some(tenure) = last {
+            tenure.tell_last_exits(CLOSE_TIME_MAX).await;
             tenure.lease.leave().await;
         }
         drop(turn);

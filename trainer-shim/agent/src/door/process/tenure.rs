@@ -1,16 +1,19 @@
 //! The time of one lease: its feed is read and handed out, and deaths are told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use holdfast_api::agent::{PROCESSES_MAX, REPORT_BYTES_MAX};
 use holdfast_api::{
-    AgentProcess, Answer, Arrival, Cause, Command, Ended, ProcessCommand, ProcessEnd,
+    AgentProcess, Answer, Arrival, Cause, Code, Command, Ended, ProcessCommand, ProcessEnd,
+    Release, ReleaseWhy, RoundCommand,
 };
 use holdfast_client::{Deadline, Error};
 use holdfast_trainer_shim::Lease;
 use holdfast_trainer_shim::link::FromAgent;
 use parking_lot::Mutex;
+use rustix::process::Signal;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -22,15 +25,37 @@ use super::desk::{Desk, SeatId};
 use super::events::Events;
 use super::ladder::Watched;
 use super::outbox::Outbox;
+use super::peer::Peer;
 use super::relay::Life;
 
 /// About what a process takes in a report.
 const PROCESS_BYTES: usize = 96;
 
 /// From one try to tell deaths to the next.
-const DEATHS_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
+const DEATHS_PAUSE: Duration = Duration::from_secs(1);
 /// Deaths that are told in one command, at most.
 const DEATHS_PER_COMMAND_MAX: usize = 4_096;
+
+/// How long a program whose process has ended, and which still holds something,
+/// may take to exit by itself.
+const EXIT_TIME_MAX: Duration = Duration::from_millis(200);
+
+/// Programs whose connections have gone, and whose exit is waited for.
+const GONE_MAX: usize = 256;
+/// Exits that are remembered until the lease is given back.
+const EXITS_MAX: usize = 4_096;
+/// How long the exit of a program that has closed its connection is waited for
+/// when the lease is given back.
+const LAST_EXIT_TIME_MAX: Duration = Duration::from_millis(50);
+
+/// A life that has ended.
+#[derive(Debug, Clone)]
+pub struct Death {
+    pub life: Life,
+    pub cause: Cause,
+    /// Its program was seen to exit.
+    pub exit_seen: bool,
+}
 
 /// One lease, and who hangs on it. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -38,7 +63,7 @@ pub struct Tenure {
     pub lease: Lease,
     hall: Arc<Mutex<Hall>>,
     /// Unbounded in type only: a connection dies once, with its lives.
-    deaths: mpsc::UnboundedSender<(Life, Cause)>,
+    deaths: mpsc::UnboundedSender<Death>,
     arrivals: Arrivals,
     /// What happens in the job.
     pub events: Events,
@@ -51,6 +76,13 @@ pub struct Tenure {
 struct Hall {
     desk: Desk,
     places: BTreeMap<SeatId, Place>,
+    /// Programs whose connections have gone, and whose exit nobody has seen yet.
+    gone: Vec<(Arc<Peer>, Vec<Life>)>,
+    /// Lives whose programs were seen to exit, the latest.
+    exited: VecDeque<Life>,
+    /// Lives that have ended while they held something: their programs are made
+    /// to exit.
+    ending: BTreeSet<Life>,
 }
 
 /// A connection, as all others see it.
@@ -62,6 +94,8 @@ pub struct Place {
     pub watched: Arc<Mutex<BTreeMap<Life, Watched>>>,
     /// The process id of its program.
     pub pid: Option<u32>,
+    /// Its program.
+    pub peer: Arc<Peer>,
 }
 
 impl Place {
@@ -72,6 +106,22 @@ impl Place {
             ended.iter().any(|end| end.process == process && incarnation <= end.incarnation)
         };
         self.watched.lock().retain(|life, _| !over(life));
+    }
+}
+
+impl Hall {
+    /// A program that leaves again and again is one program: the oldest are not
+    /// waited for any more.
+    fn note_gone(&mut self, peer: Arc<Peer>, lives: Vec<Life>) {
+        let surplus = (self.gone.len() + 1).saturating_sub(GONE_MAX);
+        self.gone.drain(..surplus);
+        self.gone.push((peer, lives));
+    }
+
+    fn note_exits(&mut self, lives: &[Life]) {
+        self.exited.extend(lives);
+        let surplus = self.exited.len().saturating_sub(EXITS_MAX);
+        self.exited.drain(..surplus);
     }
 }
 
@@ -93,8 +143,8 @@ impl Tenure {
             stop: stop.clone(),
             tasks: tasks.clone(),
         };
-        let hall = tenure.hall.clone();
-        tasks.spawn(stop.clone().run_until_cancelled_owned(read_feed(lease.clone(), hall)));
+        let reading = read_feed(tenure.clone());
+        tasks.spawn(stop.clone().run_until_cancelled_owned(reading));
         tasks.spawn(stop.clone().run_until_cancelled_owned(tell_deaths(lease, dead)));
         tenure
     }
@@ -107,11 +157,123 @@ impl Tenure {
         seat
     }
 
-    /// A connection has gone: its lives that go on are gone, too.
-    pub fn leave(&self, seat: SeatId) -> Vec<Life> {
-        let mut hall = self.hall.lock();
-        hall.places.remove(&seat);
-        hall.desk.leave(seat)
+    /// A connection has gone: its lives that go on are gone, too. `exit_seen`: its
+    /// program has exited; if not, that is reported when it has.
+    pub fn leave(&self, seat: SeatId, exit_seen: bool) -> Vec<Life> {
+        let (place, all, alive) = {
+            let mut hall = self.hall.lock();
+            let place = hall.places.remove(&seat);
+            let all = hall.desk.lives(seat);
+            if exit_seen {
+                hall.note_exits(&all);
+            }
+            (place, all, hall.desk.leave(seat))
+        };
+        if let Some(Place { peer, .. }) = place
+            && !exit_seen
+            && !all.is_empty()
+            && peer.is_watched()
+        {
+            self.hall.lock().note_gone(peer.clone(), all.clone());
+            let tenure = self.clone();
+            self.spawn_until_stopped(async move {
+                peer.ended().await;
+                {
+                    let mut hall = tenure.hall.lock();
+                    hall.gone.retain(|(gone, _)| !Arc::ptr_eq(gone, &peer));
+                    hall.note_exits(&all);
+                }
+                report_exits(&tenure.lease, &all).await;
+            });
+        }
+        alive
+    }
+
+    /// The lease is about to be given back: tells the cluster of all exits that were
+    /// seen, so that nobody has to wait for what these processes held.
+    pub async fn tell_last_exits(&self, within: Duration) {
+        let gone: Vec<(Arc<Peer>, Vec<Life>)> = self.hall.lock().gone.clone();
+        let ended = gone.into_iter().map(async |(peer, lives)| {
+            if tokio::time::timeout(LAST_EXIT_TIME_MAX, peer.ended()).await.is_ok() {
+                self.hall.lock().note_exits(&lives);
+            }
+        });
+        futures::future::join_all(ended).await;
+        let exited: Vec<Life> = self.hall.lock().exited.iter().copied().collect();
+        if exited.is_empty() {
+            return;
+        }
+        let end = |(process, incarnation)| ProcessEnd {
+            process,
+            incarnation,
+            cause: Cause::Gone,
+            exit_seen: true,
+        };
+        let ends = exited.into_iter().map(end).collect();
+        let command = Command::Process(ProcessCommand::End { lease: self.lease.id(), ends });
+        if let Err(error) = self.lease.client().propose(command, Deadline::after(within)).await {
+            warn!(%error, "the cluster was not told which processes have exited");
+        }
+    }
+
+    /// A task that ends with the agent.
+    fn spawn_until_stopped(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(self.stop.clone().run_until_cancelled_owned(task));
+    }
+
+    /// Processes have ended while they held something: their programs must exit,
+    /// and are made to if they do not.
+    fn make_exit(&self, lives: Vec<Life>) {
+        for life in lives {
+            let peer = {
+                let hall = &mut *self.hall.lock();
+                if !hall.ending.insert(life) {
+                    continue;
+                }
+                let gone = hall.gone.iter().find(|(_, lives)| lives.contains(&life));
+                let gone = gone.map(|(peer, _)| peer.clone());
+                let owner = hall.desk.owner(life).and_then(|seat| hall.places.get(&seat));
+                gone.or_else(|| owner.map(|place| place.peer.clone()))
+            };
+            let (process, incarnation) = life;
+            let Some(peer) = peer else {
+                let seen = {
+                    let hall = &mut *self.hall.lock();
+                    hall.ending.remove(&life);
+                    hall.exited.contains(&life)
+                };
+                // It had ended for the cluster before its program did.
+                if seen {
+                    let lease = self.lease.clone();
+                    self.spawn_until_stopped(async move { report_exits(&lease, &[life]).await });
+                }
+                continue;
+            };
+            if !peer.is_watched() {
+                warn!(
+                    process,
+                    incarnation,
+                    "it has ended and still holds something, and its program cannot be watched: \
+                     `holdfast comm excuse` once it is gone"
+                );
+                continue;
+            }
+            let tenure = self.clone();
+            self.spawn_until_stopped(async move {
+                if tokio::time::timeout(EXIT_TIME_MAX, peer.ended()).await.is_err() {
+                    warn!(
+                        process,
+                        incarnation,
+                        pid = peer.pid(),
+                        "it has ended for the cluster and still holds something: SIGKILL"
+                    );
+                    peer.signal(&[Signal::CONT, Signal::KILL]);
+                    peer.ended().await;
+                }
+                report_exits(&tenure.lease, &[life]).await;
+                tenure.hall.lock().ending.remove(&life);
+            });
+        }
     }
 
     /// How the processes are doing, those that do worst first.
@@ -139,7 +301,7 @@ impl Tenure {
     /// Tells a connection something, with what must come right behind it.
     /// Nothing of the feed comes in between.
     pub fn tell(&self, seat: SeatId, frames: impl FnOnce(&mut Desk) -> Vec<FromAgent>) {
-        let Hall { desk, places } = &mut *self.hall.lock();
+        let Hall { desk, places, .. } = &mut *self.hall.lock();
         let frames = frames(desk);
         if let Some(Place { outbox, .. }) = places.get(&seat) {
             frames.iter().for_each(|frame| outbox.push(frame));
@@ -174,7 +336,7 @@ impl Tenure {
     }
 
     /// Lives have ended, and the cluster has to know.
-    pub fn died(&self, lives: impl IntoIterator<Item = (Life, Cause)>) {
+    pub fn died(&self, lives: impl IntoIterator<Item = Death>) {
         for death in lives {
             // Whoever told them has ended with the lease, and they with it.
             let _ = self.deaths.send(death);
@@ -182,24 +344,51 @@ impl Tenure {
     }
 }
 
-async fn read_feed(lease: Lease, hall: Arc<Mutex<Hall>>) {
-    let mut feed = lease.feed();
+async fn read_feed(tenure: Tenure) {
+    let mut feed = tenure.lease.feed();
     while let Some(piece) = feed.next().await {
-        let Hall { desk, places } = &mut *hall.lock();
-        for (seat, piece) in desk.hand_out(piece) {
-            if let Some(place) = places.get(&seat) {
-                place.forget(&piece.ended);
-                place.outbox.push(&FromAgent::Feed(piece));
+        let revoked = piece.held.iter().filter(|news| news.revoked.is_some());
+        let holders: Vec<Life> = revoked.flat_map(|news| news.holders.iter()).collect();
+        let ended = {
+            let Hall { desk, places, .. } = &mut *tenure.hall.lock();
+            for (seat, piece) in desk.hand_out(piece) {
+                if let Some(place) = places.get(&seat) {
+                    place.forget(&piece.ended);
+                    place.outbox.push(&FromAgent::Feed(piece));
+                }
             }
+            holders.into_iter().filter(|life| desk.has_ended(*life)).collect()
+        };
+        tenure.make_exit(ended);
+    }
+}
+
+/// Tells the cluster that these processes have exited, until it has heard it, or
+/// has decided that it needs not know.
+async fn report_exits(lease: &Lease, lives: &[Life]) {
+    let of = |&(process, incarnation): &Life| Release { process, incarnation, generation: 0 };
+    let (scope, releases) = (lease.scope().clone(), lives.iter().map(of).collect());
+    let why = ReleaseWhy::Exited;
+    let command = Command::Round(RoundCommand::Release { scope, releases, why });
+    while let Err(error) = lease.client().propose(command.clone(), Deadline::never()).await {
+        if !error.is_retryable() && error.code() != Code::SessionExpired {
+            return warn!(%error, "the cluster does not take an exit");
         }
+        warn!(%error, "the cluster was not told of exits; trying on");
+        tokio::time::sleep(DEATHS_PAUSE).await;
     }
 }
 
 /// Those that die while a command is under way are told together in the next.
-async fn tell_deaths(lease: Lease, mut dead: mpsc::UnboundedReceiver<(Life, Cause)>) {
+async fn tell_deaths(lease: Lease, mut dead: mpsc::UnboundedReceiver<Death>) {
     let mut waiting = Vec::new();
     while dead.recv_many(&mut waiting, DEATHS_PER_COMMAND_MAX).await > 0 {
-        let end = |((process, incarnation), cause)| ProcessEnd { process, incarnation, cause };
+        let end = |Death { life: (process, incarnation), cause, exit_seen }| ProcessEnd {
+            process,
+            incarnation,
+            cause,
+            exit_seen,
+        };
         let ends: Vec<ProcessEnd> = waiting.drain(..).map(end).collect();
         let count = ends.len();
         let command = Command::Process(ProcessCommand::End { lease: lease.id(), ends });

@@ -1,0 +1,267 @@
+//! What stays of a held round when it has closed: who holds its generation, and
+//! whether it was revoked. Belongs to the job, so that a run takes over what its
+//! predecessor left behind.
+
+use std::sync::Arc;
+
+use holdfast_api::{
+    Among, Blob, Conclusion, Generation, Hold, Incarnation, LeaseId, LogTime, Phase, ProcessId,
+    Ranks, Revision, Revocation, Rule,
+};
+use imbl::{OrdMap, OrdSet};
+
+use super::decide::Holders;
+use super::{Base, Numbers, Round, RoundKey};
+
+mod info;
+
+/// Added to the time after which processes whose agent says nothing count as
+/// stopped, for clocks that drift: a hundredth of that time, and half a second.
+pub(crate) const DRIFT_MS: u64 = 500;
+const DRIFT_SHARE: u64 = 100;
+
+/// When processes of a lease that has ended count as stopped.
+pub(crate) fn free_at(last_renewal: LogTime, store_lost_ms_max: u64) -> LogTime {
+    let margin = (store_lost_ms_max / DRIFT_SHARE).saturating_add(DRIFT_MS);
+    last_renewal.saturating_add(store_lost_ms_max).saturating_add(margin)
+}
+
+/// The held generations of a job.
+#[derive(Clone, Default)]
+pub(crate) struct HeldRounds {
+    by_key: OrdMap<RoundKey, HeldRound>,
+    /// The same by their generations. Follows from them.
+    by_generation: OrdMap<Generation, RoundKey>,
+}
+
+/// The latest generation of a held round.
+#[derive(Clone)]
+pub(crate) struct HeldRound {
+    pub generation: Generation,
+    /// Those who have held it: of an advance, those with a rank.
+    pub base: Base,
+    /// All members of its closing, with their ranks if it gave some.
+    pub members: Arc<holdfast_api::Members>,
+    pub ranks: Option<Arc<Ranks>>,
+    pub numbers: Numbers,
+    pub formed_at: LogTime,
+    pub ready: bool,
+    /// All members are about to let go of it.
+    pub closing: bool,
+    pub revoked: Option<Arc<Revocation>>,
+    /// Somebody waits who does not hold it.
+    pub newcomer: bool,
+    /// The latest revision that has something for its holders' agents.
+    pub changed: Revision,
+    pub released: OrdSet<ProcessId>,
+    /// Holders that have ended without anybody having seen their exit.
+    pub ended: OrdMap<ProcessId, Unseen>,
+    /// Log time from which living holders have `stop_ms_max` to stop.
+    pub stop_from: LogTime,
+    /// When to look again.
+    pub timer: Option<LogTime>,
+}
+
+/// An exit that nobody saw.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Unseen {
+    /// Whose holder may still report it.
+    pub lease: LeaseId,
+    /// When it counts as done, once that lease has ended.
+    pub free_at: Option<LogTime>,
+}
+
+impl HeldRounds {
+    pub fn get(&self, key: &RoundKey) -> Option<&HeldRound> {
+        if key.is_held { self.by_key.get(key) } else { None }
+    }
+
+    pub fn get_mut(&mut self, key: &RoundKey) -> Option<&mut HeldRound> {
+        if key.is_held { self.by_key.get_mut(key) } else { None }
+    }
+
+    /// Who keeps a held round from closing: those who hold its present generation,
+    /// or one of a round of the same name among others.
+    pub fn holders(&self, key: &RoundKey, round: &Round) -> Option<Holders> {
+        if !key.is_held {
+            return None;
+        }
+        let own = self.get(key).map(|held| held.holders(round));
+        let elsewhere = || {
+            let mut others = self.named(&key.name).filter(|(other, _)| *other != key);
+            let holders = others.find_map(|(_, held)| {
+                Some(held.holders_elsewhere(round)).filter(|holders| holders.missing > 0)
+            });
+            holders.or(own)
+        };
+        match own {
+            Some(holders) if holders.missing > 0 => own,
+            _ => elsewhere(),
+        }
+    }
+
+    /// Held rounds of this name.
+    fn named<'a>(&'a self, name: &'a Blob) -> impl Iterator<Item = (&'a RoundKey, &'a HeldRound)> {
+        let first = RoundKey {
+            name: name.clone(),
+            among: Arc::new(Among::Active),
+            conclusion: Conclusion::Roll,
+            is_quorum: false,
+            is_held: false,
+        };
+        self.by_key.range(first..).take_while(move |(key, _)| key.name == *name)
+    }
+
+    /// The held round whose latest generation this is.
+    pub fn of_generation(&self, generation: Generation) -> Option<(&RoundKey, &HeldRound)> {
+        let key = self.by_generation.get(&generation)?;
+        Some((key, self.by_key.get(key)?))
+    }
+
+    /// The revocation of the generation that a round is among.
+    pub fn revocation(&self, key: &RoundKey) -> Option<&Arc<Revocation>> {
+        self.of_generation(key.generation()?).and_then(|(_, held)| held.revoked.as_ref())
+    }
+
+    /// Whether the held generation is over that a round is among.
+    pub fn is_over(&self, key: &RoundKey, round: &Round) -> bool {
+        let is_held = round.base.as_ref().is_some_and(|base| base.is_held);
+        let held = key.generation().and_then(|generation| self.of_generation(generation));
+        is_held && held.is_none_or(|(_, held)| held.revoked.is_some())
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&RoundKey, &HeldRound)> {
+        self.by_key.iter()
+    }
+
+    /// The rounds whose generation is such.
+    pub fn keys_of(&self, is_such: impl Fn(&HeldRound) -> bool) -> Vec<RoundKey> {
+        let such = self.by_key.iter().filter(|(_, held)| is_such(held));
+        such.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// When generations look again.
+    pub fn timers(&self) -> impl Iterator<Item = (LogTime, Generation)> + '_ {
+        self.by_key.values().filter_map(|held| Some((held.timer?, held.generation)))
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    /// Puts in the next generation of a round, in the place of the one before.
+    pub fn insert(&mut self, key: RoundKey, held: HeldRound) -> Option<HeldRound> {
+        self.by_generation.insert(held.generation, key.clone());
+        let former = self.by_key.insert(key, held);
+        if let Some(former) = &former {
+            self.by_generation.remove(&former.generation);
+        }
+        former
+    }
+
+    pub fn remove(&mut self, key: &RoundKey) -> Option<HeldRound> {
+        let former = self.by_key.remove(key)?;
+        self.by_generation.remove(&former.generation);
+        Some(former)
+    }
+
+    /// The one of those that nobody holds that was formed first, of a round that
+    /// does not gather.
+    pub fn forgettable(
+        &self,
+        now: LogTime,
+        gathers: impl Fn(&RoundKey) -> bool,
+    ) -> Option<RoundKey> {
+        let by_age = self.by_generation.values();
+        let drained = |key: &&RoundKey| {
+            let free = self.by_key.get(key).is_some_and(|held| held.holding() == held.freed(now));
+            free && !gathers(key)
+        };
+        by_age.into_iter().find(drained).cloned()
+    }
+}
+
+impl HeldRound {
+    /// Whether this incarnation holds it.
+    pub fn holds(&self, process: ProcessId, incarnation: Incarnation) -> bool {
+        self.base.members.contains(process, incarnation) && !self.released.contains(&process)
+    }
+
+    /// How many hold it.
+    pub fn holding(&self) -> u32 {
+        (self.base.members.len() - self.released.len()) as u32
+    }
+
+    /// Holders that have ended, and count as stopped by this time.
+    fn freed(&self, now: LogTime) -> u32 {
+        let free = |unseen: &&Unseen| unseen.free_at.is_some_and(|at| at <= now);
+        self.ended.values().filter(free).count() as u32
+    }
+
+    /// Whether it is told beside its closing, which tells that it was formed.
+    pub fn is_news(&self) -> bool {
+        self.changed > self.base.witness || self.revoked.is_some() || self.newcomer
+    }
+
+    pub fn hold(&self) -> Hold {
+        self.numbers.hold.clone().unwrap_or_default()
+    }
+
+    /// A quorum that has as many members as it may: who waits adds nobody.
+    pub fn is_full(&self) -> bool {
+        matches!(self.numbers.rule, Rule::Quorum { max, .. }
+            if self.base.members.len() as u64 >= u64::from(max))
+    }
+
+    pub fn phase(&self) -> Phase {
+        match (self.holding(), &self.revoked, self.ready) {
+            (0, ..) => Phase::Drained,
+            (_, Some(_), _) => Phase::Revoked,
+            (_, None, false) => Phase::Forming,
+            (_, None, true) => Phase::Ready,
+        }
+    }
+
+    /// When it looks again by itself; so many of its holders wait for the next
+    /// generation.
+    pub fn looks_again(&self, arrived: u32) -> Option<LogTime> {
+        let Hold { stop_ms_max, form_ms_max, .. } = self.hold();
+        let living = self.holding() - self.ended.len() as u32;
+        match self.revoked {
+            None if self.ready || living == 0 => None,
+            None => Some(self.formed_at.saturating_add(form_ms_max)),
+            Some(_) => (living > arrived).then(|| self.stop_from.saturating_add(stop_ms_max)),
+        }
+    }
+
+    /// Who keeps the next generation from closing.
+    pub fn holders(&self, round: &Round) -> Holders {
+        self.holders_but(round, round.tally.holders)
+    }
+
+    /// Who keeps a round of the same name among others from closing: nobody
+    /// arrives there as a holder, and nobody is revoked for it.
+    pub fn holders_elsewhere(&self, round: &Round) -> Holders {
+        Holders { is_held: false, is_full: true, ..self.holders_but(round, 0) }
+    }
+
+    fn holders_but(&self, round: &Round, arrived: u32) -> Holders {
+        let free = |unseen: &Unseen| unseen.free_at.is_some_and(|at| at <= round.reached);
+        let ended = self.ended.values().filter(|unseen| !free(unseen));
+        let (mut count, mut last) = (0, Some(0));
+        for unseen in ended {
+            count += 1;
+            last = last.and_then(|last: LogTime| Some(last.max(unseen.free_at?)));
+        }
+        let gone = self.ended.len() as u32 - count;
+        let missing = (self.holding() - gone).saturating_sub(arrived);
+        Holders {
+            missing,
+            ended: count,
+            free_at: last.filter(|_| missing == count),
+            is_held: self.holding() > gone,
+            is_revoked: self.revoked.is_some(),
+            is_full: self.is_full(),
+        }
+    }
+}

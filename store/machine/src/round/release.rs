@@ -1,0 +1,571 @@
+//! Holding, releasing and revoking: the transitions of held rounds beside those
+//! that all rounds have.
+
+use std::sync::Arc;
+
+use holdfast_api::hold::REVOKE_REASON_BYTES_MAX;
+use holdfast_api::{
+    Cause, Concluded, EventKind, Generation, Held, Incarnation, LeaseId, LogTime, Member, Members,
+    ProcessId, Refusal, Release, ReleaseWhy, Revocation, RevokeCause, Role, RoundOutcome, Scope,
+};
+use imbl::{OrdMap, OrdSet};
+
+use super::held::{HeldRound, HeldRounds, Unseen};
+use super::{Arrived, Base, Numbers, Round, RoundKey};
+use crate::applied::{Applied, RunKey};
+use crate::life::Life;
+use crate::life::act::{Act, TimerOf};
+use crate::machine::Machine;
+use crate::size;
+
+impl Machine {
+    pub(crate) fn release(
+        &mut self,
+        scope: &Scope,
+        releases: &[Release],
+        why: ReleaseWhy,
+        applied: &mut Applied,
+    ) -> Result<RoundOutcome, Refusal> {
+        let max = self.cluster.limits().life.calls_per_command_max;
+        size::within("calls_per_command_max", releases.len() as u64, max)?;
+        let run = self.present_run(scope)?;
+        self.act(&run, applied, |act| {
+            for release in releases {
+                act.is_holder(release.generation, release.process, release.incarnation)?;
+            }
+            for release in releases {
+                act.release_all(release, why);
+            }
+            Ok(RoundOutcome::Done)
+        })
+    }
+
+    pub(crate) fn revoke(
+        &mut self,
+        scope: &Scope,
+        generation: Generation,
+        by: Option<Member>,
+        reason: &str,
+        applied: &mut Applied,
+    ) -> Result<RoundOutcome, Refusal> {
+        size::within("revoke_reason_bytes_max", reason.len() as u64, REVOKE_REASON_BYTES_MAX)?;
+        let run = self.present_run(scope)?;
+        let reason = reason.to_owned();
+        self.act(&run, applied, |act| {
+            let cause = match by {
+                Some(Member { process, incarnation }) => {
+                    act.is_holder(generation, process, incarnation)?;
+                    RevokeCause::Failed { process, incarnation, reason }
+                }
+                None => RevokeCause::Operator { reason },
+            };
+            let found = act.job.held.of_generation(generation).map(|(key, _)| key.clone());
+            match found {
+                Some(key) => act.revoke_generation(&key, cause),
+                None if generation == 0 || generation > act.job.generation => {
+                    return Err(Refusal::GenerationUnknown { generation });
+                }
+                None => {}
+            }
+            Ok(RoundOutcome::Done)
+        })
+    }
+
+    /// The run in which a job goes on, whichever its caller knows.
+    pub(super) fn present_run(&self, scope: &Scope) -> Result<RunKey, Refusal> {
+        self.at_life_level()?;
+        if !self.jobs.by_name.contains_key(&scope.job) {
+            return Err(Refusal::JobNotFound { job: scope.job.clone() });
+        }
+        self.jobs.readable(&Scope { job: scope.job.clone(), run: None })
+    }
+}
+
+impl Act<'_> {
+    /// Only members of a generation say anything of it. Of one that is over
+    /// nobody knows who they were, and nothing is done.
+    fn is_holder(
+        &self,
+        generation: Generation,
+        process: ProcessId,
+        incarnation: Incarnation,
+    ) -> Result<(), Refusal> {
+        if generation == 0 {
+            return Ok(());
+        }
+        match self.job.held.of_generation(generation) {
+            Some((key, held)) if !held.base.members.contains(process, incarnation) => {
+                Err(Refusal::NotAmong { round: key.name.clone(), process })
+            }
+            None if generation > self.job.generation => {
+                Err(Refusal::GenerationUnknown { generation })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub fn release_all(&mut self, release: &Release, why: ReleaseWhy) {
+        let Release { process, incarnation, generation } = *release;
+        let keys = self.job.held.keys_of(|held| {
+            (generation == 0 || held.generation == generation) && held.holds(process, incarnation)
+        });
+        for key in keys {
+            if why == ReleaseWhy::Excused {
+                let generation = self.job.held.get(&key).map_or(0, |held| held.generation);
+                let round = key.name.clone();
+                self.record(EventKind::Excused { round, generation, process, incarnation });
+            }
+            self.let_go(&key, process, incarnation);
+        }
+    }
+
+    /// A member holds a generation no more. If that was not revoked, it is now.
+    fn let_go(&mut self, key: &RoundKey, process: ProcessId, incarnation: Incarnation) {
+        self.not_arrived_as_holder(key, process);
+        let Some(held) = self.job.held.get_mut(key) else {
+            return;
+        };
+        held.released.insert(process);
+        held.ended.remove(&process);
+        let (closing, drained, generation) = (held.closing, held.holding() == 0, held.generation);
+        self.changed = true;
+        self.held_changed(key);
+        if !closing {
+            self.revoke_generation(key, RevokeCause::Released { process, incarnation });
+        }
+        if drained {
+            self.record(EventKind::Drained { round: key.name.clone(), generation });
+        }
+    }
+
+    /// Rounds of this name look whether they still wait for its holders.
+    fn held_changed(&mut self, key: &RoundKey) {
+        let named = self.life.rounds_named(&key.name).map(|(key, _)| key.clone());
+        self.dirty.extend(named);
+        self.dirty.insert(key.clone());
+    }
+
+    /// An arrival is not that of a holder any more.
+    fn not_arrived_as_holder(&mut self, key: &RoundKey, process: ProcessId) {
+        if let Some(round) = self.life.rounds.get_mut(key)
+            && let Some(arrived) = round.arrivals.get_mut(&process)
+            && std::mem::take(&mut arrived.holds)
+        {
+            round.tally.holders -= 1;
+        }
+    }
+
+    /// Nothing is built on a generation any more. Its members' agents are told.
+    pub fn revoke_generation(&mut self, key: &RoundKey, cause: RevokeCause) {
+        let (at, at_ms) = (self.revision, self.time);
+        let Some(held) = self.job.held.get_mut(key).filter(|held| held.revoked.is_none()) else {
+            return;
+        };
+        let revocation = Revocation { at, at_ms, cause: cause.clone() };
+        held.revoked = Some(Arc::new(revocation));
+        held.stop_from = at_ms;
+        let (generation, holding) = (held.generation, held.holding());
+        if holding > 0 {
+            let round = key.name.clone();
+            self.record(EventKind::Revoked { round, generation, cause, holding });
+        }
+        self.tell_holders(key);
+        self.changed = true;
+        self.held_changed(key);
+        self.end_built(generation);
+    }
+
+    /// What is being built on a generation ends: nobody comes to it any more.
+    fn end_built(&mut self, generation: Generation) {
+        let built = self.life.of_generations.iter().filter(|k| k.generation() == Some(generation));
+        self.dirty.extend(built.cloned());
+    }
+
+    /// The agents of a generation's members have something to read.
+    fn tell_holders(&mut self, key: &RoundKey) {
+        let revision = self.revision;
+        let Some(held) = self.job.held.get_mut(key) else {
+            return;
+        };
+        held.changed = revision;
+        let of_living = held.base.members.iter().filter_map(|(process, incarnation)| {
+            let record = self.life.processes.get(&process)?;
+            (record.incarnation == incarnation).then_some(record.lease)
+        });
+        let leases: OrdSet<LeaseId> =
+            of_living.chain(held.ended.values().map(|unseen| unseen.lease)).collect();
+        for lease in leases {
+            self.tell(lease);
+        }
+    }
+
+    /// A life ends: what it was a member of is revoked, and what it holds is
+    /// released if its exit was seen.
+    pub fn end_holds(
+        &mut self,
+        process: ProcessId,
+        incarnation: Incarnation,
+        lease: LeaseId,
+        cause: &Cause,
+        exit_seen: bool,
+    ) {
+        let keys = self.job.held.keys_of(|held| {
+            let is_over = held.closing && held.released.contains(&process);
+            held.base.members.contains(process, incarnation) && !is_over
+        });
+        for key in keys {
+            let cause = RevokeCause::Ended { process, incarnation, cause: cause.clone() };
+            self.revoke_generation(&key, cause);
+            let Some(held) = self.job.held.get_mut(&key) else {
+                continue;
+            };
+            if !held.holds(process, incarnation) {
+                continue;
+            }
+            if exit_seen {
+                self.let_go(&key, process, incarnation);
+            } else {
+                held.ended.insert(process, Unseen { lease, free_at: None });
+                self.not_arrived_as_holder(&key, process);
+                // Its agent has to see to its exit.
+                self.tell_holders(&key);
+                self.changed = true;
+                self.held_changed(&key);
+            }
+        }
+    }
+
+    /// Nobody can report exits of this lease's processes any more: they count as
+    /// done from this time on.
+    pub fn free_at(&mut self, lease: LeaseId, at: LogTime) {
+        let of_lease = |unseen: &Unseen| unseen.lease == lease;
+        let keys = self.job.held.keys_of(|held| held.ended.values().any(of_lease));
+        for key in keys {
+            if let Some(held) = self.job.held.get_mut(&key) {
+                held.set_free_at(lease, at);
+            }
+            self.held_changed(&key);
+        }
+    }
+
+    /// A holder has arrived, or somebody who is none.
+    pub fn arrived_at_held(&mut self, key: &RoundKey, process: ProcessId) {
+        let Some(arrived) = self.life.rounds.get(key).and_then(|r| r.arrivals.get(&process)) else {
+            return;
+        };
+        let (holds, names, incarnation) = (arrived.holds, arrived.names, arrived.incarnation);
+        let Some(held) = self.job.held.get_mut(key).filter(|held| held.revoked.is_none()) else {
+            return;
+        };
+        if holds && !(held.ready && names == held.generation) && !held.closing {
+            self.revoke_generation(key, RevokeCause::Released { process, incarnation });
+        } else if !holds
+            && !held.newcomer
+            && held.holding() > 0
+            && !held.is_full()
+            && self.life.would_join(key, process, held.members.len() as u32)
+        {
+            held.newcomer = true;
+            self.tell_holders(key);
+        }
+    }
+
+    /// An arrival has left a round that gathers: whoever held before holds again.
+    pub fn left_held(&mut self, key: &RoundKey, arrived: &Arrived) {
+        if !arrived.holds {
+            return;
+        }
+        if let Some(round) = self.life.rounds.get_mut(key) {
+            round.tally.holders = round.tally.holders.saturating_sub(1);
+        }
+        self.begin_to_stop(key);
+    }
+
+    /// Somebody holds again, who has arrived meanwhile. If the time to stop is over,
+    /// and the others with it, there is another one.
+    pub fn begin_to_stop(&mut self, key: &RoundKey) {
+        if let Some(held) = self.job.held.get_mut(key)
+            && held.stop_from.saturating_add(held.hold().stop_ms_max) <= self.time
+        {
+            held.stop_from = self.time;
+        }
+    }
+
+    /// The time of a held generation has come: to be ready, or to have stopped.
+    pub fn held_time_has_come(
+        &mut self,
+        generation: Generation,
+        at: LogTime,
+        now: LogTime,
+    ) -> bool {
+        let Some((key, held)) = self.job.held.of_generation(generation) else {
+            return false;
+        };
+        if held.timer != Some(at) || at > now {
+            return false;
+        }
+        let key = key.clone();
+        self.changed = true;
+        self.dirty.insert(key.clone());
+        if held.revoked.is_none() {
+            let form_ms_max = held.hold().form_ms_max;
+            self.revoke_generation(&key, RevokeCause::NotReady { form_ms_max });
+            return true;
+        }
+        let arrivals = self.life.rounds.get(&key).map(|round| round.arrivals.clone());
+        let arrivals = arrivals.unwrap_or_default();
+        let still = held.base.members.iter().filter(|(process, incarnation)| {
+            held.holds(*process, *incarnation)
+                && !held.ended.contains_key(process)
+                && !arrivals.get(process).is_some_and(|arrived| arrived.holds)
+        });
+        let still: Vec<ProcessId> = still.map(|(process, _)| process).collect();
+        for process in still {
+            let round = key.name.clone();
+            self.end_incarnation(process, Cause::NotStopped { round, generation }, false);
+        }
+        true
+    }
+
+    /// When a held generation looks again by itself.
+    pub fn set_held_timer(&mut self, key: &RoundKey) {
+        let arrived = self.life.rounds.get(key).map_or(0, |round| round.tally.holders);
+        let Some(held) = self.job.held.get_mut(key) else {
+            return;
+        };
+        let at = held.looks_again(arrived);
+        if held.timer == at {
+            return;
+        }
+        let of = TimerOf::Held(held.generation);
+        if let Some(former) = std::mem::replace(&mut held.timer, at) {
+            self.timers.remove(&(former, self.run.clone(), of.clone()));
+        }
+        if let Some(at) = at {
+            self.timers.insert((at, self.run.clone(), of));
+        }
+    }
+
+    /// A held round has closed with these members: they hold what they held
+    /// before, or the next generation. None if nobody is to go on.
+    pub fn hold(
+        &mut self,
+        key: &RoundKey,
+        round: &Round,
+        arrivals: &OrdMap<ProcessId, Arrived>,
+        members: &Arc<Members>,
+        conclusion: &Concluded,
+    ) -> Option<Held> {
+        let numbers = round.numbers();
+        let (ranks, stops) = match conclusion {
+            Concluded::Advance { ranks, stop, .. } => {
+                (Some(Arc::new(ranks.clone())), stop.is_some())
+            }
+            _ => (None, false),
+        };
+        if let Some(held) = self.job.held.get_mut(key)
+            && !stops
+            && held.is_same(members, ranks.as_deref(), &numbers, arrivals)
+        {
+            held.newcomer = false;
+            return Some(Held { generation: held.generation, again: true });
+        }
+        if let Some(held) = self.job.held.get(key)
+            && held.holding() > 0
+        {
+            let (round, generation) = (key.name.clone(), held.generation);
+            self.record(EventKind::Drained { round, generation });
+        }
+        self.forget_held(key);
+        if stops {
+            return None;
+        }
+        let generation = round.generation;
+        let holders = match &ranks {
+            Some(ranks) => {
+                let ranked = members.iter().zip(ranks.iter()).filter(|(_, rank)| rank.is_some());
+                let ranked: Members = ranked.map(|(member, _)| member).collect();
+                if ranked == **members { members.clone() } else { Arc::new(ranked) }
+            }
+            None => members.clone(),
+        };
+        let count = holders.len() as u32;
+        let ready = numbers.hold.as_ref().is_none_or(|hold| hold.form_ms_max == 0);
+        let held = HeldRound {
+            generation,
+            base: Base { witness: self.revision, members: holders, is_held: true },
+            members: members.clone(),
+            ranks,
+            numbers,
+            formed_at: self.time,
+            ready,
+            closing: false,
+            revoked: None,
+            newcomer: false,
+            changed: self.revision,
+            released: OrdSet::new(),
+            ended: OrdMap::new(),
+            stop_from: self.time,
+            timer: None,
+        };
+        self.job.held.insert(key.clone(), held);
+        self.life.mark_held(generation);
+        self.dirty.insert(key.clone());
+        self.record(EventKind::Formed { round: key.name.clone(), generation, members: count });
+        Some(Held { generation, again: false })
+    }
+
+    /// The latest generation of a round is forgotten.
+    fn forget_held(&mut self, key: &RoundKey) {
+        if let Some(held) = self.job.held.remove(key) {
+            self.end_built(held.generation);
+            if let Some(at) = held.timer {
+                self.timers.remove(&(at, self.run.clone(), TimerOf::Held(held.generation)));
+            }
+            self.garbage.push(Box::new(held));
+        }
+    }
+
+    /// All members of a held generation have come: to say that they are ready, or
+    /// that they are about to let go.
+    pub fn all_of_held(&mut self, key: &RoundKey) {
+        let generation = key.generation().unwrap_or_default();
+        let Some(found) = self.job.held.of_generation(generation).map(|(key, _)| key.clone())
+        else {
+            return;
+        };
+        if let Some(held) = self.job.held.get_mut(&found) {
+            match key.conclusion {
+                holdfast_api::Conclusion::Ready => held.ready = true,
+                holdfast_api::Conclusion::Close => held.closing = true,
+                _ => return,
+            }
+        }
+        self.dirty.insert(found);
+    }
+
+    /// Whether there is room for one more held round; the one that was drained
+    /// first makes room.
+    pub fn check_room_to_hold(&mut self, key: &RoundKey) -> Result<(), Refusal> {
+        let max = self.limits.life.held_per_job_max;
+        if !key.is_held || self.job.held.get(key).is_some() || (self.job.held.len() as u64) < max {
+            return Ok(());
+        }
+        let gathers = |key: &RoundKey| self.life.rounds.contains_key(key);
+        match self.job.held.forgettable(self.time, gathers) {
+            Some(drained) => {
+                self.forget_held(&drained);
+                Ok(())
+            }
+            None => Err(self.full("held_per_job_max", max)),
+        }
+    }
+
+    /// Nothing new is built on a generation that is over.
+    pub fn check_held(
+        &self,
+        key: &RoundKey,
+        base: &Base,
+        require_all: bool,
+    ) -> Result<(), Refusal> {
+        let Some(generation) = key.generation().filter(|_| require_all) else {
+            return Ok(());
+        };
+        match self.job.held.of_generation(generation) {
+            Some((_, HeldRound { revoked: Some(revoked), .. })) => Err(Refusal::Revoked {
+                generation,
+                revoked: Some(Box::new(revoked.as_ref().clone())),
+            }),
+            Some(_) => Ok(()),
+            None if base.is_held => Err(Refusal::Revoked { generation, revoked: None }),
+            None if key.is_of_held() => Err(Refusal::TermsInvalid {
+                why: format!("generation {generation} is not one that is held"),
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Life {
+    /// Whether who has arrived would be in the next closing, if those came who hold
+    /// the present one: a spare, too, if there is room in the world.
+    fn would_join(&self, key: &RoundKey, process: ProcessId, members: u32) -> bool {
+        let Some(record) = self.processes.get(&process) else {
+            return false;
+        };
+        let is_spare = key.is_among_active() && !key.is_quorum && record.role == Role::Standby;
+        let world = || self.governing(std::iter::empty()).world;
+        self.counts(key, record) || is_spare && members < world()
+    }
+}
+
+impl HeldRounds {
+    /// The run of its holders has ended, and with it their leases, each with the
+    /// time from which its processes count as stopped.
+    pub fn end_run(
+        &mut self,
+        revocation: &Arc<Revocation>,
+        life: &Life,
+        leases: &[(LeaseId, LogTime)],
+    ) {
+        for key in self.keys_of(|held| held.holding() > 0) {
+            let Some(held) = self.get_mut(&key) else {
+                continue;
+            };
+            if held.revoked.is_none() {
+                held.revoked = Some(revocation.clone());
+                held.changed = revocation.at;
+                held.stop_from = revocation.at_ms;
+            }
+            for (process, incarnation) in held.base.members.clone().iter() {
+                if let Ok(record) = life.living(process, incarnation)
+                    && held.holds(process, incarnation)
+                {
+                    let unseen = Unseen { lease: record.lease, free_at: None };
+                    held.ended.insert(process, unseen);
+                }
+            }
+            for (lease, at) in leases {
+                held.set_free_at(*lease, *at);
+            }
+            held.timer = None;
+        }
+    }
+}
+
+impl HeldRound {
+    /// Its holders of this lease that have ended count as stopped from this time on,
+    /// unless that is known already.
+    fn set_free_at(&mut self, lease: LeaseId, at: LogTime) {
+        let is_new = |unseen: &Unseen| unseen.lease == lease && unseen.free_at.is_none();
+        let of_lease = self.ended.iter().filter(|(_, unseen)| is_new(unseen));
+        let of_lease: Vec<ProcessId> = of_lease.map(|(process, _)| *process).collect();
+        for process in of_lease {
+            self.ended.insert(process, Unseen { lease, free_at: Some(at) });
+        }
+    }
+
+    /// Whether these members go on with what they hold.
+    fn is_same(
+        &self,
+        members: &Members,
+        ranks: Option<&holdfast_api::Ranks>,
+        numbers: &Numbers,
+        arrivals: &OrdMap<ProcessId, Arrived>,
+    ) -> bool {
+        let Some(round) = Some(self).filter(|held| {
+            held.ready && held.revoked.is_none() && held.released.is_empty() && !held.closing
+        }) else {
+            return false;
+        };
+        let name_it = |(process, incarnation): (ProcessId, Incarnation)| {
+            let named = arrivals.get(&process).map(|arrived| arrived.names);
+            named == Some(self.generation) || !self.base.members.contains(process, incarnation)
+        };
+        round.ended.is_empty()
+            && *round.members == *members
+            && round.ranks.as_deref() == ranks
+            && round.numbers.spec() == numbers.spec()
+            && members.iter().all(name_it)
+    }
+}

@@ -1,0 +1,422 @@
+//! What the model of the server does: one command, and all that follows from it.
+
+use crate::case::{Life, Lives, PROCESSES, Rule, Tick};
+use crate::clause::Clause;
+use crate::server::{Arrived, Call, Command, Event, Held, Rules, Server, Why};
+
+/// One command.
+pub struct Act<'s, 'c> {
+    pub server: &'s mut Server,
+    pub rules: Rules<'c>,
+    pub events: Vec<Event>,
+}
+
+impl Act<'_, '_> {
+    fn has(&self, clause: Clause) -> bool {
+        self.rules.has(clause)
+    }
+
+    pub fn carry_out(&mut self, command: Command) {
+        match command {
+            Command::Register { life } => self.register(life),
+            Command::Arrive { life, names } => self.arrive(life, names),
+            Command::Ready { life, generation } => {
+                if self.come_to_held(life, generation) {
+                    self.server.ready.insert(life);
+                }
+            }
+            Command::Part { life, generation } => {
+                if self.come_to_held(life, generation) {
+                    self.server.parting.insert(life);
+                }
+            }
+            Command::Withdraw { life } => {
+                if self.server.waiting[life].take().is_some() {
+                    self.server.calls[life] = Call::Withdrawn;
+                    self.left(life);
+                }
+            }
+            Command::Release { life, generation } => {
+                let may = self.has(Clause::EndedMayBeReleased) || !self.server.ended.has(life);
+                if may && self.server.holds(life, generation) {
+                    self.let_go(life);
+                }
+            }
+            Command::Exited { life } | Command::Excuse { life } => {
+                let holds = self.server.held.is_some_and(|held| held.holding.has(life));
+                if holds && self.has(Clause::EndedMayBeReleased) {
+                    self.let_go(life);
+                }
+            }
+            Command::Revoke { life: _, generation } => {
+                if self.server.held.is_some_and(|held| held.generation == generation) {
+                    self.revoke();
+                }
+            }
+            Command::End { life, seen } => self.end(life, seen),
+            Command::Expire { process } => self.expire(process),
+            Command::Heal { process } => {
+                self.server.healed[process] = true;
+                self.server.renewed[process] = self.server.now;
+            }
+            Command::NextRun => self.next_run(),
+            Command::TimePasses { cut } => {
+                self.server.now += 1;
+                for (process, cut) in cut.into_iter().enumerate() {
+                    let renewed = &mut self.server.renewed[process];
+                    *renewed = if cut { *renewed } else { self.server.now };
+                }
+            }
+            Command::DueOfHeld => self.held_is_due(),
+            Command::DueOfRound => {
+                if self.server.is_round_due(self.rules) {
+                    self.server.reached = self.server.now;
+                }
+            }
+        }
+    }
+
+    /// Whoever comes again ends the life before.
+    fn register(&mut self, life: Life) {
+        let older = life - life % 2;
+        if older < life && self.server.alive().has(older) {
+            self.end(older, false);
+        }
+        self.server.registered.insert(life);
+    }
+
+    fn arrive(&mut self, life: Life, names: u8) {
+        if !self.server.alive().has(life) || self.server.waiting[life].is_some() {
+            return;
+        }
+        if self.server.arrived().is_empty() {
+            (self.server.since, self.server.reached) = (self.server.now, 0);
+        }
+        self.server.waiting[life] = Some(Arrived { names, passed_over: 0 });
+        self.server.calls[life] = Call::Waits;
+        let Some(held) = self.server.held.filter(|held| held.holding.has(life)) else {
+            return;
+        };
+        let keeps = held.ready && names == held.generation;
+        if !keeps && !held.closing && self.has(Clause::ArrivalOfWhoStoppedRevokes) {
+            self.revoke_by_release();
+        }
+        if !self.has(Clause::ArrivalReleasesAtTheClosing)
+            && let Some(held) = &mut self.server.held
+        {
+            held.holding.remove(life);
+        }
+    }
+
+    /// Who is among a generation arrives at a round that is built on it.
+    fn come_to_held(&mut self, life: Life, generation: u8) -> bool {
+        let is_over = self.server.is_over(generation);
+        let refused = is_over && self.has(Clause::RevocationEndsWhatIsBuilt)
+            || self.server.held.is_none_or(|held| held.generation != generation)
+            || !self.server.alive().has(life);
+        self.server.calls[life] = if refused { Call::Failed(Why::Revoked) } else { Call::Waits };
+        !refused
+    }
+
+    /// An arrival has gone: whoever held before holds again.
+    fn left(&mut self, life: Life) {
+        let restores = self.has(Clause::WithdrawalRestoresTheHold);
+        let now = self.server.now;
+        if let Some(held) = self.server.held.as_mut().filter(|held| held.holding.has(life)) {
+            held.stop_from = now;
+            if !restores {
+                held.holding.remove(life);
+            }
+        }
+    }
+
+    fn let_go(&mut self, life: Life) {
+        let Some(held) = &mut self.server.held else { return };
+        held.holding.remove(life);
+        held.unseen.remove(life);
+        held.free_at[life] = 0;
+        let spared = held.closing && self.has(Clause::CloseSparesTheRevocation);
+        if !spared {
+            self.revoke_by_release();
+        }
+    }
+
+    fn revoke_by_release(&mut self) {
+        let Some(held) = self.server.held else { return };
+        if held.closing && !held.revoked {
+            self.events.push(Event::RevokedInVain);
+        }
+        if self.has(Clause::ReleaseRevokes) {
+            self.revoke();
+        }
+    }
+
+    fn revoke(&mut self) {
+        let now = self.server.now;
+        if let Some(held) = self.server.held.as_mut().filter(|held| !held.revoked) {
+            held.revoked = true;
+            (held.revoked_at, held.stop_from) = (now, now);
+            self.events.push(Event::Revoked);
+        }
+    }
+
+    fn end(&mut self, life: Life, seen: bool) {
+        if self.server.ended.has(life) {
+            if seen && self.server.held.is_some_and(|held| held.holding.has(life)) {
+                self.let_go(life);
+            }
+            return;
+        }
+        self.server.ended.insert(life);
+        if self.server.waiting[life].take().is_some() {
+            self.left(life);
+        }
+        self.server.ready.remove(life);
+        self.server.parting.remove(life);
+        if self.has(Clause::EndedIsFenced) {
+            self.server.calls[life] = Call::Nothing;
+        }
+        let Some(held) = self.server.held.filter(|held| held.members.has(life)) else {
+            return;
+        };
+        let holds = held.holding.has(life);
+        if self.has(Clause::DeathRevokes) && (holds || !held.closing) {
+            self.revoke();
+        }
+        if let Some(held) = self.server.held.as_mut().filter(|_| holds) {
+            if seen || !self.rules.has(Clause::UnseenExitHolds) {
+                held.holding.remove(life);
+            } else {
+                held.unseen.insert(life);
+            }
+        }
+    }
+
+    fn expire(&mut self, process: usize) {
+        // A life that came with the other lease is not of this one.
+        let first = [2 * process, 2 * process + 1].into_iter();
+        let of_lease: Vec<Life> = first.filter(|life| self.server.registered.has(*life)).collect();
+        of_lease.iter().for_each(|life| self.end(*life, false));
+        self.server.expired[process] = true;
+        let at = self.server.free_at(self.rules, process);
+        self.free_from(&of_lease, at);
+    }
+
+    fn free_from(&mut self, lives: &[Life], at: Tick) {
+        if let Some(held) = &mut self.server.held {
+            for life in lives.iter().filter(|life| held.unseen.has(**life)) {
+                held.free_at[*life] = at;
+            }
+        }
+    }
+
+    fn next_run(&mut self) {
+        self.server.run += 1;
+        for life in self.server.alive().iter().collect::<Vec<_>>() {
+            self.server.ended.insert(life);
+            self.server.waiting[life] = None;
+            self.server.calls[life] = Call::Nothing;
+            if let Some(held) = self.server.held.as_mut().filter(|held| held.holding.has(life)) {
+                held.unseen.insert(life);
+            }
+        }
+        (self.server.ready, self.server.parting) = Default::default();
+        if self.server.held.is_some_and(|held| !held.holding.is_empty()) {
+            self.revoke();
+        }
+        for process in 0..PROCESSES {
+            let at = self.server.free_at(self.rules, process);
+            self.free_from(&[2 * process, 2 * process + 1], at);
+        }
+        if !self.has(Clause::RunEndCarriesWhatIsHeld) {
+            self.server.held = None;
+        }
+    }
+
+    fn held_is_due(&mut self) {
+        let Some(held) = self.server.held.filter(|_| self.server.is_held_due(self.rules)) else {
+            return;
+        };
+        if !held.revoked {
+            self.revoke();
+            return;
+        }
+        let late = self.server.not_stopped();
+        late.iter().for_each(|life| self.end(life, false));
+        self.events.push(Event::Verdict);
+    }
+
+    /// Looks at everything that the command may have changed.
+    pub fn evaluate(&mut self) {
+        self.evaluate_built();
+        while self.evaluate_round() {}
+        self.evaluate_built();
+    }
+
+    /// The rounds among the generation that is held.
+    fn evaluate_built(&mut self) {
+        let Some(held) = self.server.held else { return };
+        if held.revoked && self.has(Clause::RevocationEndsWhatIsBuilt) {
+            self.end_built();
+            return;
+        }
+        let all = |there: Lives| !there.is_empty() && (held.members - there).is_empty();
+        let (ready, parting) = (all(self.server.ready), all(self.server.parting));
+        if ready {
+            self.events.push(Event::AllReady { was_revoked: held.revoked });
+            let there = std::mem::take(&mut self.server.ready);
+            self.all_there(there);
+        }
+        if parting {
+            let there = std::mem::take(&mut self.server.parting);
+            self.all_there(there);
+        }
+        if let Some(held) = &mut self.server.held {
+            held.ready |= ready;
+            held.closing |= parting;
+        }
+    }
+
+    fn all_there(&mut self, lives: Lives) {
+        lives.iter().for_each(|life| self.server.calls[life] = Call::AllThere);
+    }
+
+    fn end_built(&mut self) {
+        for life in (self.server.ready | self.server.parting).iter() {
+            self.server.calls[life] = Call::Failed(Why::Revoked);
+        }
+        (self.server.ready, self.server.parting) = Default::default();
+    }
+
+    /// Whether anything has come of it that may lead to more.
+    fn evaluate_round(&mut self) -> bool {
+        let arrived = self.server.arrived();
+        if arrived.is_empty() {
+            (self.server.since, self.server.reached) = (0, 0);
+            return false;
+        }
+        let held = self.server.held;
+        let holding = held.map(|held| held.holding).unwrap_or_default() - self.server.free();
+        let blocks = !(holding - arrived).is_empty() && self.has(Clause::DrainRule);
+        let is_gathered = self.server.is_gathered(self.rules.case, arrived);
+        if is_gathered && !blocks {
+            if !self.server.free().is_empty() {
+                self.events.push(Event::Freed);
+            }
+            self.close(arrived);
+            return true;
+        }
+        let unrevoked = held.filter(|held| !held.revoked);
+        let is_full = unrevoked.is_some_and(|held| held.members.len() >= self.rules.case.most());
+        let comes_anew = unrevoked.is_some_and(|held| !(arrived - held.members).is_empty());
+        let early = !self.has(Clause::MembershipRevokesAtLast) && comes_anew;
+        if unrevoked.is_some() && !is_full && blocks && (is_gathered || early) {
+            if !is_gathered {
+                self.events.push(Event::RevokedInVain);
+            }
+            if self.has(Clause::MembershipRevokes) {
+                self.revoke();
+                return true;
+            }
+        }
+        let is_due = self.server.deadline(self.rules).is_some_and(|at| at <= self.server.reached);
+        if !is_due {
+            return false;
+        }
+        if unrevoked.is_some() && !holding.is_empty() {
+            if self.has(Clause::FirstDeadlineRevokes) {
+                self.revoke();
+            }
+            if self.has(Clause::FirstDeadlineFailsNobody) && self.has(Clause::FirstDeadlineRevokes)
+            {
+                return false;
+            }
+        } else if !self.has(Clause::SecondDeadlineFails) {
+            return false;
+        }
+        self.fail(arrived, unrevoked.is_some() && !holding.is_empty());
+        false
+    }
+
+    /// All calls are void. `early`: holders have not been told to stop before.
+    fn fail(&mut self, arrived: Lives, early: bool) {
+        let now = self.server.now;
+        self.events.push(Event::Failed { early });
+        for life in arrived.iter() {
+            self.server.waiting[life] = None;
+            self.server.calls[life] = Call::Failed(Why::Deadline);
+        }
+        (self.server.since, self.server.reached) = (0, 0);
+        if let Some(held) = &mut self.server.held {
+            held.stop_from = now;
+        }
+    }
+
+    /// Those who go first.
+    fn in_turn(&self, arrived: Lives) -> Lives {
+        let mut turn: Vec<Life> = arrived.iter().collect();
+        if matches!(self.rules.case.rule, Rule::Quorum { .. }) && self.has(Clause::PassedOverFirst)
+        {
+            let passed_over = |life: &Life| self.server.waiting[*life].unwrap().passed_over;
+            turn.sort_by_key(|life| (passed_over(life) == 0, passed_over(life), *life));
+        }
+        turn.truncate(self.rules.case.most());
+        Lives::of(|life| turn.contains(&life))
+    }
+
+    fn close(&mut self, arrived: Lives) {
+        let members = self.in_turn(arrived);
+        let left = arrived - members;
+        let goes_on = self.server.held.filter(|held| self.is_again(held, members));
+        let former = self.server.held;
+        let held = goes_on.unwrap_or_else(|| {
+            let is_new = self.has(Clause::GenerationIsNeverReused)
+                || self.server.held.is_none_or(|held| !held.revoked);
+            self.server.generations += u8::from(is_new);
+            Held {
+                generation: self.server.generations,
+                members,
+                holding: members,
+                ready: !self.rules.case.forms,
+                formed_at: self.server.now,
+                stop_from: self.server.now,
+                ..Held::default()
+            }
+        });
+        let (generation, again) = (held.generation, goes_on.is_some());
+        if !again {
+            // What is built on the one before is over.
+            self.end_built();
+        }
+        self.server.held = Some(held);
+        for life in members.iter() {
+            self.server.waiting[life] = None;
+            self.server.calls[life] = Call::Formed { generation, again, members };
+        }
+        for life in left.iter() {
+            if let Some(arrived) = &mut self.server.waiting[life]
+                && arrived.passed_over == 0
+            {
+                arrived.passed_over = generation;
+            }
+        }
+        (self.server.since, self.server.reached) = (self.server.now, 0);
+        self.events.push(Event::Formed { generation, members, again, left, former });
+    }
+
+    /// Whether these go on with what they hold.
+    fn is_again(&self, held: &Held, members: Lives) -> bool {
+        let same = match self.has(Clause::AgainWithoutNewcomers) {
+            true => held.members == members,
+            false => (held.members - members).is_empty(),
+        };
+        let names = |life: Life| self.server.waiting[life].map(|arrived| arrived.names);
+        let all_name_it = held.members.iter().all(|life| names(life) == Some(held.generation));
+        held.ready
+            && !held.closing
+            && (!held.revoked || !self.has(Clause::AgainUnlessRevoked))
+            && held.holding == held.members
+            && same
+            && (all_name_it || !self.has(Clause::AgainIfAllNameIt))
+    }
+}

@@ -1,0 +1,105 @@
+//! What must never be, seen from what programs run, and what they were told.
+
+use crate::case::{Case, LIVES, Life, Lives, PROCESSES};
+use crate::server::{Event, Server};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Violation {
+    /// Two programs use different generations at the same time.
+    TwoGenerations,
+    /// A program uses what nobody counts it for any more.
+    RunsWhatItDoesNotHold,
+    /// Two members of a generation were told different members.
+    MembersDiffer,
+    /// A generation's number was used again.
+    GenerationReused,
+    /// A generation goes on, or is ready, that was revoked.
+    RevokedGoesOn,
+    /// Somebody is told to go on with what it does not have.
+    AgainWithoutIt,
+    /// A member has ended, and the others are to go on.
+    DeadMemberGoesOn,
+    /// Who has ended was told of an outcome.
+    ToldAfterItsEnd,
+    /// Those who had all they need had to build it anew.
+    RebuiltInVain,
+    /// A generation was revoked that could have gone on, or parted.
+    RevokedInVain,
+    /// Calls failed before holders were told to stop.
+    FailsTooEarly,
+    /// Calls wait though their patience has ended twice.
+    WaitsPastItsDeadline,
+    /// Others go first again and again.
+    PassedOver,
+    /// Whatever happens, nothing will be well again.
+    Stuck,
+}
+
+/// What was seen.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Ghost {
+    /// The latest generation, and its members.
+    generation: u8,
+    members: Lives,
+    /// How often others went before who waits.
+    passed: [u8; LIVES],
+}
+
+impl Ghost {
+    pub fn judge(&mut self, case: &Case, events: &[Event], server: &Server) -> Option<Violation> {
+        let mut found = None;
+        for event in events {
+            found = found.or(match *event {
+                Event::Formed { generation, members, again, left, former } => {
+                    let of = |life: Life| match left.has(life) {
+                        true => self.passed[life] + 1,
+                        false => 0,
+                    };
+                    self.passed = std::array::from_fn(of);
+                    let was_revoked = again && former.is_some_and(|held| held.revoked);
+                    self.formed(case, generation, members, again, was_revoked)
+                }
+                Event::AllReady { was_revoked: true } => Some(Violation::RevokedGoesOn),
+                Event::RevokedInVain => Some(Violation::RevokedInVain),
+                Event::Failed { early: true } => Some(Violation::FailsTooEarly),
+                Event::AllReady { .. }
+                | Event::Failed { .. }
+                | Event::Revoked
+                | Event::Freed
+                | Event::Verdict => None,
+            });
+        }
+        let waits = server.arrived();
+        for (life, passed) in self.passed.iter_mut().enumerate() {
+            *passed = if waits.has(life) && case.most() == 1 { *passed } else { 0 };
+        }
+        found
+    }
+
+    fn formed(
+        &mut self,
+        case: &Case,
+        generation: u8,
+        members: Lives,
+        again: bool,
+        was_revoked: bool,
+    ) -> Option<Violation> {
+        let latest = std::mem::replace(&mut self.generation, generation);
+        self.members = members;
+        let most = PROCESSES as u8 - 1;
+        match () {
+            () if was_revoked => Some(Violation::RevokedGoesOn),
+            () if !again && generation <= latest => Some(Violation::GenerationReused),
+            () if case.most() == 1 && self.passed.iter().any(|passed| *passed > most) => {
+                Some(Violation::PassedOver)
+            }
+            () => None,
+        }
+    }
+
+    /// Who is told of a generation is told who is in it.
+    pub fn hears(&self, life: Life, generation: u8, members: Lives) -> Option<Violation> {
+        let differs = generation == self.generation && members != self.members;
+        (differs || !members.has(life)).then_some(Violation::MembersDiffer)
+    }
+}

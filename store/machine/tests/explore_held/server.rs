@@ -1,0 +1,308 @@
+//! The model of the server: one held round, written from the documentation.
+
+use crate::act::Act;
+use crate::case::{
+    Case, LIVES, Life, Lives, MARGIN, PROCESSES, Rule, STORE_LOST, Tick, process_of,
+};
+use crate::clause::Clause;
+
+#[derive(Clone, Copy)]
+pub struct Rules<'c> {
+    pub case: &'c Case,
+    pub without: &'static [Clause],
+}
+
+impl Rules<'_> {
+    pub fn has(&self, clause: Clause) -> bool {
+        !self.without.contains(&clause)
+    }
+}
+
+/// The latest generation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub struct Held {
+    pub generation: u8,
+    pub members: Lives,
+    /// Those who have not released it.
+    pub holding: Lives,
+    /// Those of them that have ended, and nobody saw the exit.
+    pub unseen: Lives,
+    /// When they count as stopped; 0 = when somebody says so.
+    pub free_at: [Tick; LIVES],
+    pub revoked: bool,
+    pub revoked_at: Tick,
+    pub ready: bool,
+    pub closing: bool,
+    pub formed_at: Tick,
+    pub stop_from: Tick,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Why {
+    Deadline,
+    Revoked,
+}
+
+/// What the latest call of a life came to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub enum Call {
+    #[default]
+    Nothing,
+    Waits,
+    Formed {
+        generation: u8,
+        again: bool,
+        members: Lives,
+    },
+    /// All are ready, or about to part.
+    AllThere,
+    Failed(Why),
+    Withdrawn,
+}
+
+/// One that waits for the next generation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub struct Arrived {
+    /// What it says it holds, intact.
+    pub names: u8,
+    /// The earliest generation that closed without it.
+    pub passed_over: u8,
+}
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Server {
+    pub now: Tick,
+    pub run: u8,
+    pub registered: Lives,
+    pub ended: Lives,
+    /// The latest generation's number.
+    pub generations: u8,
+    pub held: Option<Held>,
+    pub waiting: [Option<Arrived>; LIVES],
+    pub since: Tick,
+    /// The latest time that was seen to come for those who wait.
+    pub reached: Tick,
+    /// Who says that it is ready, and who that it is about to part.
+    pub ready: Lives,
+    pub parting: Lives,
+    pub calls: [Call; LIVES],
+    /// The latest renewal of each host's lease.
+    pub renewed: [Tick; PROCESSES],
+    /// Whose lease has ended, and who has another one since.
+    pub expired: [bool; PROCESSES],
+    pub healed: [bool; PROCESSES],
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Command {
+    Register {
+        life: Life,
+    },
+    Arrive {
+        life: Life,
+        names: u8,
+    },
+    Ready {
+        life: Life,
+        generation: u8,
+    },
+    Part {
+        life: Life,
+        generation: u8,
+    },
+    Withdraw {
+        life: Life,
+    },
+    Release {
+        life: Life,
+        generation: u8,
+    },
+    Exited {
+        life: Life,
+    },
+    Excuse {
+        life: Life,
+    },
+    Revoke {
+        life: Life,
+        generation: u8,
+    },
+    End {
+        life: Life,
+        seen: bool,
+    },
+    Expire {
+        process: usize,
+    },
+    Heal {
+        process: usize,
+    },
+    NextRun,
+    /// A tick passes; hosts but these renew their leases.
+    TimePasses {
+        cut: [bool; PROCESSES],
+    },
+    /// What is due for the generation that is held.
+    DueOfHeld,
+    /// What is due for those who wait.
+    DueOfRound,
+}
+
+/// What a judge sees of a command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    Formed {
+        generation: u8,
+        members: Lives,
+        again: bool,
+        left: Lives,
+        former: Option<Held>,
+    },
+    /// Somebody had no need of it.
+    RevokedInVain,
+    Revoked,
+    Failed {
+        early: bool,
+    },
+    AllReady {
+        was_revoked: bool,
+    },
+    Freed,
+    Verdict,
+}
+
+impl Server {
+    pub fn alive(&self) -> Lives {
+        self.registered - self.ended
+    }
+
+    pub fn arrived(&self) -> Lives {
+        Lives::of(|life| self.waiting[life].is_some())
+    }
+
+    pub fn holds(&self, life: Life, generation: u8) -> bool {
+        self.held.is_some_and(|held| held.generation == generation && held.holding.has(life))
+    }
+
+    /// Whether a generation is still to be used, as far as the server knows.
+    pub fn is_over(&self, generation: u8) -> bool {
+        self.held.is_none_or(|held| held.generation != generation || held.revoked)
+    }
+
+    pub fn apply(&mut self, rules: Rules<'_>, command: Command) -> Vec<Event> {
+        let mut act = Act { server: self, rules, events: Vec::new() };
+        act.carry_out(command);
+        act.evaluate();
+        let events = act.events;
+        self.forget_times(rules);
+        events
+    }
+
+    /// Times that nothing depends on.
+    fn forget_times(&mut self, rules: Rules<'_>) {
+        if !rules.case.deadline {
+            self.since = 0;
+        }
+        if let Some(held) = &mut self.held {
+            held.formed_at = if held.ready || held.revoked { 0 } else { held.formed_at };
+            let stops = held.revoked && !(held.holding - held.unseen).is_empty();
+            held.stop_from = if stops { held.stop_from } else { 0 };
+            let revoked_at = held.revoked && rules.case.deadline;
+            held.revoked_at = if revoked_at { held.revoked_at } else { 0 };
+        }
+    }
+
+    /// Those whose time is over, though nobody saw them stop.
+    pub fn free(&self) -> Lives {
+        let free_at = self.held.map(|held| held.free_at).unwrap_or_default();
+        let holding = self.held.map(|held| held.holding).unwrap_or_default();
+        Lives::of(|life| holding.has(life) && free_at[life] > 0 && free_at[life] <= self.reached)
+    }
+
+    /// When those who wait lose their patience.
+    pub fn deadline(&self, rules: Rules<'_>) -> Option<Tick> {
+        if !rules.case.deadline || self.arrived().is_empty() {
+            return None;
+        }
+        let revoked_at = self.held.filter(|held| held.revoked).map_or(0, |held| held.revoked_at);
+        Some(self.since.max(revoked_at) + 1)
+    }
+
+    /// When nobody keeps those who wait from closing any more, if nothing else
+    /// does but time.
+    fn frees_at(&self, rules: Rules<'_>) -> Option<Tick> {
+        let (held, arrived) = (self.held?, self.arrived());
+        let blocks = held.holding - arrived - self.free();
+        let is_last = !arrived.is_empty() && self.is_gathered(rules.case, arrived);
+        let is_known = blocks.iter().all(|life| held.free_at[life] > 0);
+        blocks.iter().map(|life| held.free_at[life]).max().filter(|_| is_last && is_known)
+    }
+
+    /// Whether enough are there, whoever holds what.
+    pub fn is_gathered(&self, case: &Case, arrived: Lives) -> bool {
+        match case.rule {
+            Rule::Quorum { min, .. } => arrived.len() >= min,
+            Rule::All if case.set => (0..PROCESSES).all(|process| {
+                let lives = Lives::of(|life| process_of(life) == process);
+                let never_joined = (self.registered & lives).is_empty();
+                !never_joined && (self.alive() & (lives - arrived)).is_empty()
+            }),
+            Rule::All => (self.alive() - arrived).is_empty(),
+        }
+    }
+
+    /// Whether a time has come that those who wait look at.
+    pub fn is_round_due(&self, rules: Rules<'_>) -> bool {
+        let is_due = |at: Tick| at > self.reached && at <= self.now;
+        self.deadline(rules).is_some_and(is_due) || self.frees_at(rules).is_some_and(is_due)
+    }
+
+    /// Whether anything comes of it when time passes.
+    pub fn waits_for_time(&self, rules: Rules<'_>) -> bool {
+        let Some(held) = self.held else { return self.deadline(rules).is_some() };
+        let frees = held.free_at.into_iter().any(|at| at > self.reached);
+        let stops = if held.revoked { !self.not_stopped().is_empty() } else { !held.ready };
+        frees || stops || self.deadline(rules).is_some()
+    }
+
+    /// Whether calls wait whose patience has ended for the second time.
+    pub fn waits_past_its_deadline(&self, rules: Rules<'_>) -> bool {
+        self.deadline(rules).is_some_and(|at| at <= self.reached)
+    }
+
+    /// Who has been told to stop, and has not.
+    pub fn not_stopped(&self) -> Lives {
+        let Some(held) = self.held else { return Lives::default() };
+        held.holding - held.unseen - self.arrived()
+    }
+
+    /// Whether the time of the generation that is held has come.
+    pub fn is_held_due(&self, rules: Rules<'_>) -> bool {
+        let Some(held) = self.held else { return false };
+        let is_late = held.formed_at < self.now;
+        match held.revoked {
+            false => {
+                rules.has(Clause::FormationHasALimit)
+                    && !held.ready
+                    && is_late
+                    && !(held.holding - held.unseen).is_empty()
+            }
+            true => {
+                rules.has(Clause::StopHasALimit)
+                    && held.stop_from < self.now
+                    && !self.not_stopped().is_empty()
+            }
+        }
+    }
+
+    /// When processes count as stopped whose host is not heard of any more.
+    pub fn free_at(&self, rules: Rules<'_>, process: usize) -> Tick {
+        if !rules.has(Clause::LostHoldersAreFree) {
+            return 0;
+        }
+        let latest = rules.has(Clause::FreeFromTheLatestRenewal);
+        let renewed = if latest { self.renewed[process] } else { 0 };
+        let granted = rules.has(Clause::FreeByTheGrantedLimit);
+        renewed + MARGIN + if granted { STORE_LOST } else { STORE_LOST - 1 }
+    }
+}

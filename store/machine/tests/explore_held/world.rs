@@ -1,0 +1,580 @@
+//! The world around the server: programs that run a communicator, stop it and
+//! wait for the next one; agents that see exits or do not, and hear late; hosts
+//! that are cut off; and time.
+//!
+//! What a program does reaches the server at once; what the server decides
+//! reaches a program at any later time. So a program that goes on with what is
+//! over is one that has not heard of it yet.
+
+use std::fmt;
+
+use crate::case::{
+    Case, Faults, LIVES, Life, Lives, PROCESSES, Rule, STORE_LOST, Tick, process_of,
+};
+use crate::clause::Clause;
+use crate::judge::{Ghost, Violation};
+use crate::server::{Call, Command, Event, Held, Rules, Server};
+
+/// In which call a program waits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub enum Waits {
+    #[default]
+    Nowhere,
+    /// For the next generation.
+    Group,
+    /// Until all are ready.
+    Ready,
+    /// Until all are about to part.
+    Part,
+}
+
+/// The program of one life.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub struct Program {
+    pub started: bool,
+    /// Its process has exited.
+    pub gone: bool,
+    /// The generation whose communicator it has; 0 = none.
+    pub inside: u8,
+    /// That communicator was built.
+    pub built: bool,
+    /// It uses it now.
+    pub runs: bool,
+    /// What it has stopped, and not released yet.
+    pub owes: u8,
+    /// It stopped that in the midst of a collective.
+    pub broke_off: bool,
+    pub waits: Waits,
+    /// What it said then that it has.
+    pub named: u8,
+}
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct World {
+    pub server: Server,
+    pub programs: [Program; LIVES],
+    /// Hosts that are cut off, or were: since the renewal at this time.
+    cut: [Option<Tick>; PROCESSES],
+    /// When the run of the first lives ended.
+    run_ended: Option<Tick>,
+    /// What has gone wrong so far.
+    happened: Faults,
+    pub ghost: Ghost,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    Starts(Life),
+    Arrives(Life),
+    SaysReady(Life),
+    SaysItParts(Life),
+    Withdraws(Life),
+    /// It stops its communicator of its own accord.
+    Stops(Life),
+    Releases(Life),
+    /// It hears what its call came to, or that it has been declared dead.
+    Hears(Life),
+    /// It hears that its generation is over, and stops it.
+    HearsOfTheEnd(Life),
+    Dies(Life),
+    /// Its agent says what it saw.
+    AgentSees(Life),
+    /// Its agent saw a socket closed.
+    AgentGuesses(Life),
+    /// Its agent kills what was declared dead.
+    AgentKills(Life),
+    DeclaredDead(Life),
+    /// Its own deadline is near.
+    FencesItself(Life),
+    Excused(Life),
+    CutOff(usize),
+    LeaseExpires(usize),
+    ComesBack(usize),
+    NextRun,
+    TimePasses,
+    DueOfHeld,
+    DueOfRound,
+}
+
+/// What follows from an action.
+pub struct Step {
+    pub world: World,
+    pub events: Vec<Event>,
+    pub violation: Option<Violation>,
+    /// What the server was told, if anything.
+    pub command: Option<Command>,
+}
+
+impl World {
+    /// Those that have registered before a case begins.
+    pub fn start(rules: Rules<'_>) -> World {
+        let mut world = World::default();
+        for process in rules.case.joined {
+            let life = 2 * process;
+            world.programs[life].started = true;
+            world.server.apply(rules, Command::Register { life });
+        }
+        world
+    }
+
+    /// Everything that can happen next.
+    pub fn actions(&self, rules: Rules<'_>) -> Vec<Action> {
+        let case = rules.case;
+        let mut actions = Vec::new();
+        case.lives().for_each(|life| self.moves(rules, life, &mut actions));
+        for process in (0..PROCESSES).filter(|process| case.lives[*process] > 0) {
+            if self.happened.cuts < case.faults.cuts && process == 0 {
+                actions.push(Action::CutOff(process));
+            }
+            let is_over = self.server.expired[process];
+            if self.cut[process].is_some_and(|at| self.server.now > at) && !is_over {
+                actions.push(Action::LeaseExpires(process));
+            }
+            if is_over && case.heals && !self.server.healed[process] {
+                actions.push(Action::ComesBack(process));
+            }
+        }
+        if self.happened.runs < case.faults.runs {
+            actions.push(Action::NextRun);
+        }
+        if self.server.now < case.ticks && self.waits_for_time(rules) && self.may_time_pass(rules) {
+            actions.push(Action::TimePasses);
+        }
+        if self.server.is_held_due(rules) {
+            actions.push(Action::DueOfHeld);
+        }
+        if self.server.is_round_due(rules) {
+            actions.push(Action::DueOfRound);
+        }
+        actions
+    }
+
+    /// When a program kills itself unless it hears of its store again.
+    fn own_deadline(&self, rules: Rules<'_>, life: Life) -> Option<Tick> {
+        let process = process_of(life);
+        let moved = self.server.healed[process] && !rules.has(Clause::DeadlineOfOneLease);
+        let cut = self.cut[process].filter(|_| life.is_multiple_of(2) && !moved);
+        let ended = self.run_ended.filter(|_| life.is_multiple_of(2));
+        cut.or(ended).map(|at| at + STORE_LOST)
+    }
+
+    /// Whether anything depends on the time that passes.
+    fn waits_for_time(&self, rules: Rules<'_>) -> bool {
+        let own = (0..LIVES).any(|life| {
+            let Program { started, gone, .. } = self.programs[life];
+            started && !gone && self.own_deadline(rules, life).is_some()
+        });
+        let is_cut = (0..PROCESSES).any(|process| self.is_cut(process));
+        let may_be = self.server.now == 0 && self.happened.cuts < rules.case.faults.cuts;
+        own || is_cut || may_be || self.server.waits_for_time(rules)
+    }
+
+    fn may_time_pass(&self, rules: Rules<'_>) -> bool {
+        let is_late = |life: Life| {
+            let program = self.programs[life];
+            let lives = program.started && !program.gone;
+            let deadline = self.own_deadline(rules, life);
+            lives && deadline.is_some_and(|at| self.server.now + 1 > at)
+        };
+        !rules.has(Clause::SelfFencing) || !(0..LIVES).any(is_late)
+    }
+
+    /// Whether a host hears and says nothing.
+    fn is_cut(&self, process: usize) -> bool {
+        self.cut[process].is_some() && !self.server.healed[process]
+    }
+
+    /// What the program of a life, its agent and an operator may do.
+    fn moves(&self, rules: Rules<'_>, life: Life, actions: &mut Vec<Action>) {
+        let case = rules.case;
+        let Self { server, programs, happened, .. } = self;
+        let process = process_of(life);
+        let program = programs[life];
+        let is_cut = self.is_cut(process);
+        if !program.started {
+            let first = life.is_multiple_of(2);
+            let older = (!first).then(|| life - 1);
+            let comes_after = older.is_none_or(|older| {
+                let Program { started, gone, .. } = programs[older];
+                started && (gone || server.ended.has(older)) || !started && server.run > 0
+            });
+            // Who opens the next run starts anew.
+            let may = if first { server.run == 0 } else { server.run >= case.faults.runs };
+            if comes_after && may && !is_cut {
+                actions.push(Action::Starts(life));
+            }
+            return;
+        }
+        let ended = server.ended.has(life);
+        let holds = server.held.is_some_and(|held| held.holding.has(life));
+        if program.gone {
+            if !is_cut && (!ended || holds) {
+                actions.push(Action::AgentSees(life));
+            }
+            if !is_cut && !ended && case.unseen {
+                actions.push(Action::AgentGuesses(life));
+            }
+            if ended && holds && case.excuses {
+                actions.push(Action::Excused(life));
+            }
+            return;
+        }
+        if happened.kills < case.faults.kills {
+            actions.push(Action::Dies(life));
+        }
+        if happened.verdicts < case.faults.verdicts && !ended {
+            actions.push(Action::DeclaredDead(life));
+        }
+        if self.own_deadline(rules, life).is_some_and(|at| server.now + 1 >= at) {
+            actions.push(Action::FencesItself(life));
+        }
+        if is_cut {
+            return;
+        }
+        if ended {
+            actions.push(Action::AgentKills(life));
+        }
+        self.program_moves(case, life, actions);
+    }
+
+    /// What a program that can reach its store may do.
+    fn program_moves(&self, case: &Case, life: Life, actions: &mut Vec<Action>) {
+        let Self { server, programs, happened, .. } = self;
+        let process = process_of(life);
+        let program = programs[life];
+        let ended = server.ended.has(life);
+        let is_hung = case.hung.contains(&process) && program.inside > 0 && life.is_multiple_of(2);
+        if program.waits != Waits::Nowhere {
+            if ended || server.calls[life] != Call::Waits {
+                actions.push(Action::Hears(life));
+            }
+            let may_withdraw = program.waits == Waits::Group;
+            if may_withdraw && happened.withdrawals < case.faults.withdrawals {
+                actions.push(Action::Withdraws(life));
+            }
+            let may_stop = program.inside > 0 && program.waits != Waits::Part;
+            if may_stop && happened.stops < case.faults.stops {
+                actions.push(Action::Stops(life));
+            }
+        }
+        if is_hung {
+            return;
+        }
+        if program.inside > 0 && server.is_over(program.inside) {
+            actions.push(Action::HearsOfTheEnd(life));
+        }
+        if program.waits != Waits::Nowhere || ended {
+            return;
+        }
+        if program.runs && happened.stops < case.faults.stops {
+            actions.push(Action::Stops(life));
+        }
+        if program.owes > 0 {
+            actions.push(Action::Releases(life));
+        }
+        if program.inside > 0 && !program.built {
+            actions.push(Action::SaysReady(life));
+        }
+        if program.runs && case.closes {
+            actions.push(Action::SaysItParts(life));
+        }
+        let is_busy = program.runs && case.busy.contains(&process);
+        let may_come = program.inside == 0 || program.built && !self.hangs(program.inside);
+        let is_away = case.away.contains(&process);
+        if may_come && !is_busy && !is_away && server.generations < case.generations {
+            actions.push(Action::Arrives(life));
+        }
+    }
+
+    /// Whether a collective of this generation has no end, because a member
+    /// has gone or stopped in the middle of it.
+    fn hangs(&self, generation: u8) -> bool {
+        let held = self.server.held.filter(|held| held.generation == generation);
+        let members = held.map(|held| held.members).unwrap_or_default();
+        members.iter().any(|life| {
+            let program = self.programs[life];
+            program.gone || program.broke_off && program.owes == generation
+        })
+    }
+
+    /// Whether something only goes wrong if it happens, and need not.
+    pub fn is_fault(action: Action) -> bool {
+        matches!(
+            action,
+            Action::Withdraws(_)
+                | Action::Stops(_)
+                | Action::Dies(_)
+                | Action::AgentGuesses(_)
+                | Action::DeclaredDead(_)
+                | Action::Excused(_)
+                | Action::CutOff(_)
+                | Action::NextRun
+        )
+    }
+
+    /// Whether all who live use one generation. Of a quorum: whether somebody
+    /// does, and nobody waits who could.
+    pub fn is_well(&self, case: &Case) -> bool {
+        let living = Lives::of(|life| self.programs[life].started && !self.programs[life].gone);
+        let may_start = case.lives().any(|life| !self.programs[life].started);
+        let Some(held) = self.server.held else { return living.is_empty() && !may_start };
+        if living.is_empty() {
+            return !may_start;
+        }
+        let uses = |life: Life| {
+            let Program { runs, inside, .. } = self.programs[life];
+            runs && inside == held.generation
+        };
+        let is_good = held.ready && !held.revoked;
+        match case.rule {
+            Rule::All => is_good && held.members == living && living.iter().all(uses),
+            Rule::Quorum { max, .. } => {
+                let could_join = held.members.len() < max;
+                let waits = !(self.server.arrived() - held.members).is_empty();
+                is_good && held.members.iter().any(uses) && !(could_join && waits)
+            }
+        }
+    }
+
+    pub fn step(&self, rules: Rules<'_>, action: Action) -> Step {
+        let world = self.clone();
+        let mut step = Step { world, events: Vec::new(), violation: None, command: None };
+        step.take(rules, action);
+        let found = step.world.ghost.judge(rules.case, &step.events, &step.world.server);
+        let found = found.or_else(|| self.is_rebuilt_in_vain(&step.events));
+        step.violation = step.violation.or(found).or_else(|| step.world.is_wrong(rules));
+        step
+    }
+
+    /// Whether all still had, in this state, what they were then to build anew.
+    fn is_rebuilt_in_vain(&self, events: &[Event]) -> Option<Violation> {
+        let is_in_vain = |event: &Event| match *event {
+            Event::Formed { again: false, members, former: Some(former), .. } => {
+                let has_it = |life: Life| {
+                    let program = self.programs[life];
+                    program.built && program.inside == former.generation
+                };
+                members == former.members && !former.revoked && members.iter().all(has_it)
+            }
+            _ => false,
+        };
+        events.iter().any(is_in_vain).then_some(Violation::RebuiltInVain)
+    }
+
+    /// What must never be, whatever led to it.
+    fn is_wrong(&self, rules: Rules<'_>) -> Option<Violation> {
+        let running = Lives::of(|life| self.programs[life].runs && !self.programs[life].gone);
+        let used = |life: Life| self.programs[life].inside;
+        let first = running.iter().next().map(used);
+        if running.iter().any(|life| Some(used(life)) != first) {
+            return Some(Violation::TwoGenerations);
+        }
+        let server = &self.server;
+        if running.iter().any(|life| !server.holds(life, used(life))) {
+            return Some(Violation::RunsWhatItDoesNotHold);
+        }
+        if let Some(Held { members, holding, revoked: false, closing, .. }) = server.held
+            && members.iter().any(|life| server.ended.has(life) && (holding.has(life) || !closing))
+        {
+            return Some(Violation::DeadMemberGoesOn);
+        }
+        server.waits_past_its_deadline(rules).then_some(Violation::WaitsPastItsDeadline)
+    }
+}
+
+impl Step {
+    fn tell(&mut self, rules: Rules<'_>, command: Command) {
+        self.events = self.world.server.apply(rules, command);
+        self.command = Some(command);
+    }
+
+    fn take(&mut self, rules: Rules<'_>, action: Action) {
+        let happened = &mut self.world.happened;
+        match action {
+            Action::Withdraws(_) => happened.withdrawals += 1,
+            Action::Stops(_) => happened.stops += 1,
+            Action::Dies(_) => happened.kills += 1,
+            Action::DeclaredDead(_) => happened.verdicts += 1,
+            Action::CutOff(_) => happened.cuts += 1,
+            Action::NextRun => happened.runs += 1,
+            _ => {}
+        }
+        match action {
+            Action::Starts(life) => {
+                self.world.programs[life].started = true;
+                self.tell(rules, Command::Register { life });
+            }
+            Action::Arrives(life) => {
+                let inside = self.world.programs[life].inside;
+                let arrives = &mut self.world.programs[life];
+                (arrives.waits, arrives.runs, arrives.named) = (Waits::Group, false, inside);
+                self.tell(rules, Command::Arrive { life, names: inside });
+            }
+            Action::SaysReady(life) => {
+                let generation = self.world.programs[life].inside;
+                self.world.programs[life].waits = Waits::Ready;
+                self.tell(rules, Command::Ready { life, generation });
+                self.hear_refusal(life);
+            }
+            Action::SaysItParts(life) => {
+                let generation = self.world.programs[life].inside;
+                let parts = &mut self.world.programs[life];
+                (parts.waits, parts.runs) = (Waits::Part, false);
+                self.tell(rules, Command::Part { life, generation });
+                self.hear_refusal(life);
+            }
+            Action::Withdraws(life) => self.tell(rules, Command::Withdraw { life }),
+            Action::Stops(life) => {
+                let waits = self.world.programs[life].waits;
+                let generation = self.world.programs[life].inside;
+                // Who waits says so before anything else.
+                if waits != Waits::Nowhere {
+                    self.tell(rules, Command::Revoke { life, generation });
+                }
+                self.world.programs[life].stop();
+            }
+            Action::Releases(life) => {
+                let program = &mut self.world.programs[life];
+                program.broke_off = false;
+                let generation = std::mem::take(&mut program.owes);
+                self.tell(rules, Command::Release { life, generation });
+            }
+            Action::Hears(life) => self.hear(rules, life),
+            Action::HearsOfTheEnd(life) => self.world.programs[life].stop(),
+            Action::Dies(life) | Action::AgentKills(life) | Action::FencesItself(life) => {
+                self.world.programs[life].exit();
+            }
+            Action::AgentSees(life) if self.world.server.ended.has(life) => {
+                self.tell(rules, Command::Exited { life });
+            }
+            Action::AgentSees(life) => self.tell(rules, Command::End { life, seen: true }),
+            Action::AgentGuesses(life) | Action::DeclaredDead(life) => {
+                self.tell(rules, Command::End { life, seen: false });
+            }
+            Action::Excused(life) => self.tell(rules, Command::Excuse { life }),
+            Action::CutOff(process) => {
+                self.world.cut[process] = Some(self.world.server.renewed[process]);
+            }
+            Action::LeaseExpires(process) => self.tell(rules, Command::Expire { process }),
+            Action::ComesBack(process) => self.tell(rules, Command::Heal { process }),
+            Action::NextRun => {
+                self.world.run_ended = Some(self.world.server.now);
+                self.tell(rules, Command::NextRun);
+            }
+            Action::TimePasses => {
+                let cut = std::array::from_fn(|process| self.world.is_cut(process));
+                self.tell(rules, Command::TimePasses { cut });
+            }
+            Action::DueOfHeld => self.tell(rules, Command::DueOfHeld),
+            Action::DueOfRound => self.tell(rules, Command::DueOfRound),
+        }
+    }
+
+    /// What it would build on is over: it stops it.
+    fn hear_refusal(&mut self, life: Life) {
+        if matches!(self.world.server.calls[life], Call::Failed(_)) {
+            self.world.server.calls[life] = Call::Nothing;
+            let program = &mut self.world.programs[life];
+            program.waits = Waits::Nowhere;
+            program.stop();
+        }
+    }
+
+    fn hear(&mut self, rules: Rules<'_>, life: Life) {
+        let World { server, programs, ghost, .. } = &mut self.world;
+        let program = &mut programs[life];
+        let call = std::mem::take(&mut server.calls[life]);
+        if server.ended.has(life) {
+            let told = matches!(call, Call::Formed { .. } | Call::AllThere);
+            self.violation = told.then_some(Violation::ToldAfterItsEnd);
+            program.exit();
+            return;
+        }
+        let waited = std::mem::take(&mut program.waits);
+        let named = std::mem::take(&mut program.named);
+        match call {
+            Call::Nothing | Call::Waits => unreachable!("it waits on"),
+            Call::Formed { generation, again: false, members } => {
+                *program = Program {
+                    started: true,
+                    inside: generation,
+                    built: !rules.case.forms,
+                    runs: !rules.case.forms,
+                    ..Program::default()
+                };
+                self.violation = ghost.hears(life, generation, members);
+            }
+            Call::Formed { generation, again: true, members } => {
+                self.violation = ghost.hears(life, generation, members);
+                match program.inside == generation {
+                    true => program.runs = true,
+                    // It has stopped it meanwhile, and owes it still.
+                    false if named == generation => {}
+                    false => self.violation = Some(Violation::AgainWithoutIt),
+                }
+            }
+            // It may have heard meanwhile that what it has built is over.
+            Call::AllThere if waited == Waits::Ready => {
+                program.built = program.inside > 0;
+                program.runs = program.built;
+            }
+            Call::AllThere | Call::Failed(_) if waited != Waits::Group => program.stop(),
+            Call::AllThere => unreachable!("a call comes to what it was for"),
+            Call::Failed(_) | Call::Withdrawn => {
+                // It asks what it still holds.
+                let (inside, built) = (program.inside, program.built);
+                let still = server.holds(life, inside) && !server.is_over(inside);
+                if still || !rules.has(Clause::ResumesOnlyWhatItHolds) {
+                    program.runs = inside > 0 && built;
+                } else {
+                    program.stop();
+                }
+            }
+        }
+    }
+}
+
+impl Program {
+    /// What it has is nothing it uses any more.
+    fn stop(&mut self) {
+        if self.inside > 0 {
+            (self.owes, self.broke_off) = (self.inside, self.runs);
+        }
+        (self.inside, self.built, self.runs) = (0, false, false);
+    }
+
+    fn exit(&mut self) {
+        *self = Program { started: true, gone: true, ..Program::default() };
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whose = |life: &Life| format!("{}.{}", process_of(*life), life % 2 + 1);
+        match self {
+            Action::Starts(life) => write!(f, "{} starts", whose(life)),
+            Action::Arrives(life) => write!(f, "{} arrives", whose(life)),
+            Action::SaysReady(life) => write!(f, "{} says that it is ready", whose(life)),
+            Action::SaysItParts(life) => write!(f, "{} is about to part", whose(life)),
+            Action::Withdraws(life) => write!(f, "{} withdraws", whose(life)),
+            Action::Stops(life) => write!(f, "{} stops its communicator", whose(life)),
+            Action::Releases(life) => write!(f, "{} releases", whose(life)),
+            Action::Hears(life) => write!(f, "{} hears what its call came to", whose(life)),
+            Action::HearsOfTheEnd(life) => write!(f, "{} hears that it is over", whose(life)),
+            Action::Dies(life) => write!(f, "{} dies", whose(life)),
+            Action::AgentSees(life) => write!(f, "the exit of {} is reported", whose(life)),
+            Action::AgentGuesses(life) => write!(f, "the socket of {} is closed", whose(life)),
+            Action::AgentKills(life) => write!(f, "{} is killed by its agent", whose(life)),
+            Action::DeclaredDead(life) => write!(f, "{} is declared dead", whose(life)),
+            Action::FencesItself(life) => write!(f, "{} fences itself", whose(life)),
+            Action::Excused(life) => write!(f, "an operator excuses {}", whose(life)),
+            Action::CutOff(process) => write!(f, "host {process} is cut off"),
+            Action::LeaseExpires(process) => write!(f, "the lease of host {process} expires"),
+            Action::ComesBack(process) => write!(f, "host {process} comes back"),
+            Action::NextRun => write!(f, "the next run is opened"),
+            Action::TimePasses => write!(f, "time passes"),
+            Action::DueOfHeld => write!(f, "the generation's time has come"),
+            Action::DueOfRound => write!(f, "the time of those who wait has come"),
+        }
+    }
+}

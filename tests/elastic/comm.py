@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Shows that DistributedDataParallel goes on in its process group when ranks die in the middle of it.
+
+Part a: 4 ranks are killed one after another, the leader of the store with the first of them. Each is
+started again, takes its state from a survivor, and the step that was lost is made again.
+Part b: a rank is killed, and three go on.
+
+Exits with 0 only if part a ends with the loss and the weights, to the last bit, of a training that
+nothing disturbed, and all ranks of part b with the same. `make demo-comm` builds everything first and
+then runs this.
+"""
+import argparse
+import os
+import pathlib
+import shutil
+import signal
+import sys
+import tempfile
+
+from hosts import Children, Failure, Hosts
+from cluster import NODES, Cluster
+from demo import Progress, interrupted
+from groups import Groups
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binaries", type=pathlib.Path, default=HERE.parent.parent / "target" / "debug",
+                        help="folder of holdfast-store, holdfast and holdfast-agent (default: %(default)s)")
+    parser.add_argument("--python", default=os.environ.get("HOLDFAST_WHEEL_PYTHON") or sys.executable,
+                        help="a Python that can import torch and holdfast (default: %(default)s)")
+    parser.add_argument("--part", choices=("a", "b"), help="only this part")
+    parser.add_argument("--quick", action="store_true", help="fewer ranks, kills and steps")
+    parser.add_argument("--keep", action="store_true", help="keep data and logs also after a success")
+    return parser.parse_args()
+
+
+def parts(options: argparse.Namespace, hosts: Hosts, say: Progress) -> list[tuple[str, Groups, int]]:
+    """Each part with its steps."""
+    ranks, kills, steps = (3, [0, 1], 200) if options.quick else (4, [0, 1, 2, 3], 400)
+    a = Groups(hosts, options.python, say, "comm-a", ranks, kills, returns=True)
+    b = Groups(hosts, options.python, say, "comm-b", ranks, [ranks - 1], returns=False)
+    return [(name, part, steps) for name, part in (("a", a), ("b", b)) if options.part in (None, name)]
+
+
+def play(options: argparse.Namespace, children: Children, hosts: Hosts, say: Progress) -> bool:
+    """The whole show; true if everything held."""
+    cluster = hosts.cluster
+    for node in cluster.addresses:
+        cluster.start(node)
+    say(f"started {NODES} store nodes: {cluster.store}")
+    status = cluster.wait_for_leader()
+    say(f"node {status['leader']} leads in term {status['term']}")
+    problems = []
+    for name, part, steps in parts(options, hosts, say):
+        say(f"part {name}: {part.title}")
+        reference = None
+        if part.returns:
+            reference = part.reference(steps)
+            say(f"part {name}: undisturbed {reference}")
+        part.go(steps)
+        part.print_timeline(f"part {name}, {part.title}")
+        print(f"  disturbed    {' '.join(sorted(part.results))}")
+        problems += [f"part {name}: {problem}" for problem in part.check()]
+        if reference is not None:
+            print(f"  undisturbed  {reference}")
+            if part.results != {reference}:
+                problems.append(f"part {name}: ranks ended with {part.results}, undisturbed it is {reference}")
+        print()
+    for child in children.stop(*(child for child in children.running if child.exit_code is None)):
+        problems.append(f"{child.name} did not stop cleanly (exit code {child.exit_code}); see {child.log}")
+    for problem in problems:
+        print(f"  WRONG: {problem}")
+    verdict = "FAILED" if problems else "PASSED. Ranks and the store's leader died, and the training is what it would have been."
+    print(f"VERDICT: {verdict}")
+    return not problems
+
+
+def main() -> int:
+    options = parse()
+    if os.environ.get("NO_TORCH"):
+        print("SKIPPED: this demo trains with PyTorch, and NO_TORCH is set")
+        return 0
+    if options.python == "none":
+        print("SKIPPED: this demo needs the holdfast wheel, which could not be built on this machine")
+        return 0
+    signal.signal(signal.SIGTERM, interrupted)
+    say = Progress()
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="holdfast-comm-"))
+    say(f"data and logs: {folder}")
+    children, passed = Children(folder), False
+    hosts = Hosts(Cluster(options.binaries, children, "beside"))
+    try:
+        passed = play(options, children, hosts, say)
+    except Failure as failure:
+        print(f"\nFAILED: {failure}\n\nThe last lines of everybody's log:\n{children.tails()}", flush=True)
+    except KeyboardInterrupt:
+        print("\ninterrupted", flush=True)
+        return 130
+    finally:
+        hosts.kill_all()
+        children.kill_all()
+        if passed and not options.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            print(f"data and logs are kept in {folder}", flush=True)
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,328 @@
+"""A process group whose ranks come and go. See :class:`holdfast.torch.ElasticGroup`."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from types import TracebackType
+from typing import Any, Optional, cast
+
+import torch
+import torch.distributed as dist
+
+from . import _arguments as arguments
+from ._errors import HoldfastError, Over, Refused, Revoked
+from ._job import Job
+from ._types import Iteration, Member, members
+
+logger = logging.getLogger("holdfast")
+
+ALONE = 1 << 62
+"""Numbers of communicators of one rank, which tear down what was before: above those of all generations. The store
+knows each number that was used, of whichever rank: an incarnation is given once."""
+
+ALONE_BITS = 20
+"""Of these numbers, those that count the communicators of one incarnation."""
+
+REVOKED_WITHIN = 5.0
+"""Seconds in which a failed collective is explained by a revocation, before it counts as the program's own error."""
+
+FAILED_ALONE_MAX = 3
+"""Collectives that may fail in this rank while nobody has gone, before that is the program's own error."""
+
+WATCH_EVERY = 30.0
+"""Seconds after which the thread that waits for revocations asks again."""
+
+
+@dataclass(frozen=True)
+class ElasticIteration(Iteration):
+    """An iteration with a communicator among its ranks. In ``with`` it is a block that ends early, without an
+    error, when the communicator is revoked or fails: the next iteration has another one."""
+
+    formed: bool = False
+    """The communicator is another one than before: ranks may be new, take the state from one that has it."""
+    joined: tuple[Member, ...] = ()
+    """Members that were not in the communicator before this one, as far as this process knows."""
+    group: Optional[ElasticGroup] = field(default=None, repr=False, compare=False)
+
+    def __exit__(
+        self, kind: Optional[type[BaseException]], error: Optional[BaseException], traceback: Optional[TracebackType]
+    ) -> bool:
+        if super().__exit__(kind, error, traceback):
+            return True
+        return self.group is not None and error is not None and self.group._explains(error)
+
+
+class ElasticGroup:
+    """The default process group of this program, among the ranks of the job's iterations. ::
+
+        with holdfast.Job.join() as job, holdfast.torch.ElasticGroup(job, "gloo") as group:
+            model = DistributedDataParallel(Net())
+            for iteration in group.iterations():
+                with iteration:                       # ends early when a rank is lost
+                    if iteration.formed:
+                        take_state_from_rank_0(model)
+                    train(model)
+
+    When a rank dies, the store revokes the communicator in the entry of the death, and every survivor hears of
+    it; their collectives fail, since the dead rank's sockets close and those who stop close theirs. All get the
+    next iteration, in which the same process group is formed anew with the ranks that are there, once nothing of
+    the old communicator runs any more; a rank that comes back is taken in. An existing
+    ``DistributedDataParallel`` goes on.
+
+    With a PyTorch that cannot reconfigure a group (before 2.15) it is destroyed and made again:
+    :attr:`reconfigures` says which. Then make what holds on to the group, as ``DistributedDataParallel``, again
+    when ``iteration.formed``.
+
+    ``backend``: of ``torch.distributed``. ``stop_max``: seconds in which a rank must have let go of a revoked
+    communicator, before its agent ends it. ``form_max``: seconds in which all ranks must have built one.
+    ``patience``: seconds that ranks wait in :meth:`advance` before the communicator that others still use is
+    revoked, and again before they fail, or, with the job's ``evict_after``, that many seconds before whoever is missing
+    is declared dead. ``timeout``: of the group's collectives. All ranks give the same.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        backend: str = "gloo",
+        *,
+        stop_max: float = 30.0,
+        form_max: float = 60.0,
+        patience: float = 60.0,
+        timeout: float = 1800.0,
+        store: Optional[dist.Store] = None,
+    ) -> None:
+        if not isinstance(job, Job):
+            arguments.wrong_type("job", job, "a holdfast.Job")
+        backend = arguments.text("backend", backend)
+        numbers = {"stop_max": stop_max, "form_max": form_max, "patience": patience, "timeout": timeout}
+        stop_max, form_max, patience, timeout = (arguments.seconds(name, value) for name, value in numbers.items())
+        if dist.is_initialized():
+            text = "this program has a default process group: an ElasticGroup makes it itself, and forms it anew"
+            raise Refused(text, "invalid_request", False, "none")
+        self.job, self.backend = job, backend
+        self._holds = job._native.holds()
+        if job._evict_after is not None:
+            patience = job._evict_after
+        self._how = (f"{backend} torch {torch.__version__}".encode()[:256], stop_max, form_max, patience)
+        # Building must end before this rank is declared dead for not having stopped.
+        self._build_max, self._timeout = min(form_max, stop_max / 2), datetime.timedelta(seconds=timeout)
+        self._store = store if store is not None else _store(f"elastic.{job.run}")
+        self._generation, self._intact, self._alone = 0, False, 0
+        self._members: tuple[Member, ...] = ()
+        self._closed = threading.Event()
+        self._lock = threading.RLock()
+        self._failed_alone = 0
+        self.reconfigures = self._begin()
+        job._groups.append(self)
+        how = "is formed anew in place" if self.reconfigures else "is destroyed and made again"
+        logger.info("the process group (%s, torch %s) %s when ranks change", backend, torch.__version__, how)
+
+    def _begin(self) -> bool:
+        if not hasattr(dist, "_supports_reconfigure"):
+            return False
+        # Without a communicator, and without a word to others: the rank here is this process's number.
+        dist.init_process_group(
+            self.backend,
+            store=self._store,
+            rank=self.job.process,
+            world_size=self.job.process + 1,
+            timeout=self._timeout,
+            enable_reconfigure=True,
+        )
+        if dist._supports_reconfigure(dist.group.WORLD):
+            # Usable at once, alone: what is made with it, as DistributedDataParallel, asks nobody.
+            self._be_alone()
+            return True
+        dist.destroy_process_group()
+        return False
+
+    @property
+    def generation(self) -> int:
+        """The generation of the communicator that is held; 0 = none is."""
+        return self._generation if self._intact else 0
+
+    def revoked(self, within: float = 0.0) -> Optional[str]:
+        """Why the communicator must not be used any more; none = it may be. Waits at most so many seconds for it."""
+        if not self._generation:
+            return None
+        return self._holds.revoked(self._generation, within)
+
+    def advance(self, timeout: Optional[float] = None) -> ElasticIteration:
+        """The next iteration of the job, with a communicator among its ranks: the same as before if nobody has come
+        or gone. As :meth:`holdfast.Job.advance`; nothing of the communicator may run meanwhile."""
+        timeout = arguments.seconds_or_never("timeout", timeout)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            if self._intact and self.revoked() is not None:
+                self._intact = False
+            if not self._intact:
+                self._stop()
+            holds = self._generation if self._intact else 0
+            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            try:
+                found, formed = self._holds.advance(self._how, (holds, self._handle()), self.job._evict_after is not None, left)
+            except Revoked:
+                self._intact = False
+                continue
+            now = self.job._begun(found)
+            if formed is None or formed["rank"] is None:
+                self._intact = False
+                self._stop()
+                return self._iteration(now, False, ())
+            if formed["again"]:
+                self._failed_alone = 0
+                return self._iteration(now, False, ())
+            before = set(self._members)
+            if self._form(formed):
+                return self._iteration(now, True, tuple(one for one in self._members if one not in before))
+
+    def iterations(self, timeout: Optional[float] = None) -> Iterator[ElasticIteration]:
+        """The iterations of the job, one after the other, each begun by :meth:`advance`; as
+        :meth:`holdfast.Job.iterations`."""
+        timeout = arguments.seconds_or_never("timeout", timeout)
+        while True:
+            try:
+                now = self.advance(timeout)
+            except Over:
+                return
+            if now.stop is not None:
+                return
+            if now.rank is not None:
+                yield now
+
+    def fail(self, reason: str) -> None:
+        """Revokes the communicator, for all: none of its collectives counts any more."""
+        if self._generation:
+            self._intact = False
+            self._holds.revoke(self._generation, arguments.text("reason", reason)[:200], None)
+
+    def close(self) -> None:
+        """Lets go of the communicator, and destroys the process group. Twice is as good as once."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._intact = False
+        with contextlib.suppress(Exception):  # It is over, and the process may be, too.
+            if dist.is_initialized():
+                dist.destroy_process_group()
+        if self._generation:
+            with contextlib.suppress(HoldfastError):  # What is not told ends with this life.
+                self._holds.release(self._generation, 10.0)
+
+    def __enter__(self) -> ElasticGroup:
+        return self
+
+    def __exit__(
+        self, kind: Optional[type[BaseException]], error: Optional[BaseException], traceback: Optional[TracebackType]
+    ) -> None:
+        self.close()
+
+    def _iteration(self, now: Iteration, formed: bool, joined: tuple[Member, ...]) -> ElasticIteration:
+        known: dict[str, Any] = {one.name: getattr(now, one.name) for one in fields(Iteration)}
+        return ElasticIteration(**known, formed=formed, joined=joined, group=self)
+
+    def _handle(self) -> bytes:
+        if not self.reconfigures:
+            return b""
+        return cast(str, dist._get_reconfigure_handle(dist.group.WORLD)).encode()
+
+    def _form(self, formed: dict[str, Any]) -> bool:
+        """Builds the communicator; False if it is revoked before it is ready everywhere."""
+        self._generation, self._members = formed["generation"], members(formed["members"])
+        threading.Thread(target=self._watch, args=(self._generation,), name="holdfast-abort", daemon=True).start()
+        try:
+            self._build(formed)
+            self._holds.ready(self._generation, None)
+        except Revoked:
+            return False
+        except HoldfastError:
+            raise
+        except Exception as error:
+            if self.revoked() is None:
+                logger.warning("generation %d could not be built here: %s", self._generation, error)
+                self._holds.revoke(self._generation, f"it could not be built: {error}"[:200], None)
+            return False
+        self._intact = True
+        return self.revoked() is None
+
+    def _build(self, formed: dict[str, Any]) -> None:
+        if self.reconfigures:
+            handles = [handle.decode() for handle in formed["handles"]]
+            work = dist._reconfigure(
+                formed["generation"], handles, group=dist.group.WORLD, timeout=datetime.timedelta(seconds=self._build_max)
+            )
+            work.wait()
+            return
+        dist.init_process_group(
+            self.backend,
+            store=dist.PrefixStore(f"generation.{formed['generation']}", self._store),
+            rank=formed["rank"],
+            world_size=len(self._members),
+            timeout=self._timeout,
+        )
+
+    def _stop(self) -> None:
+        """Nothing of the communicator runs here any more: whoever still waits for this rank in a collective fails."""
+        with self._lock:
+            if not self._generation:
+                return
+            if self.reconfigures:
+                self._be_alone()
+            elif dist.is_initialized():
+                dist.destroy_process_group()
+
+    def _be_alone(self) -> None:
+        """A communicator of this rank alone takes the place of the one before, and closes its sockets."""
+        self._alone += 1
+        number = ALONE | self.job.incarnation << ALONE_BITS | self._alone
+        handle = cast(str, dist._get_reconfigure_handle(dist.group.WORLD))
+        dist._reconfigure(number, [handle], group=dist.group.WORLD).wait()
+
+    def _watch(self, generation: int) -> None:
+        """Aborts what runs, as soon as it must not be used any more. The main thread may sit in a collective."""
+        why = None
+        while why is None and self._generation == generation and not self._closed.is_set():
+            try:
+                why = self._holds.revoked(generation, WATCH_EVERY)
+            except Exception as error:  # This life is over, or the program is ending.
+                why = str(error)
+        if self._generation != generation or self._closed.is_set():
+            return
+        self._intact = False
+        logger.warning("generation %d of the process group is revoked: %s", generation, why)
+        # Gloo's abort does nothing: there collectives fail as peers close their sockets.
+        if self.backend != "gloo":
+            with contextlib.suppress(Exception):
+                dist.group.WORLD.abort()
+
+    def _explains(self, error: BaseException) -> bool:
+        """Whether an exception in an iteration comes from a communicator that is over. One that has failed by itself
+        is revoked for all."""
+        if isinstance(error, Revoked):
+            return True
+        if not isinstance(error, RuntimeError) or isinstance(error, HoldfastError):
+            return False
+        is_collective = isinstance(error, dist.DistError) or any(word in str(error) for word in ("gloo", "NCCL", "nccl"))
+        if not is_collective:
+            return False
+        logger.warning("a collective of generation %d failed: %s", self._generation, error)
+        if self.revoked(REVOKED_WITHIN) is not None:
+            return True
+        # It fails here, and nobody has gone: once more with another communicator, but not for ever.
+        self._failed_alone += 1
+        if self._failed_alone > FAILED_ALONE_MAX:
+            return False
+        self.fail(f"{type(error).__name__}: {error}")
+        return True
+
+
+def _store(name: str) -> dist.Store:
+    from .torch import group_store
+
+    return group_store(name)

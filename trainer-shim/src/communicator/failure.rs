@@ -1,0 +1,238 @@
+//! Why a communicator is of no use, or a call on it failed.
+
+use holdfast_api::{Code, Effectiveness};
+
+/// Why a communicator failed. None of these is healed by the same generation:
+/// what follows is quiesce, release, and another generation with another id.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// This process called quiesce or release, or dropped it.
+    #[error("aborted by this process")]
+    Aborted,
+    /// A connection to a neighbour ended.
+    #[error("rank {rank} is lost: {reason}; quiesce, and build the next generation")]
+    PeerLost {
+        /// Whose connection it was.
+        rank: u32,
+        /// What was seen.
+        reason: String,
+    },
+    /// What this process said of itself is not what others expect.
+    #[error("refused by {by}: {refusal}")]
+    Refused {
+        /// Who refused.
+        by: Refuser,
+        /// What differs.
+        refusal: Refusal,
+    },
+    /// Nobody listens where the id was minted.
+    #[error(
+        "the unique id is used up or its minter has ended: nobody answers at {address} ({reason}); \
+         mint another id for another generation"
+    )]
+    IdGone {
+        /// Where it was minted.
+        address: String,
+        /// What was seen.
+        reason: String,
+    },
+    /// The root of an id ended before all members had checked in.
+    #[error("the root of the unique id ended: {reason}; mint another id for another generation")]
+    RootEnded {
+        /// Why.
+        reason: String,
+    },
+    /// What was asked for is out of bounds.
+    #[error("invalid {what}: {reason}")]
+    Invalid {
+        /// Which argument.
+        what: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Members called different operations.
+    #[error(
+        "this process called {ours}, and rank {rank} called {theirs}; \
+         call the same operations in the same order on all ranks"
+    )]
+    Mismatch {
+        /// The neighbour that called something else.
+        rank: u32,
+        /// What was called here.
+        ours: String,
+        /// What was called there.
+        theirs: String,
+    },
+    /// The communicator is still being built.
+    #[error("the communicator is not ready; wait for its initialisation")]
+    NotReady,
+    /// Too many operations wait in this communicator.
+    #[error("{limit} operations wait already; wait for some of them")]
+    Overloaded {
+        /// The most that may wait.
+        limit: usize,
+    },
+    /// It was closed before.
+    #[error("the communicator is closed")]
+    Closed,
+    /// Close was called on a communicator that was aborted or has failed.
+    #[error("close after an abort or a failure ({cause}) need never end; quiesce and release it")]
+    CloseAfterAbort {
+        /// What had happened.
+        cause: Box<Failure>,
+    },
+    /// Something that is not this protocol came from a peer.
+    #[error("{from} sent something that cannot be understood: {reason}")]
+    Protocol {
+        /// Who sent it.
+        from: Refuser,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The operating system refused.
+    #[error("{call} failed: {reason}")]
+    System {
+        /// What was attempted.
+        call: &'static str,
+        /// What it said.
+        reason: String,
+    },
+}
+
+impl Failure {
+    /// What kind of failure; stable.
+    pub fn code(&self) -> Code {
+        match self {
+            Failure::Aborted | Failure::Closed => Code::Fenced,
+            Failure::PeerLost { .. }
+            | Failure::IdGone { .. }
+            | Failure::RootEnded { .. }
+            | Failure::NotReady
+            | Failure::System { .. } => Code::Unavailable,
+            Failure::Refused { .. }
+            | Failure::Mismatch { .. }
+            | Failure::CloseAfterAbort { .. } => Code::Conflict,
+            Failure::Invalid { .. } | Failure::Protocol { .. } => Code::InvalidRequest,
+            Failure::Overloaded { .. } => Code::Overloaded,
+        }
+    }
+
+    /// Whether the same call on the same communicator can succeed later.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Failure::NotReady | Failure::Overloaded { .. })
+    }
+
+    /// Whether the call had an effect on other members.
+    pub fn outcome(&self) -> Effectiveness {
+        match self {
+            Failure::Refused { .. }
+            | Failure::IdGone { .. }
+            | Failure::Invalid { .. }
+            | Failure::NotReady
+            | Failure::Overloaded { .. }
+            | Failure::Closed
+            | Failure::CloseAfterAbort { .. } => Effectiveness::None,
+            Failure::Aborted
+            | Failure::PeerLost { .. }
+            | Failure::RootEnded { .. }
+            | Failure::Mismatch { .. }
+            | Failure::Protocol { .. }
+            | Failure::System { .. } => Effectiveness::Unknown,
+        }
+    }
+
+    pub(super) fn system(call: &'static str, error: &std::io::Error) -> Failure {
+        Failure::System { call, reason: error.to_string() }
+    }
+}
+
+/// Who refused, or sent something wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refuser {
+    /// This process, before it asked anybody.
+    Own,
+    /// The root, in the process that minted the id.
+    Root,
+    /// A member.
+    Rank(u32),
+    /// Somebody who has not said who it is.
+    Unknown,
+}
+
+impl std::fmt::Display for Refuser {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refuser::Own => formatter.write_str("this process"),
+            Refuser::Root => formatter.write_str("the root of the unique id"),
+            Refuser::Rank(rank) => write!(formatter, "rank {rank}"),
+            Refuser::Unknown => formatter.write_str("an unknown peer"),
+        }
+    }
+}
+
+/// What a handshake differs in.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Another id is in use there: this one is of another generation.
+    #[error("the unique id is not the one of this generation")]
+    Id,
+    /// The id was used by this process before.
+    #[error("the unique id was used before by rank {rank} of this process; an id serves once")]
+    IdUsed {
+        /// The rank that used it.
+        rank: u32,
+    },
+    /// Another group.
+    #[error("the group is {expected:?}, not {actual:?}")]
+    Group {
+        /// What is right.
+        expected: String,
+        /// What was said.
+        actual: String,
+    },
+    /// Another generation.
+    #[error("the generation is {expected}, not {actual}")]
+    Generation {
+        /// What is right.
+        expected: u64,
+        /// What was said.
+        actual: u64,
+    },
+    /// Another number of members.
+    #[error("the number of members is {expected}, not {actual}")]
+    Members {
+        /// What is right.
+        expected: u32,
+        /// What was said.
+        actual: u32,
+    },
+    /// Another rank than the one that must come here, or one that cannot be.
+    #[error("rank {actual} is not expected here, where {nranks} members are numbered from 0")]
+    Rank {
+        /// What was said.
+        actual: u32,
+        /// How many members there are.
+        nranks: u32,
+    },
+    /// A rank that is here already.
+    #[error("rank {rank} has checked in already, as incarnation {incarnation}")]
+    RankTaken {
+        /// The rank.
+        rank: u32,
+        /// Who has it.
+        incarnation: u64,
+    },
+    /// Another incarnation of a rank than the one that checked in.
+    #[error("rank {rank} has checked in as incarnation {expected}, not {actual}")]
+    Incarnation {
+        /// The rank.
+        rank: u32,
+        /// What is right.
+        expected: u64,
+        /// What was said.
+        actual: u64,
+    },
+    /// The handshake cannot be understood.
+    #[error("the handshake cannot be understood")]
+    Malformed,
+}

@@ -1,0 +1,60 @@
+//! Communicators: what the members of one generation of a group exchange
+//! gradients through, and how they are built, stopped and freed.
+//!
+//! A [`Backend`] mints ids and builds [`Communicator`]s. It decides nothing: who
+//! is a member, which generation it is and whether somebody is dead is told to
+//! it from outside, and nothing in here talks to the store or to an agent.
+//!
+//! ```
+//! use holdfast_trainer_shim::communicator::ring::Ring;
+//! use holdfast_trainer_shim::communicator::{
+//!     Backend, Buffer, InitOptions, MintOptions, Reduction,
+//! };
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let backend = Ring::default();
+//! let group = "gradients".to_owned();
+//! let minter = backend.mint(&MintOptions { group: group.clone(), generation: 1, nranks: 1 })?;
+//!
+//! // Each member, in its own process:
+//! let (id, incarnation) = (minter.id(), 7);
+//! let options = InitOptions { group, generation: 1, incarnation, nranks: 1, rank: 0, id };
+//! let communicator = backend.begin_init(options)?;
+//! communicator.initialised().wait()?;
+//! let sum = communicator.all_reduce(Buffer::F32(vec![1.0, 2.0]), Reduction::Sum).wait()?;
+//! assert_eq!(sum, Buffer::F32(vec![1.0, 2.0]));
+//! communicator.close().wait()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`backend`] | the traits, and what an id, a member and a state are |
+//! | [`buffer`] | what collectives work on |
+//! | [`failure`] | why a communicator is of no use |
+//! | [`work`] | work in progress, and who waits for it |
+//! | [`ring`] | the backend without a GPU: TCP, with NCCL's bad manners |
+//!
+//! # Architecture invariants
+//!
+//! * Every call returns at once, but for
+//!   [`Communicator::release`]; whoever wants to wait waits on a [`Work`].
+//! * There are no deadlines in here and no detection of the dead: both are the
+//!   control plane's. An error of a peer is a hint, its absence means nothing.
+//! * [`Communicator::quiesce`] ends every wait.
+//! * One id, one generation, one communicator: a retry takes another generation.
+
+pub mod backend;
+pub mod buffer;
+pub mod failure;
+pub mod ring;
+pub mod work;
+
+pub use backend::{
+    Backend, Capabilities, Communicator, GROUP_BYTES_MAX, InitOptions, MEMBERS_MAX, MintOptions,
+    Minter, State, UNIQUE_ID_BYTES, UniqueId,
+};
+pub use buffer::{Buffer, Reduction};
+pub use failure::{Failure, Refusal, Refuser};
+pub use work::{Completer, Work};

@@ -1,0 +1,184 @@
+//! Communicators over TCP, without a GPU: a ring with NCCL's bad manners.
+//!
+//! A lifecycle that is tested on a well-behaved library hangs on the real one.
+//! So this one does the real work (all-reduce, broadcast and barrier over two
+//! sockets for each rank), and is no kinder than NCCL where NCCL is unkind:
+//!
+//! | manner | here |
+//! | --- | --- |
+//! | An id serves once, and lives in the process that minted it. | A thread and a listening socket; both end with the last check-in, the first failed one, or the minter. |
+//! | A member that dies during its check-in kills the id. | After the handshake, an end of the connection or a wrong introduction ends the root. The one who was wrong is told, the others are not. |
+//! | A silent member blocks the root. | Members are served one after the other, each without a limit. |
+//! | Nothing times out. | Nothing here has a deadline; a connection to a root that is gone is tried again as NCCL does, then fails. |
+//! | A dead member is an error at its neighbours, or nowhere. | [`DeadPeer`]. An idle communicator does not look at all, and a member that has failed keeps its sockets, so that its own neighbours go on waiting. |
+//! | Destroying waits for all members. | A close is a barrier. |
+//! | Destroying after an abort need never end. | In strict mode such a close fails at once; otherwise it waits, until quiesce. |
+//! | An abort joins a running initialisation. | It interrupts it at any point; release waits for the thread. |
+//!
+//! In one thing it is stricter: introductions carry the group, the generation,
+//! the number of members, the rank and the incarnation, and whoever differs is
+//! refused and told what differs. NCCL would let it in.
+//!
+//! # Architecture invariants
+//!
+//! * One thread owns a communicator, and it alone reads and writes its sockets.
+//!   It sleeps in `poll` on them and on a descriptor that callers wake it by.
+//!   Only a root blocks in a socket, and a kill shuts that down.
+//! * An abort waits for no command and no peer: a flag, a shutdown of the
+//!   sockets, a wakeup. Nothing is sent after [`quiesce`](super::Communicator::quiesce)
+//!   has returned.
+//! * A communicator is ready at no member before all have joined.
+//! * No length from a socket is used before it is compared with a bound.
+//!   How many elements are received is only ever counted from one's own buffer.
+//! * All ranks get the same bytes from an all-reduce, and the same ones each
+//!   time: see `plan`.
+//! * Nothing is left of a communicator that was released or dropped, or of a
+//!   minter that was dropped: neither a thread nor a descriptor.
+//!
+//! `id`, `wire`, `heading`, `element`, `plan` and `transfer` are pure; `root`,
+//! `bootstrap`, `links` and `owner` move their bytes; `shared` is where callers
+//! and owner meet.
+
+mod bootstrap;
+mod communicator;
+mod element;
+mod heading;
+mod id;
+mod links;
+mod owner;
+mod plan;
+mod root;
+mod shared;
+mod socket;
+mod transfer;
+mod wire;
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr};
+
+use parking_lot::Mutex;
+
+use self::communicator::RingCommunicator;
+use self::id::{Id, Secret};
+use self::root::RingMinter;
+pub use self::shared::OPERATIONS_WAITING_MAX;
+use super::backend::{
+    Backend, Capabilities, Communicator, GROUP_BYTES_MAX, InitOptions, MEMBERS_MAX, MintOptions,
+    Minter,
+};
+use super::failure::{Failure, Refusal, Refuser};
+
+/// How often a connection to a root is tried again by default: NCCL's figure.
+pub const CONNECT_RETRIES_DEFAULT: u32 = 34;
+
+/// How many uses of ids are remembered, so that no id is used twice.
+const USES_REMEMBERED_MAX: usize = 4096;
+
+/// Who is told of a dead member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeadPeer {
+    /// Its two neighbours, in their next operation: NCCL over sockets.
+    Sockets,
+    /// Nobody: NCCL over NVLink or shared memory.
+    Silent,
+}
+
+/// How rings are built.
+#[derive(Debug, Clone)]
+pub struct RingOptions {
+    /// The address of this host at which the other members reach it.
+    pub address: IpAddr,
+    /// Who is told of a dead member.
+    pub dead_peer: DeadPeer,
+    /// A close after an abort or a failure fails instead of waiting for ever.
+    pub strict: bool,
+    /// How often a connection to a root that is not there is tried again.
+    pub connect_retries: u32,
+}
+
+impl Default for RingOptions {
+    fn default() -> RingOptions {
+        RingOptions {
+            address: Ipv4Addr::LOCALHOST.into(),
+            dead_peer: DeadPeer::Sockets,
+            strict: true,
+            connect_retries: CONNECT_RETRIES_DEFAULT,
+        }
+    }
+}
+
+/// Makes rings.
+#[derive(Default)]
+pub struct Ring {
+    options: RingOptions,
+    /// Which rank of this process used which id.
+    used: Mutex<VecDeque<(Secret, u32)>>,
+}
+
+impl Ring {
+    /// A backend with these options.
+    pub fn new(options: RingOptions) -> Ring {
+        Ring { options, used: Mutex::default() }
+    }
+
+    /// An id serves each rank once.
+    fn use_up(&self, secret: Secret, rank: u32) -> Result<(), Failure> {
+        let mut used = self.used.lock();
+        if used.contains(&(secret, rank)) {
+            return Err(refused(Refusal::IdUsed { rank }));
+        }
+        if used.len() == USES_REMEMBERED_MAX {
+            used.pop_front();
+        }
+        used.push_back((secret, rank));
+        Ok(())
+    }
+}
+
+impl Backend for Ring {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { name: "ring", shrink: false, revoke: false, grow: false }
+    }
+
+    fn mint(&self, options: &MintOptions) -> Result<Box<dyn Minter>, Failure> {
+        check(&options.group, options.nranks)?;
+        Ok(Box::new(RingMinter::mint(&self.options, options)?))
+    }
+
+    fn begin_init(&self, options: InitOptions) -> Result<Box<dyn Communicator>, Failure> {
+        check(&options.group, options.nranks)?;
+        let (rank, nranks) = (options.rank, options.nranks);
+        if rank >= nranks {
+            return Err(refused(Refusal::Rank { actual: rank, nranks }));
+        }
+        let id = Id::decode(&options.id)?;
+        if id.generation != options.generation {
+            let (expected, actual) = (options.generation, id.generation);
+            return Err(Failure::Invalid {
+                what: "unique id",
+                reason: format!("it is of generation {actual}, not {expected}"),
+            });
+        }
+        self.use_up(id.secret, rank)?;
+        Ok(Box::new(RingCommunicator::begin(self.options.clone(), options, id)?))
+    }
+}
+
+fn check(group: &str, nranks: u32) -> Result<(), Failure> {
+    if group.len() > GROUP_BYTES_MAX {
+        let reason = format!("{} bytes, where {GROUP_BYTES_MAX} are allowed", group.len());
+        return Err(Failure::Invalid { what: "name of the group", reason });
+    }
+    if !(1..=MEMBERS_MAX).contains(&nranks) {
+        let reason = format!("{nranks}, where 1 to {MEMBERS_MAX} are allowed");
+        return Err(Failure::Invalid { what: "number of members", reason });
+    }
+    Ok(())
+}
+
+fn refused(refusal: Refusal) -> Failure {
+    Failure::Refused { by: Refuser::Own, refusal }
+}
+
+#[cfg(test)]
+mod tests;
