@@ -19,6 +19,7 @@
 //! | [`command`] | a command under `holdfast-agent run` |
 //! | [`load`] | concurrent adders and the check of what they were told |
 //! | [`failover`] | leaders killed until a retry was answered from the session table |
+//! | [`communicators`] | what members of a group of communicators write down, and whether it may be |
 //! | [`histories`] | jobs whose ranks record what they call and get, while they and the cluster are broken |
 //! | [`hosts`] | hosts with a network between them, on one machine |
 //! | [`way`] | a way to a store on which answers can be held |
@@ -45,6 +46,7 @@ pub mod agent;
 pub mod binaries;
 pub mod cluster;
 pub mod command;
+pub mod communicators;
 pub mod failover;
 pub mod histories;
 pub mod hosts;

@@ -49,6 +49,7 @@
 //! | `self_fence` | a program that holds something stops, or dies, in time |
 //! | `validity` | pure: how long the lease certainly holds |
 //! | `waiting` | pure: whom a call waits for, in words, and when that is said |
+//! | [`manager`] | communicators tied to generations that are held |
 //! | [`communicator`] | what members exchange gradients through; knows nothing of the rest |
 //! | [`error`] | why a verb failed |
 //!
@@ -78,6 +79,7 @@ pub mod host;
 pub mod keys;
 pub mod lease;
 pub mod link;
+pub mod manager;
 mod outage;
 mod pending;
 pub mod process;

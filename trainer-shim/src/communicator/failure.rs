@@ -17,6 +17,9 @@ pub enum Failure {
         /// What was seen.
         reason: String,
     },
+    /// Another member has gone on to the next generation.
+    #[error("another member waits for the next generation: what is called here cannot end")]
+    LeftAlone,
     /// What this process said of itself is not what others expect.
     #[error("refused by {by}: {refusal}")]
     Refused {
@@ -105,6 +108,7 @@ impl Failure {
         match self {
             Failure::Aborted | Failure::Closed => Code::Fenced,
             Failure::PeerLost { .. }
+            | Failure::LeftAlone
             | Failure::IdGone { .. }
             | Failure::RootEnded { .. }
             | Failure::NotReady
@@ -134,6 +138,7 @@ impl Failure {
             | Failure::CloseAfterAbort { .. } => Effectiveness::None,
             Failure::Aborted
             | Failure::PeerLost { .. }
+            | Failure::LeftAlone
             | Failure::RootEnded { .. }
             | Failure::Mismatch { .. }
             | Failure::Protocol { .. }

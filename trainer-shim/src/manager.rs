@@ -1,0 +1,263 @@
+//! Communicators that live as long as their members do.
+//!
+//! [`CommunicatorManager::acquire`] gives a group's communicator of the current
+//! generation: the store decides who is in it, a
+//! [`Backend`](crate::communicator::Backend) builds it, and nobody gets it
+//! before all members have built it. When a member ends, or anybody reports a
+//! failure, the generation is revoked for all; a thread of each process then
+//! stops the communicator, frees it and says so to the store, wherever the
+//! program is meanwhile, and every pending and later call answers
+//! [`CallError::Revoked`]. The next [`CommunicatorManager::acquire`] gives the
+//! next generation.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `build` | from a generation that is held to a communicator that all members have |
+//! | `held` | one generation: its communicators, and the thread that stops them |
+//! | `group` | the communicator as a program uses it |
+//! | `collective` | a call in progress |
+//!
+//! # Architecture invariants
+//!
+//! * An id is minted for one generation, by its rank 0, and its members alone
+//!   read it, in a round among the generation.
+//! * Staleness is looked for before building, after building, and after each
+//!   call: no result of a revoked generation is handed out.
+//! * An arrival says that nothing of the communicator runs: a group with
+//!   collectives in progress is not acquired.
+//! * A communicator is closed in order only after all members have agreed to in
+//!   a round; in all other cases it is aborted.
+
+mod build;
+mod collective;
+mod group;
+mod held;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use holdfast_api::{Among, Generation};
+use holdfast_client::Deadline;
+use parking_lot::Mutex;
+
+pub use self::collective::{CallError, Collective, Why};
+pub use self::group::GroupCommunicator;
+use crate::communicator::{Backend, Failure};
+use crate::error::Error;
+use crate::held::{Formed, Holding};
+use crate::process::Process;
+
+/// How often building may fail in this process, in generations that nobody else
+/// revoked, before [`CommunicatorManager::acquire`] gives up.
+pub const BUILDS_MAX: u32 = 3;
+
+/// Longest name of a group, in bytes; the rest of what a library takes is for
+/// subgroups.
+pub const NAME_BYTES_MAX: usize = 128;
+
+/// What a communicator is to be. All members give the same.
+#[derive(Debug, Clone, Default)]
+pub struct Spec {
+    /// Whose it is.
+    pub among: Among,
+    /// What all must agree on, and the limits.
+    pub holding: Holding,
+}
+
+/// Why there is no communicator.
+#[derive(Debug, thiserror::Error)]
+pub enum AcquireError {
+    /// The store refused, or could not be asked in time.
+    #[error(transparent)]
+    Store(#[from] Error),
+    /// The communicator could not be built, [`BUILDS_MAX`] times.
+    #[error(
+        "no communicator of group {group:?} could be built, in {builds} generations: {failure}"
+    )]
+    Build {
+        /// The group.
+        group: String,
+        /// How many generations were tried.
+        builds: u32,
+        /// Why the last one failed.
+        failure: Failure,
+    },
+    /// Collectives of the communicator that this process has are in progress.
+    #[error(
+        "{running} collectives of group {group:?} are in progress here: wait for them before the group is acquired again"
+    )]
+    Running {
+        /// The group.
+        group: String,
+        /// How many.
+        running: u32,
+    },
+    /// What was asked for cannot be.
+    #[error("the name of a group has 1 to {NAME_BYTES_MAX} bytes, not {0}")]
+    Name(usize),
+}
+
+/// Gives communicators to one process. Cheap to clone.
+#[derive(Clone)]
+pub struct CommunicatorManager {
+    process: Process,
+    backend: Arc<dyn Backend>,
+    groups: Arc<Mutex<BTreeMap<String, Arc<Group>>>>,
+}
+
+/// What this process has of a group.
+#[derive(Default)]
+struct Group {
+    /// Held while the next generation is formed: one call at a time.
+    forming: tokio::sync::Mutex<()>,
+    current: Mutex<Option<Arc<GroupCommunicator>>>,
+}
+
+impl CommunicatorManager {
+    /// Communicators of this process, built by this library. All members of a
+    /// group use the same one.
+    pub fn new(process: Process, backend: Arc<dyn Backend>) -> CommunicatorManager {
+        CommunicatorManager { process, backend, groups: Arc::default() }
+    }
+
+    /// The group's communicator of the current generation. With the members of
+    /// before, nobody waiting who is new, and nothing revoked, it is the one that
+    /// this process has, without asking the store; otherwise this waits until all
+    /// members call it. Nothing of the group's communicator may run meanwhile.
+    ///
+    /// Call it in a tokio runtime with threads of its own, which must go on as long
+    /// as the communicator is in use.
+    pub async fn acquire(
+        &self,
+        name: &str,
+        spec: &Spec,
+        deadline: Deadline,
+    ) -> Result<Arc<GroupCommunicator>, AcquireError> {
+        let group = self.group(name)?;
+        if let Some(current) = self.current(&group) {
+            return Ok(current);
+        }
+        let _one_at_a_time = group.forming.lock().await;
+        let mut failures = 0;
+        loop {
+            let formed = self.form(name, &group, spec, deadline).await?;
+            let held = match formed {
+                Outcome::Again(current) => return Ok(current),
+                Outcome::Formed(formed) => formed,
+            };
+            match self.build(name, held, deadline).await {
+                Ok(built) => {
+                    *group.current.lock() = Some(built.clone());
+                    return Ok(built);
+                }
+                Err(build::Error::Store(error)) => return Err(error.into()),
+                Err(build::Error::Revoked) => {}
+                Err(build::Error::Failed(failure)) => {
+                    failures += 1;
+                    if failures >= BUILDS_MAX {
+                        let (group, builds) = (name.to_owned(), failures);
+                        return Err(AcquireError::Build { group, builds, failure });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends the group's communicator in order: returns when all members have called
+    /// it. Without one, nothing happens.
+    pub async fn close(&self, name: &str, deadline: Deadline) -> Result<(), AcquireError> {
+        let group = self.group(name)?;
+        let _one_at_a_time = group.forming.lock().await;
+        let Some(current) = group.current.lock().take() else { return Ok(()) };
+        let held = current.held();
+        let agreed = self.process.close_held(held.generation(), deadline).await;
+        if agreed.is_ok() {
+            current.close_in_order(deadline).await;
+        }
+        held.stop(Why::Released).await;
+        Ok(agreed?)
+    }
+
+    fn group(&self, name: &str) -> Result<Arc<Group>, AcquireError> {
+        if let Some(group) = self.groups.lock().get(name) {
+            return Ok(group.clone());
+        }
+        if !(1..=NAME_BYTES_MAX).contains(&name.len()) {
+            return Err(AcquireError::Name(name.len()));
+        }
+        Ok(self.groups.lock().entry(name.to_owned()).or_default().clone())
+    }
+
+    /// The communicator that there is, if it may be used without asking anybody.
+    fn current(&self, group: &Group) -> Option<Arc<GroupCommunicator>> {
+        let current = group.current.lock();
+        let current = current.as_ref()?;
+        let valid = current.held().is_current() && self.process.host().valid_for().is_some();
+        valid.then(|| current.clone())
+    }
+
+    /// Arrives at the group's round, with the generation that is intact here.
+    async fn form(
+        &self,
+        name: &str,
+        group: &Group,
+        spec: &Spec,
+        deadline: Deadline,
+    ) -> Result<Outcome, AcquireError> {
+        let kept = group.current.lock().clone();
+        if let Some(running) = kept.as_ref().map(|kept| kept.held().running()).filter(|n| *n > 0) {
+            return Err(AcquireError::Running { group: name.to_owned(), running });
+        }
+        let intact = kept.as_ref().filter(|kept| kept.held().is_intact());
+        let holds = intact.map_or(0, |kept| kept.held().generation());
+        if holds == 0
+            && let Some(kept) = &kept
+        {
+            kept.held().stop(Why::Released).await;
+        }
+        let mut holding = spec.holding.clone();
+        let library = self.backend.capabilities().name;
+        holding.spec = [library.as_bytes(), b" ", holding.spec.as_bytes()].concat().into();
+        let (among, handle) = (spec.among.clone(), (holds, holdfast_api::Blob::default()));
+        let formed = self.process.form(name, &holding, among, handle, deadline).await?;
+        if formed.again
+            && let Some(kept) = kept
+        {
+            if kept.held().is_intact() {
+                return Ok(Outcome::Again(kept));
+            }
+            // It stopped meanwhile: the others must not use it either.
+            self.give_up(formed.generation, "it was stopped here").await;
+            return Box::pin(self.form(name, group, spec, deadline)).await;
+        }
+        *group.current.lock() = None;
+        if let Some(kept) = kept {
+            kept.held().stop(Why::Released).await;
+        }
+        Ok(Outcome::Formed(formed))
+    }
+
+    /// Says that a generation is of no use.
+    async fn give_up(&self, generation: Generation, reason: &str) {
+        let told = self.process.revoke(generation, reason, held::soon()).await;
+        if let Err(error) = told {
+            tracing::warn!(%error, generation, "the store could not be told that a communicator is of no use");
+        }
+    }
+}
+
+/// What the group's round came to.
+enum Outcome {
+    /// What this process has.
+    Again(Arc<GroupCommunicator>),
+    /// Something to build.
+    Formed(Formed),
+}
+
+impl std::fmt::Debug for CommunicatorManager {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CommunicatorManager")
+            .field("process", &self.process)
+            .finish_non_exhaustive()
+    }
+}

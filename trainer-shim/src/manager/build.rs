@@ -1,0 +1,180 @@
+//! From a generation that is held to a communicator that all members have.
+
+use std::sync::Arc;
+
+use holdfast_api::Blob;
+use holdfast_client::Deadline;
+
+use super::CommunicatorManager;
+use super::collective::Why;
+use super::group::GroupCommunicator;
+use super::held::{HeldGeneration, Place};
+use crate::communicator::{
+    Communicator, Failure, InitOptions, MintOptions, Minter, UNIQUE_ID_BYTES, UniqueId,
+};
+use crate::error;
+use crate::held::Formed;
+
+/// The round in which the id reaches the members.
+const ID_ROUND: &str = "id";
+
+/// Why nothing was built.
+pub(super) enum Error {
+    /// The generation was revoked.
+    Revoked,
+    /// Building failed here, and the generation was revoked for it.
+    Failed(Failure),
+    /// The store could not be asked.
+    Store(error::Error),
+}
+
+impl From<error::Error> for Error {
+    fn from(error: error::Error) -> Error {
+        match error {
+            error::Error::Revoked { .. } => Error::Revoked,
+            error => Error::Store(error),
+        }
+    }
+}
+
+impl CommunicatorManager {
+    /// Builds the communicator of a generation that this process holds from now
+    /// on. If that fails, nothing is held.
+    pub(super) async fn build(
+        &self,
+        group: &str,
+        formed: Formed,
+        deadline: Deadline,
+    ) -> Result<Arc<GroupCommunicator>, Error> {
+        let generation = formed.generation;
+        let held = HeldGeneration::new(group, &self.process, &self.backend, formed);
+        let built = self.build_in(&held, deadline).await;
+        match built {
+            Ok(built) => Ok(built),
+            Err(error) => {
+                if let Error::Failed(failure) = &error {
+                    self.give_up(generation, &failure.to_string()).await;
+                }
+                let ended = held.is_over();
+                held.stop(Why::Released).await;
+                // What was revoked meanwhile failed by that.
+                match error {
+                    Error::Failed(Failure::Aborted) if ended => Err(Error::Revoked),
+                    error => Err(error),
+                }
+            }
+        }
+    }
+
+    async fn build_in(
+        &self,
+        held: &Arc<HeldGeneration>,
+        deadline: Deadline,
+    ) -> Result<Arc<GroupCommunicator>, Error> {
+        let place = held.whole();
+        let communicator = join(held, place, ID_ROUND, deadline).await?;
+        self.process.ready(held.generation(), deadline).await?;
+        if held.is_over() {
+            return Err(Error::Revoked);
+        }
+        Ok(GroupCommunicator::new(held.clone(), communicator))
+    }
+}
+
+/// Gets the id of a communicator among members of the generation, and joins it.
+/// All members of the generation call it; whoever has no place only passes by.
+pub(super) async fn join(
+    held: &Arc<HeldGeneration>,
+    place: Place,
+    round: &str,
+    deadline: Deadline,
+) -> Result<Option<Arc<dyn Communicator>>, Error> {
+    let minter = mint(held, &place)?;
+    let value = minter
+        .as_ref()
+        .map_or_else(Blob::default, |minter| Blob::from(&minter.id().as_bytes()[..]));
+    let values = held.process().share(round, held.generation(), value, deadline).await?;
+    let Some(rank) = place.rank else { return Ok(None) };
+    let id = values.get(place.minter).and_then(|value| value.as_bytes().try_into().ok());
+    let Some(id): Option<[u8; UNIQUE_ID_BYTES]> = id else {
+        let reason = "rank 0 published none".to_owned();
+        return Err(Error::Failed(Failure::Invalid { what: "unique id", reason }));
+    };
+    let options = InitOptions {
+        group: place.name,
+        generation: held.generation(),
+        incarnation: held.process().incarnation(),
+        nranks: place.nranks,
+        rank,
+        id: UniqueId::from_bytes(id),
+    };
+    if held.is_over() {
+        return Err(Error::Revoked);
+    }
+    let communicator = held.backend().begin_init(options).map_err(Error::Failed)?;
+    let communicator: Arc<dyn Communicator> = communicator.into();
+    // From here on a revocation stops it.
+    held.keep(communicator.clone());
+    initialised(held, communicator.as_ref(), minter.as_deref(), deadline).await?;
+    Ok(Some(communicator))
+}
+
+fn mint(held: &HeldGeneration, place: &Place) -> Result<Option<Box<dyn Minter>>, Error> {
+    if place.rank != Some(0) {
+        return Ok(None);
+    }
+    let (group, generation, nranks) = (place.name.clone(), held.generation(), place.nranks);
+    let minter = held.backend().mint(&MintOptions { group, generation, nranks });
+    minter.map(Some).map_err(Error::Failed)
+}
+
+/// Waits until all members have joined. A minter that ends before is a failure of
+/// its own: those who have checked in are not told.
+async fn initialised(
+    held: &HeldGeneration,
+    communicator: &dyn Communicator,
+    minter: Option<&dyn Minter>,
+    deadline: Deadline,
+) -> Result<(), Error> {
+    let mut initialised = communicator.initialised();
+    let minted = async {
+        match minter {
+            Some(minter) => match minter.ended().await {
+                Ok(()) => std::future::pending().await,
+                Err(failure) => failure,
+            },
+            None => std::future::pending().await,
+        }
+    };
+    let joined = tokio::select! {
+        joined = &mut initialised => joined,
+        failure = minted => Err(failure),
+        () = held.over() => return Err(Error::Revoked),
+        () = passed(deadline) => {
+            let reason = "the caller's deadline has passed".to_owned();
+            Err(Failure::Invalid { what: "time", reason })
+        }
+    };
+    match joined {
+        Ok(()) if !held.is_over() => Ok(()),
+        Ok(()) | Err(Failure::Aborted) => Err(Error::Revoked),
+        Err(failure) => Err(Error::Failed(failure)),
+    }
+}
+
+async fn passed(deadline: Deadline) {
+    match deadline.instant() {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The round in which a subgroup's id reaches the members.
+pub(super) fn round_of(subgroup: &str) -> String {
+    format!("{ID_ROUND}:{subgroup}")
+}
+
+/// The round in which a subgroup is built everywhere.
+pub(super) fn ready_round_of(subgroup: &str) -> String {
+    format!("ready:{subgroup}")
+}
