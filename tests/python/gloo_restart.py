@@ -22,6 +22,12 @@ def listen():
 
 @holdfast.restart(holdfast.RestartPolicy(admit_after=0.2), process=process, world=world)
 def train(attempt):
+    try:
+        holdfast.torch.ElasticGroup(attempt.job)
+    except holdfast.Refused as error:
+        assert "use init_process_group" in str(error), error
+    else:
+        raise SystemExit("two of them begin iterations")
     dist.init_process_group(
         "gloo",
         store=holdfast.torch.group_store(attempt.iteration),

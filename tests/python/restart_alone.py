@@ -52,6 +52,7 @@ def called():
     @alone(job="called")
     def train(attempt, word, *, other_word):
         raises(holdfast.Refused, "while called.<locals>.train runs", other)
+        raises(holdfast.Refused, "begins the iterations of this job", attempt.job.advance)
         return word, other_word, attempt.rank, attempt.world_size, attempt.restarts, attempt.cause, attempt.over
 
     assert train("one", other_word="two") == ("one", "two", 0, 1, 0, None, None)

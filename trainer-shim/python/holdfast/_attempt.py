@@ -111,11 +111,13 @@ class Running:
         goes on to the caller."""
         threading.Thread(target=self._watch, args=(attempt,), name="holdfast-restart", daemon=True).start()
         _interruptible.append(self)
+        self.job._in_attempt = True
         try:
             value, self.error = _call(function)
             self._returned = self.error is None
             self._ended.set()
         finally:
+            self.job._in_attempt = False
             _interruptible.remove(self)
         if self.error is None and self._all_returned(attempt):
             return True, value

@@ -161,7 +161,8 @@ class _Call:
             if completed:
                 return value
             attempt = self._begin()
-        logger.info("%s was completed without process %d", self._name, self._job.process)
+        which = (self._name, self._job.run, self._job.name, self._job.process)
+        logger.warning("%s was completed in run %s of job %s without process %d; to run it again, open a new run", *which)
         return None
 
     def _attempt(self, attempt: Attempt, function: Callable[[Attempt], Any]) -> tuple[bool, Any]:
