@@ -134,7 +134,7 @@ def restart(policy: Union[RestartPolicy, Callable[..., Any]] = RestartPolicy(), 
 NAMES = {one.name for one in fields(RestartPolicy)}
 
 _calls: dict[tuple[str, Optional[str]], int] = {}
-"""How often a function was called under :func:`restart` in a run: its processes all make the same calls."""
+"""How many calls under :func:`restart` have ended in a run, for all its processes: they all make the same ones."""
 
 _running: list[str] = []
 """The function that is called under :func:`restart`, if one is."""
@@ -146,7 +146,8 @@ class _Call:
     def __init__(self, policy: RestartPolicy, job: Job, name: str) -> None:
         self._policy, self._job, self._name = policy, job, name
         self._holds = job._native.holds()
-        number = _calls[job.name, job.run] = _calls.get((job.name, job.run), 0) + 1
+        self._run = job.name, job.run
+        number = _calls.get(self._run, 0) + 1
         self._first, self._completed = (f"holdfast.restart/{number}/{key}" for key in ("first", "completed"))
         self._cause: Optional[str] = None
         self._error: Optional[BaseException] = None
@@ -155,6 +156,18 @@ class _Call:
         self._patience = NEVER if job._evict_after is None else job._evict_after
 
     def run(self, function: Callable[[Attempt], Any]) -> Any:
+        ended = False
+        try:
+            value, ended = self._until_completed(function), True
+            return value
+        except NoMoreRestarts:
+            ended = True
+            raise
+        finally:
+            if ended:
+                _calls[self._run] = _calls.get(self._run, 0) + 1
+
+    def _until_completed(self, function: Callable[[Attempt], Any]) -> Any:
         attempt = self._begin()
         while attempt is not None:
             completed, value = self._attempt(attempt, function)
