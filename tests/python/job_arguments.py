@@ -111,6 +111,7 @@ def calls(job, token):
         return {one.name: valid(hints[one.name], token) for one in needed}
 
     yield holdfast.Job.join, {"job": "arguments", "process": "any"}
+    yield holdfast.RestartPolicy, {}
     for name, _ in inspect.getmembers(holdfast.Job, callable):
         call = getattr(job, name)
         if not name.startswith("_") and name != "join":

@@ -14,11 +14,14 @@ Decided by a replicated store and by nobody else: there is no rank whose death e
 Works without PyTorch. ``holdfast.torch``, ``holdfast.nvrx`` and ``holdfast.torchrun`` need it, and are imported by name.
 """
 
+from ._attempt import Attempt
 from ._errors import (
+    AttemptEnded,
     BlockFailed,
     Fenced,
     ForkedError,
     HoldfastError,
+    NoMoreRestarts,
     Over,
     Refused,
     Regroup,
@@ -30,11 +33,14 @@ from ._holdfast import __version__
 from ._job import Job
 from ._keys import Change, Compared, Keys
 from ._policy import Assignment, Policy
+from ._restart import RestartPolicy, restart
 from ._subscription import Subscription
 from ._types import Event, Fence, Gathered, Iteration, Live, Member, Remark, Stop, Verdict
 
 __all__ = [
     "Assignment",
+    "Attempt",
+    "AttemptEnded",
     "BlockFailed",
     "Change",
     "Compared",
@@ -49,11 +55,13 @@ __all__ = [
     "Keys",
     "Live",
     "Member",
+    "NoMoreRestarts",
     "Over",
     "Policy",
     "Refused",
     "Regroup",
     "Remark",
+    "RestartPolicy",
     "Revoked",
     "RoundTimeout",
     "Stop",
@@ -61,4 +69,5 @@ __all__ = [
     "Subscription",
     "Verdict",
     "__version__",
+    "restart",
 ]

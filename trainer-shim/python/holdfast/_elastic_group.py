@@ -99,6 +99,9 @@ class ElasticGroup:
     ) -> None:
         if not isinstance(job, Job):
             arguments.wrong_type("job", job, "a holdfast.Job")
+        if job._in_attempt:
+            text = "holdfast.restart begins the iterations of this job: use init_process_group, with group_store(attempt.iteration)"
+            raise Refused(text, "conflict", False, "none")
         backend = arguments.text("backend", backend)
         numbers = {"stop_max": stop_max, "form_max": form_max, "patience": patience, "timeout": timeout}
         stop_max, form_max, patience, timeout = (arguments.seconds(name, value) for name, value in numbers.items())
@@ -156,6 +159,7 @@ class ElasticGroup:
     def advance(self, timeout: Optional[float] = None) -> ElasticIteration:
         """The next iteration of the job, with a communicator among its ranks: the same as before if nobody has come
         or gone. As :meth:`holdfast.Job.advance`; nothing of the communicator may run meanwhile."""
+        self.job._refuse_in_attempt()
         timeout = arguments.seconds_or_never("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:

@@ -44,6 +44,16 @@ class Revoked(HoldfastError):
     """What this call builds on was revoked: stop what runs on it, and go on to the next generation."""
 
 
+class AttemptEnded(BaseException):
+    """The attempt of a function under :func:`holdfast.restart` is over: let it pass. Raised in the function, wherever it
+    is, and again if it is swallowed. No :class:`Exception`, so that ``except Exception`` lets it pass."""
+
+
+class NoMoreRestarts(HoldfastError):
+    """The function under :func:`holdfast.restart` is not begun again: too often, or with too few ranks. The text says
+    which, and why the latest attempt ended; ``__cause__`` is what it raised in this process, if it did."""
+
+
 class Over(HoldfastError):
     """The job of this standby is over: the last of its members has left in order. Leave."""
 

@@ -65,6 +65,7 @@ class Job:
         self.incarnation: int = 0
         """This life of it: never used again; 0 until it is :meth:`ready`."""
         self.name, self.run = process.scope
+        self._in_attempt = False
         self._groups: list[Any] = []
         """What is to be closed before this life is left: it lets go of what it holds."""
         _joined.add(self)
@@ -201,7 +202,13 @@ class Job:
         the one that is open. ``rank`` is none for a process that has no place this time. A standby is
         told by :class:`~holdfast.Over` that it is not needed any more.
         """
+        self._refuse_in_attempt()
         return self._begun(self._native.advance(self._evict_after, arguments.seconds_or_never("timeout", timeout)))
+
+    def _refuse_in_attempt(self) -> None:
+        if self._in_attempt:
+            text = "holdfast.restart begins the iterations of this job: return, raise, or call attempt.fail for the next one"
+            raise Refused(text, "conflict", False, "none")
 
     def _begun(self, found: dict[str, Any]) -> Iteration:
         """An iteration, as the native half says it."""
