@@ -56,6 +56,9 @@ pub(crate) struct Actor {
     link: Option<Link>,
     /// Since when a leader has owed proof that it leads.
     unanswered_since: Option<Instant>,
+    /// Since when the connected node has owed an answer that it gives at once, and
+    /// said nothing.
+    owes_since: Option<Instant>,
     /// What this program last told of itself, and when.
     report: Option<(AgentReport, Instant)>,
     /// Set once the client is being closed: when to stop waiting.
@@ -117,6 +120,7 @@ impl Actor {
             attempts: FuturesUnordered::new(),
             link: None,
             unanswered_since: None,
+            owes_since: None,
             report: None,
             farewell: None,
             options,
@@ -150,7 +154,7 @@ impl Actor {
         let alive_until = self.check_liveness(now);
         self.note_unanswered(now);
         let navigate_at = loop {
-            match self.navigator.next(now, self.wants()) {
+            match self.navigator.next(now, self.wants(), self.owes_since) {
                 Step::Connect(address) => self.attempt(address),
                 Step::Poll => {
                     if let Some(link) = &mut self.link {
@@ -297,6 +301,9 @@ impl Actor {
             batch.push(Request { id: self.calls.next_wire(), body });
         }
         self.calls.fill(&mut batch, leads, now);
+        if batch.iter().any(is_prompt) {
+            self.owes_since.get_or_insert(now);
+        }
         if !batch.is_empty() {
             // There was room a moment ago and nobody else sends. If the writer
             // is gone, the reader's end says why.
@@ -307,6 +314,7 @@ impl Actor {
     fn on_replies(&mut self, replies: Vec<Reply>) {
         let now = Instant::now();
         self.navigator.useful();
+        self.owes_since = None;
         for reply in replies {
             if self.proves_leader(&reply) {
                 self.unanswered_since = None;
@@ -404,6 +412,7 @@ impl Actor {
                     self.attempts.clear();
                 }
                 self.calls.linked(hello.minor);
+                self.owes_since = None;
                 let takes_reports = hello.minor >= MINOR_REPORTS;
                 self.link = Some(Link {
                     address,
@@ -428,6 +437,7 @@ impl Actor {
         let random = &mut || self.random.random();
         tracing::debug!(address = link.address, %error, "lost the connection");
         self.navigator.lost(error.to_string(), Instant::now(), random);
+        self.owes_since = None;
         self.calls.link_lost(&format!("the connection to {} was lost ({error})", link.address));
     }
 }
@@ -437,6 +447,11 @@ impl Actor {
 fn question(stale: bool) -> RequestBody {
     let read = Read::QueueLength { scope: Scope::default(), key: Blob::from("") };
     RequestBody::Read { read, stale }
+}
+
+/// Whether it is answered at once by a node that is well.
+fn is_prompt(request: &Request) -> bool {
+    matches!(request.body, RequestBody::Propose(_) | RequestBody::Read { .. })
 }
 
 async fn has_room(writer: Option<&mpsc::Sender<Vec<Request>>>) {

@@ -6,6 +6,10 @@
 //! to whoever it names is attempted beside it. So the loss of a leader costs
 //! the client the election and one poll, and an address that leads nowhere
 //! costs nothing at all.
+//!
+//! A leader that owes an answer and says nothing is not left for its silence: it
+//! may be busy. Another node is asked who leads, beside the connection, again and
+//! again, and only a leader of a later term ends it.
 
 use std::time::Duration;
 
@@ -17,6 +21,10 @@ use crate::endpoints::{Endpoints, Next};
 
 /// An attempt that takes longer than this gets company by the next node.
 const HEDGE_AFTER: Duration = Duration::from_millis(150);
+/// A leader that owes an answer for so long is doubted: another node is asked who
+/// leads; then again, after pauses that grow with the silence.
+const DOUBT_AFTER: Duration = Duration::from_millis(150);
+const DOUBT_SHARE: u32 = 4;
 /// Most attempts at a time.
 pub(crate) const ATTEMPTS_MAX: usize = 3;
 /// Longest pause between polls while an election may be under way.
@@ -71,6 +79,10 @@ pub(crate) struct Navigator {
     link: Option<Link>,
     hint: Option<LeaderHint>,
     search: Search,
+    /// When a leader that owes an answer is to be doubted again; none = it does not.
+    doubt_not_before: Option<Instant>,
+    /// Who leads in a later term than the connected node, as another one said.
+    successor: Option<LeaderHint>,
     /// Of the first node that said one. It never changes.
     cluster_id: Option<String>,
     /// Whether any node ever let this client in.
@@ -93,6 +105,8 @@ enum Why {
     Hint,
     /// The connected node knew no leader that can be reached.
     Rotation,
+    /// The connected node leads, and owes an answer.
+    Doubt,
 }
 
 #[derive(Debug)]
@@ -100,6 +114,8 @@ struct Link {
     address: String,
     node: NodeId,
     leads: bool,
+    /// The latest term that it is known to have seen.
+    term: u64,
 }
 
 /// The search for a leader, since one was last at hand.
@@ -123,6 +139,8 @@ impl Navigator {
             link: None,
             hint: None,
             search: Search::default(),
+            doubt_not_before: None,
+            successor: None,
             cluster_id: None,
             admitted: false,
         }
@@ -156,11 +174,12 @@ impl Navigator {
         self.endpoints.tried().into_iter().map(|(address, _)| address).collect()
     }
 
-    /// What to do now. Call it again after each step other than a wait.
-    pub(crate) fn next(&mut self, now: Instant, wants: Wants) -> Step {
+    /// What to do now. `owes_since`: since when the connected node has owed an
+    /// answer, and said nothing. Call it again after each step other than a wait.
+    pub(crate) fn next(&mut self, now: Instant, wants: Wants, owes_since: Option<Instant>) -> Step {
         match &self.link {
             _ if wants == Wants::Nothing => Step::Wait(None),
-            Some(link) if link.leads => Step::Wait(None),
+            Some(link) if link.leads => self.next_with_leader(now, owes_since),
             Some(_) => self.next_with_follower(now, wants),
             None => self.next_without_link(now),
         }
@@ -178,6 +197,29 @@ impl Navigator {
             Next::Now(address) => self.attempt(address, now, Why::Search),
             Next::At(at) => Step::Wait(Some(at)),
             Next::None => Step::Wait(None),
+        }
+    }
+
+    fn next_with_leader(&mut self, now: Instant, owes_since: Option<Instant>) -> Step {
+        let Some(since) = owes_since else {
+            self.doubt_not_before = None;
+            return Step::Wait(None);
+        };
+        let under_way = |address: &str| self.attempts.iter().any(|a| a.address == address);
+        if let Some(successor) = self.successor.take().filter(|one| !under_way(&one.address)) {
+            return self.attempt(successor.address, now, Why::Doubt);
+        }
+        let at = self.doubt_not_before.unwrap_or(since + DOUBT_AFTER);
+        if at > now {
+            return Step::Wait(Some(at));
+        }
+        let pause = DOUBT_AFTER.max((now - since) / DOUBT_SHARE);
+        self.doubt_not_before = Some(now + pause);
+        match self.another(now) {
+            Some(address) if self.attempts.len() < ATTEMPTS_MAX => {
+                self.attempt(address, now, Why::Doubt)
+            }
+            _ => Step::Wait(Some(now + pause)),
         }
     }
 
@@ -235,10 +277,13 @@ impl Navigator {
         Some((hint.address.clone(), at))
     }
 
-    /// A node other than the connected one that may be tried now.
+    /// A node that may be tried now, neither the connected one nor under way.
     fn another(&mut self, now: Instant) -> Option<String> {
         let here = self.link.as_ref().map(|link| link.address.as_str());
-        match self.endpoints.next(now, |address| Some(address) == here) {
+        let attempts = &self.attempts;
+        let excluded =
+            |address: &str| Some(address) == here || attempts.iter().any(|a| a.address == address);
+        match self.endpoints.next(now, excluded) {
             Next::Now(address) => Some(address),
             Next::At(_) | Next::None => None,
         }
@@ -265,7 +310,7 @@ impl Navigator {
             return Arrival::Drop;
         }
         self.endpoints.learn(&hello.nodes);
-        if self.leads() {
+        if self.leads() && !(why == Why::Doubt && self.is_succeeded_by(hello)) {
             return Arrival::Drop;
         }
         let leads = hello.leader.as_ref().is_some_and(|leader| leader.node == hello.node);
@@ -277,7 +322,10 @@ impl Navigator {
             }
             return Arrival::Drop;
         }
-        self.link = Some(Link { address: address.to_owned(), node: hello.node, leads });
+        let term = hello.term;
+        self.link = Some(Link { address: address.to_owned(), node: hello.node, leads, term });
+        self.doubt_not_before = None;
+        self.successor = None;
         self.search.polls_here = 0;
         self.search.poll_open = None;
         if leads {
@@ -290,6 +338,23 @@ impl Navigator {
             }
         }
         Arrival::Use
+    }
+
+    /// Whether this node leads in a later term than the connected one. If another
+    /// does, that one is to be asked.
+    fn is_succeeded_by(&mut self, hello: &Hello) -> bool {
+        let (Some(link), Some(leader)) = (&mut self.link, &hello.leader) else { return false };
+        if leader.node == link.node {
+            link.term = link.term.max(hello.term);
+            return false;
+        }
+        let is_later = hello.term > link.term;
+        if is_later && leader.node != hello.node {
+            self.successor = Some(leader.clone());
+            self.endpoints.learn_one(&leader.address);
+            return false;
+        }
+        is_later
     }
 
     fn check_cluster(&mut self, cluster_id: &str) -> Result<(), String> {

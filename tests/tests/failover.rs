@@ -96,6 +96,25 @@ async fn a_leader_that_freezes_is_replaced_and_follows_when_it_thaws() {
 
 /// Freezes the leader under load until another leads and has gone on, asks it
 /// to read, and thaws it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_leader_is_left_as_soon_as_another_node_names_its_successor() {
+    let mut cluster = Cluster::start(3).await;
+    let mut options = cluster.client_options(&cluster.ids());
+    // So that its silence alone is no reason.
+    options.probe_after = Duration::from_secs(600);
+    let client = Client::new(options);
+    let keys = client.keys(job("frozen"));
+    keys.put("key", "before", soon()).await.expect("a cluster at work");
+    let leader = cluster.leader().await;
+    cluster.pause(leader);
+    keys.put("key", "after", soon()).await.expect("the others go on");
+    assert_ne!(cluster.leader().await, leader);
+    cluster.resume(leader);
+    cluster.wait_ready(leader).await;
+    let found = keys.get("key", soon()).await.expect("a cluster at work");
+    assert_eq!(found.and_then(|entry| entry.value), Some(Blob::from("after")));
+}
+
 async fn freeze_leader(cluster: &mut Cluster, load: &Adders) {
     load.progress(50).await;
     let frozen = cluster.leader().await;

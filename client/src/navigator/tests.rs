@@ -6,13 +6,16 @@ const MS: Duration = Duration::from_millis(1);
 struct Bench {
     navigator: Navigator,
     now: Instant,
+    /// The connected leader owes an answer.
+    owes_since: Option<Instant>,
 }
 
 impl Bench {
     fn new(endpoints: &[&str]) -> Bench {
         let endpoints = endpoints.iter().map(|e| (*e).to_owned()).collect();
         let backoff = Backoff::new(10 * MS, 500 * MS);
-        Bench { navigator: Navigator::new(endpoints, backoff), now: Instant::now() }
+        let navigator = Navigator::new(endpoints, backoff);
+        Bench { navigator, now: Instant::now(), owes_since: None }
     }
 
     /// Connected to node 1 at a:1 of three, which leads.
@@ -29,7 +32,7 @@ impl Bench {
     }
 
     fn wants(&mut self, wants: Wants) -> Step {
-        self.navigator.next(self.now, wants)
+        self.navigator.next(self.now, wants, self.owes_since)
     }
 
     /// Lets time pass until there is something to do.
@@ -56,14 +59,10 @@ impl Bench {
         node: NodeId,
         leader: Option<NodeId>,
     ) -> Arrival {
-        let hello = Hello {
-            cluster_id: cluster.to_owned(),
-            node,
-            version: "1".to_owned(),
-            minor: 0,
-            leader: leader.map(hint),
-            nodes: (1..=3).map(hint).collect(),
-        };
+        self.arrive_with(address, Hello { cluster_id: cluster.to_owned(), ..said(node, leader, 0) })
+    }
+
+    fn arrive_with(&mut self, address: &str, hello: Hello) -> Arrival {
         self.navigator.connected(address, &hello, self.now, &mut || 1.0)
     }
 
@@ -274,6 +273,75 @@ fn many_calls_turned_away_at_once_are_one_piece_of_news() {
         bench.told(None);
     }
     assert_eq!(bench.step(), Step::Wait(Some(bench.now + 10 * MS)));
+}
+
+fn said(node: NodeId, leader: Option<NodeId>, term: u64) -> Hello {
+    Hello {
+        cluster_id: "cluster".to_owned(),
+        node,
+        version: "1".to_owned(),
+        minor: 0,
+        leader: leader.map(hint),
+        term,
+        nodes: (1..=3).map(hint).collect(),
+    }
+}
+
+/// Connected to node 1, which leads term 5 and falls silent.
+fn silent() -> Bench {
+    let mut bench = Bench::new(&["a:1", "b:1", "c:1"]);
+    assert_eq!(bench.step(), connect("a:1"));
+    assert_eq!(bench.arrive_with("a:1", said(1, Some(1), 5)), Arrival::Use);
+    bench.owes_since = Some(bench.now);
+    bench
+}
+
+#[test]
+fn a_silent_leader_is_left_for_one_of_a_later_term() {
+    let mut bench = silent();
+    assert_eq!(bench.step(), Step::Wait(Some(bench.now + DOUBT_AFTER)));
+    assert_eq!(bench.step_later(), connect("b:1"));
+    assert_eq!(bench.arrive_with("b:1", said(2, Some(2), 6)), Arrival::Use);
+    assert!(bench.navigator.leads());
+    assert_eq!(bench.navigator.leader(), Some(2));
+}
+
+#[test]
+fn who_leads_now_is_asked_of_whoever_knows() {
+    let mut bench = silent();
+    assert_eq!(bench.step_later(), connect("b:1"));
+    assert_eq!(bench.arrive_with("b:1", said(2, Some(3), 6)), Arrival::Drop);
+    assert_eq!(bench.step(), connect("c:1"));
+    assert_eq!(bench.arrive_with("c:1", said(3, Some(3), 6)), Arrival::Use);
+    assert_eq!(bench.navigator.leader(), Some(3));
+}
+
+#[test]
+fn a_silent_leader_that_nobody_succeeds_is_kept_and_doubted_ever_less_often() {
+    let mut bench = silent();
+    let (start, mut doubts) = (bench.now, Vec::new());
+    while bench.now < start + 10_000 * MS {
+        let Step::Connect(address) = bench.step_later() else { panic!("it waits, or asks") };
+        doubts.push((bench.now - start).as_millis());
+        let node = if address == "b:1" { 2 } else { 3 };
+        // The others still follow it, or seek: neither is news.
+        let said = said(node, Some(1).filter(|_| node == 2), 5 + u64::from(node == 3));
+        assert_eq!(bench.arrive_with(&address, said), Arrival::Drop);
+        assert_eq!(bench.navigator.leader(), Some(1));
+    }
+    assert_eq!(doubts[..5], [150, 300, 450, 600, 750]);
+    assert!(doubts.len() < 20, "{doubts:?}");
+    bench.owes_since = None;
+    assert_eq!(bench.step(), Step::Wait(None), "it has answered");
+}
+
+#[test]
+fn a_leader_of_an_earlier_term_is_not_gone_back_to() {
+    let mut bench = silent();
+    assert_eq!(bench.step_later(), connect("b:1"));
+    assert_eq!(bench.arrive_with("b:1", said(2, Some(3), 4)), Arrival::Drop);
+    assert_eq!(bench.step(), Step::Wait(Some(bench.now + DOUBT_AFTER)));
+    assert_eq!(bench.navigator.leader(), Some(1));
 }
 
 #[test]

@@ -85,6 +85,7 @@ impl Node {
             version: "0.1.0".to_owned(),
             minor: stream::MINOR,
             leader,
+            term: 0,
             nodes: vec![self.hint()],
         }
     }

@@ -55,6 +55,9 @@ pub struct Hello {
     pub minor: u32,
     /// The leader, if it knows one.
     pub leader: Option<LeaderHint>,
+    /// The term that this is of; 0 = a node that does not say it.
+    #[serde(default)]
+    pub term: u64,
     /// All nodes of the cluster: where else to ask.
     pub nodes: Vec<LeaderHint>,
 }

@@ -166,12 +166,14 @@ async fn serve(app: App, node: Node, io: Upgraded) {
 }
 
 fn hello(node: &Node) -> Hello {
+    let view = node.view();
     Hello {
         cluster_id: node.cluster_id().to_owned(),
         node: node.id(),
         version: VERSION.to_owned(),
         minor: MINOR,
-        leader: node.view().leader,
+        leader: view.leader,
+        term: view.term,
         nodes: node.directory(),
     }
 }
