@@ -10,6 +10,24 @@
 //! [`CallError::Revoked`]. The next [`CommunicatorManager::acquire`] gives the
 //! next generation.
 //!
+//! ```no_run
+//! use std::sync::Arc;
+//! use holdfast_trainer_shim::communicator::{Reduction, ring::Ring};
+//! use holdfast_trainer_shim::manager::{CallError, CommunicatorManager, Spec};
+//!
+//! # async fn train(process: holdfast_trainer_shim::Process) -> Result<(), Box<dyn std::error::Error>> {
+//! let manager = CommunicatorManager::new(process, Arc::new(Ring::default()));
+//! loop {
+//!     let group = manager.acquire("gradients", &Spec::default(), holdfast_client::Deadline::never()).await?;
+//!     match group.all_reduce(vec![1.0_f32, 2.0].into(), Reduction::Sum).await {
+//!         Ok(sum) => println!("generation {}: {sum:?}", group.generation()),
+//!         Err(CallError::Revoked { why, .. }) => println!("{why}"),   // acquire gives the next one
+//!         Err(error) => return Err(error.into()),
+//!     }
+//! }
+//! # }
+//! ```
+//!
 //! | module | holds |
 //! | --- | --- |
 //! | `build` | from a generation that is held to a communicator that all members have |
