@@ -163,7 +163,7 @@ async fn whoever_is_killed_or_paused_no_two_generations_run_at_once() {
         }
     }
     group.whole().await;
-    unchanged_costs_nothing(&group.file);
+    unchanged_costs_nothing(&group.file).await;
     for member in group.members.iter().flatten() {
         member.signal(Signal::SIGTERM);
     }
@@ -172,20 +172,29 @@ async fn whoever_is_killed_or_paused_no_two_generations_run_at_once() {
     }
     let entries = read(&group.file);
     assert_eq!(check(&entries), [], "{}", written(&entries));
-    let gave_up = |entry: &&Entry| matches!(&entry.event, Event::Ended { error } if error.contains("deadline"));
+    let disturbed = |entry: &Entry| {
+        let own = |one: &&Entry| one.incarnation == entry.incarnation;
+        entries.iter().filter(own).any(|one| matches!(one.event, Event::Killed | Event::Paused))
+    };
+    let gave_up = |entry: &&Entry| matches!(entry.event, Event::Ended { .. }) && !disturbed(entry);
     assert_eq!(entries.iter().find(gave_up), None, "{}", written(&entries));
     let left = entries.iter().filter(|entry| entry.event == Event::Left).count();
     assert_eq!(left, MEMBERS as usize, "all left in order");
     let mut told = told_after(&entries);
     told.sort_unstable();
+    let killed = entries.iter().any(|entry| entry.event == Event::Killed);
+    assert!(!killed || !told.is_empty(), "whoever survives stops: {}", written(&entries));
     eprintln!("stopped after a kill: {told:?}");
 }
 
 /// I6: steps of one generation mint and open nothing.
-fn unchanged_costs_nothing(file: &Path) {
-    let entries = read(file);
-    let steps = entries.iter().rev().take_while(|one| matches!(one.event, Event::Step { .. }));
-    assert!(steps.count() > MEMBERS as usize, "the group goes on undisturbed");
+async fn unchanged_costs_nothing(file: &Path) {
+    eventually("the group to go on undisturbed", async || {
+        let entries = read(file);
+        let steps = entries.iter().rev().take_while(|one| matches!(one.event, Event::Step { .. }));
+        (steps.count() > 50).then_some(())
+    })
+    .await;
 }
 
 fn written(entries: &[Entry]) -> String {

@@ -3,8 +3,11 @@
 //! taken a holder for dead.
 
 use std::path::Path;
+use std::time::Duration;
 
-use holdfast_tests::{Agent, Cluster, Script, binaries, eventually, python};
+use holdfast_client::Deadline;
+use holdfast_tests::{Agent, Cluster, Script, binaries, cluster, eventually, python, soon};
+use holdfast_trainer_shim::{Host, HostOptions, Join};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -96,4 +99,32 @@ async fn a_holder_that_the_cluster_takes_for_dead_is_ended_by_its_agent() {
     second.says("let go").await;
     second.order("end").await;
     second.succeeds().await;
+}
+
+/// Whoever stops waiting for a lock may have been given it in that very moment.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_nobody_waits_for_any_more_is_given_on() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.client();
+    let options = HostOptions { ttl: Duration::from_secs(60), ..HostOptions::default() };
+    let granted = Host::grant(client, cluster::job(JOB), options).await;
+    let host = granted.expect("a lease");
+    let join = |process| host.join(Join { process: Some(process), ..Join::default() });
+    let first = join(0).await.expect("a registration");
+    let second = join(1).await.expect("a registration");
+    for pause in 0..40 {
+        let held = first.lock("only", soon()).await.expect("it is free");
+        let waiting = tokio::time::timeout(
+            Duration::from_micros(500 * pause),
+            second.lock("only", Deadline::never()),
+        );
+        let (released, given_up) = tokio::join!(first.release(held.generation, soon()), waiting);
+        released.expect("it was held");
+        if let Ok(taken) = given_up {
+            let taken = taken.expect("it is free").generation;
+            second.release(taken, soon()).await.expect("it is held");
+        }
+    }
+    // And it can wait for it again.
+    second.lock("only", soon()).await.expect("it is free");
 }

@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use holdfast_api::hold::HELD_DEADLINE_MS;
 use holdfast_api::{
-    Among, AtDeadline, Blob, Closed, Code, Command, Conclusion, Effectiveness, Generation, Hold,
-    Members, Problem, Ranks, Release, ReleaseWhy, Revision, Revocation, RoundCommand, Rule, Scope,
-    Terms,
+    Among, AtDeadline, Blob, Closed, Code, Command, Conclusion, Effectiveness, Generation,
+    HeldInfo, Hold, Members, Problem, ProcessId, Ranks, Read, ReadOutcome, Release, ReleaseWhy,
+    Revision, Revocation, RoundCommand, Rule, Scope, Terms,
 };
 use holdfast_client::Deadline;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::error::Error;
 use crate::process::{Call, Process};
@@ -99,6 +99,12 @@ impl HoldState {
     }
 }
 
+/// The deadline of looking what became of a call that was given up; it is repeated.
+const LOOK_MAX: Duration = Duration::from_secs(10);
+
+/// Pause before it is.
+const LOOK_PAUSE: Duration = Duration::from_millis(200);
+
 impl Process {
     /// Arrives at the held round `group`: returns when all of `among` have, and
     /// nobody holds another generation of it any more. `holds` is the generation
@@ -168,6 +174,7 @@ impl Process {
         };
         let kept = self.hold();
         let name = format!("lock:{name}");
+        self.given_back(&(self.id(), Blob::from(name.as_str())), deadline).await?;
         if self.host().holds_of(&(self.id(), Blob::from(name.as_str()))).is_some() {
             let text = format!(
                 "process {} holds {name} already, or waits for it; a lock is not taken twice",
@@ -228,6 +235,21 @@ impl Process {
         Ok(())
     }
 
+    /// As [`Process::release`]; it goes on where the caller goes away.
+    pub async fn release_to_the_end(
+        &self,
+        generation: Generation,
+        deadline: Deadline,
+    ) -> Result<(), Error> {
+        let (told, heard) = oneshot::channel();
+        let process = self.clone();
+        self.host().spawn(async move {
+            // Nobody may be there to hear it.
+            let _ = told.send(process.release(generation, deadline).await);
+        });
+        heard.await.unwrap_or(Err(Error::Closed))
+    }
+
     /// The generation must not be used any more, by anybody. `reason`: at most 256
     /// bytes.
     pub async fn revoke(
@@ -252,14 +274,66 @@ impl Process {
     /// becomes of the call, its end lets go of it.
     async fn arrive_at_held(&self, call: Call) -> Result<Arc<Closed>, Error> {
         let whose = (self.id(), call.round.clone());
+        self.given_back(&whose, call.deadline).await?;
         let before = self.host().may_hold(whose.clone());
         let arrived = self.arrive_at(call).await;
         if let Err(error) = &arrived
             && error.outcome() == Effectiveness::None
         {
-            self.host().hold(whose, before);
+            self.host().restore(whose, before);
         }
         arrived
+    }
+
+    /// A call at a held round is given up, and nobody has heard what came of it. No
+    /// other call of this process at that round goes out before that is known.
+    pub(crate) fn giving_back(&self, round: Blob) -> GivingBack {
+        let whose = (self.id(), round);
+        self.host().shared.given_up.send_if_modified(|given_up| given_up.insert(whose.clone()));
+        GivingBack { process: self.clone(), whose }
+    }
+
+    /// Releases what a call that was withdrawn had come to before.
+    pub(crate) async fn give_back(&self, giving_back: GivingBack) {
+        let whose = giving_back.whose.clone();
+        let known = self.host().holds_of(&whose).unwrap_or(0);
+        let found = loop {
+            let (scope, round) = (self.job(), Some(whose.1.clone()));
+            let read = Read::Held { scope, round, brief: false };
+            match self.host().read(read, Deadline::after(LOOK_MAX)).await {
+                Ok(ReadOutcome::Held(found)) => break found,
+                Err(error) if error.is_retryable() => tokio::time::sleep(LOOK_PAUSE).await,
+                // This incarnation is over: its end lets go.
+                Ok(_) | Err(_) => return,
+            }
+        };
+        let own = (self.id(), self.incarnation());
+        let is_own = |held: &HeldInfo| {
+            held.generation > known && held.members.iter().any(|member| member == own)
+        };
+        for held in found.iter().filter(|held| is_own(held)) {
+            if let Err(error) = self.release(held.generation, Deadline::never()).await {
+                tracing::debug!(%error, "what a call that was given up came to was not released");
+            }
+        }
+        if known == 0 {
+            self.host().hold(whose, None);
+        }
+    }
+
+    /// Waits until no call of this process at this round is being given up.
+    async fn given_back(&self, whose: &(ProcessId, Blob), deadline: Deadline) -> Result<(), Error> {
+        let mut given_up = self.host().shared.given_up.subscribe();
+        let waiting = given_up.wait_for(|given_up| !given_up.contains(whose));
+        let known = match deadline.instant() {
+            Some(at) => tokio::time::timeout_at(at, waiting).await.is_ok(),
+            None => waiting.await.is_ok(),
+        };
+        let round = whose.1.clone();
+        known.then_some(()).ok_or_else(|| refused(format!(
+            "what an earlier call of process {} at {round} came to is not known yet; call again",
+            whose.0
+        )))
     }
 
     fn job(&self) -> Scope {
@@ -280,6 +354,7 @@ impl Process {
         };
         // From the closing on, whether or not what they brought can be had.
         self.host().hold(whose.clone(), Some(held.generation));
+        let mut taken = Taken { process: self.clone(), generation: Some(held.generation) };
         let all = members(closed)?;
         let values = if held.again { Vec::new() } else { self.values_of(closed, deadline).await? };
         let mut ranked = by_rank(&all, ranks);
@@ -297,6 +372,7 @@ impl Process {
         if rank.is_none() {
             self.host().hold(whose, None);
         }
+        taken.generation = None;
         Ok(Some(Formed {
             generation: held.generation,
             again: held.again,
@@ -305,6 +381,38 @@ impl Process {
             handles: handles.collect(),
             rank,
         }))
+    }
+}
+
+/// While a call at a held round is given up.
+pub(crate) struct GivingBack {
+    process: Process,
+    whose: (ProcessId, Blob),
+}
+
+impl Drop for GivingBack {
+    fn drop(&mut self) {
+        let given_up = &self.process.host().shared.given_up;
+        given_up.send_if_modified(|given_up| given_up.remove(&self.whose));
+    }
+}
+
+/// A generation that is held, of which the caller has not heard yet. Dropped, it is
+/// released.
+struct Taken {
+    process: Process,
+    generation: Option<Generation>,
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let Some(generation) = self.generation.take() else { return };
+        let process = self.process.clone();
+        self.process.host().spawn(async move {
+            if let Err(error) = process.release(generation, Deadline::never()).await {
+                tracing::debug!(%error, generation, "a generation of which nobody heard was not released");
+            }
+        });
     }
 }
 

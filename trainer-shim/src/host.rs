@@ -1,7 +1,7 @@
 //! Where the processes of a program are attached: their registration, and what
 //! is told of them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -92,6 +92,8 @@ pub(crate) struct Shared {
     /// What the processes of this program hold, by rounds; 0 = maybe something: an
     /// arrival is under way, or nobody heard what it came to.
     pub holding: Mutex<BTreeMap<(ProcessId, Blob), Generation>>,
+    /// Calls at held rounds that were given up, until it is known what they came to.
+    pub given_up: watch::Sender<BTreeSet<(ProcessId, Blob)>>,
     /// When a process that has ended for the cluster, and holds something, is to be
     /// ended with this program, which has no agent.
     pub dies_at: Mutex<Option<Duration>>,
@@ -183,6 +185,7 @@ impl Host {
             watched: Mutex::default(),
             changed: Arc::default(),
             holding: Mutex::default(),
+            given_up: watch::Sender::default(),
             dies_at: Mutex::default(),
             fences: AtomicBool::new(false),
             store_lost_max,
@@ -449,6 +452,14 @@ impl Host {
         let held = self.shared.holding.lock().get(&whose).copied();
         self.hold(whose, Some(held.unwrap_or(0)));
         held
+    }
+
+    /// As before an arrival that came to nothing, unless that was let go of since.
+    pub(crate) fn restore(&self, whose: (ProcessId, Blob), before: Option<Generation>) {
+        let is_there = self.shared.holding.lock().contains_key(&whose);
+        if is_there {
+            self.hold(whose, before);
+        }
     }
 
     /// What a process holds of a round from now on: this program watches over

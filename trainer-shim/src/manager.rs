@@ -54,7 +54,7 @@ mod held;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use holdfast_api::{Among, Generation};
+use holdfast_api::{Among, Code, Effectiveness, Generation};
 use holdfast_client::Deadline;
 use parking_lot::Mutex;
 
@@ -102,7 +102,7 @@ pub enum AcquireError {
     },
     /// Collectives of the communicator that this process has are in progress.
     #[error(
-        "{running} collectives of group {group:?} are in progress here: wait for them before the group is acquired again"
+        "{running} calls on group {group:?} are in progress here: wait for them before it is acquired again, or closed"
     )]
     Running {
         /// The group.
@@ -110,9 +110,39 @@ pub enum AcquireError {
         /// How many.
         running: u32,
     },
+    /// The library failed in freeing a communicator. The agent will end this process.
+    #[error(
+        "a communicator of group {group:?} could not be freed: nothing may follow it; end this process"
+    )]
+    NotStopped {
+        /// The group.
+        group: String,
+    },
     /// What was asked for cannot be.
     #[error("the name of a group has 1 to {NAME_BYTES_MAX} bytes, not {0}")]
     Name(usize),
+}
+
+impl AcquireError {
+    /// What kind of error; stable.
+    pub fn code(&self) -> Code {
+        match self {
+            AcquireError::Store(error) => error.code(),
+            AcquireError::Build { failure, .. } => failure.code(),
+            AcquireError::Running { .. } => Code::Conflict,
+            AcquireError::NotStopped { .. } => Code::Fenced,
+            AcquireError::Name(_) => Code::InvalidRequest,
+        }
+    }
+
+    /// Whether the same call can succeed later.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            AcquireError::Store(error) => error.is_retryable(),
+            AcquireError::Build { .. } | AcquireError::Running { .. } => true,
+            AcquireError::NotStopped { .. } | AcquireError::Name(_) => false,
+        }
+    }
 }
 
 /// Gives communicators to one process. Cheap to clone.
@@ -186,13 +216,15 @@ impl CommunicatorManager {
     pub async fn close(&self, name: &str, deadline: Deadline) -> Result<(), AcquireError> {
         let group = self.group(name)?;
         let _one_at_a_time = group.forming.lock().await;
-        let Some(current) = group.current.lock().take() else { return Ok(()) };
+        let Some(current) = group.current.lock().clone() else { return Ok(()) };
         let held = current.held();
+        held.arrive().map_err(|running| running_in(name, running))?;
         let agreed = self.process.close_held(held.generation(), deadline).await;
         if agreed.is_ok() {
             current.close_in_order(deadline).await;
         }
-        held.stop(Why::Released).await;
+        stop(&current, name).await?;
+        *group.current.lock() = None;
         Ok(agreed?)
     }
 
@@ -223,24 +255,35 @@ impl CommunicatorManager {
         deadline: Deadline,
     ) -> Result<Outcome, AcquireError> {
         let kept = group.current.lock().clone();
-        if let Some(running) = kept.as_ref().map(|kept| kept.held().running()).filter(|n| *n > 0) {
-            return Err(AcquireError::Running { group: name.to_owned(), running });
-        }
-        let intact = kept.as_ref().filter(|kept| kept.held().is_intact());
-        let holds = intact.map_or(0, |kept| kept.held().generation());
-        if holds == 0
-            && let Some(kept) = &kept
-        {
-            kept.held().stop(Why::Released).await;
+        let mut holds = 0;
+        if let Some(kept) = &kept {
+            if kept.held().is_intact() {
+                kept.held().arrive().map_err(|running| running_in(name, running))?;
+                holds = kept.held().generation();
+            } else {
+                stop(kept, name).await?;
+            }
         }
         let mut holding = spec.holding.clone();
         let library = self.backend.capabilities().name;
         holding.spec = [library.as_bytes(), b" ", holding.spec.as_bytes()].concat().into();
         let (among, handle) = (spec.among.clone(), (holds, holdfast_api::Blob::default()));
-        let formed = self.process.form(name, &holding, among, handle, deadline).await?;
+        let formed = match self.process.form(name, &holding, among, handle, deadline).await {
+            Ok(formed) => formed,
+            Err(error) => {
+                // What was named is held on where it is certain that nothing closed.
+                if let Some(kept) = &kept
+                    && error.outcome() == Effectiveness::None
+                {
+                    kept.held().go_on(None);
+                }
+                return Err(error.into());
+            }
+        };
         if formed.again
             && let Some(kept) = kept
         {
+            kept.held().go_on(Some(formed.witness));
             if kept.held().is_intact() {
                 return Ok(Outcome::Again(kept));
             }
@@ -248,10 +291,10 @@ impl CommunicatorManager {
             self.give_up(formed.generation, "it was stopped here").await;
             return Box::pin(self.form(name, group, spec, deadline)).await;
         }
-        *group.current.lock() = None;
         if let Some(kept) = kept {
-            kept.held().stop(Why::Released).await;
+            stop(&kept, name).await?;
         }
+        *group.current.lock() = None;
         Ok(Outcome::Formed(formed))
     }
 
@@ -262,6 +305,16 @@ impl CommunicatorManager {
             tracing::warn!(%error, generation, "the store could not be told that a communicator is of no use");
         }
     }
+}
+
+/// Stops what this process has of a group.
+async fn stop(kept: &GroupCommunicator, group: &str) -> Result<(), AcquireError> {
+    let group = group.to_owned();
+    kept.held().stop(Why::Released).await.map_err(|_| AcquireError::NotStopped { group })
+}
+
+fn running_in(group: &str, running: u32) -> AcquireError {
+    AcquireError::Running { group: group.to_owned(), running }
 }
 
 /// What the group's round came to.

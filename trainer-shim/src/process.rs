@@ -119,6 +119,8 @@ impl Drop for Hold {
 struct Waiting {
     process: Process,
     call: u64,
+    /// The round, if it is one that is held.
+    held: Option<Blob>,
     answered: bool,
 }
 
@@ -137,7 +139,7 @@ impl Drop for Waiting {
         let call = self.process.id_of(self.call);
         self.process.host.shared.pending.lock().remove(&call);
         if !self.answered {
-            self.process.withdraw_later(call);
+            self.process.withdraw_later(call, self.held.take());
         }
     }
 }
@@ -248,10 +250,11 @@ impl Process {
         accepted_to: oneshot::Sender<()>,
     ) -> Result<Arc<Closed>, Error> {
         let Call { round, terms, payload, holds, deadline, insists } = call;
+        let held = terms.hold.as_ref().map(|_| round.clone());
         let (deadline, insists, payload) = (*deadline, *insists, payload.clone());
         let (call, ack) = self.calls.lock().begin();
         let (reply, decided) = oneshot::channel();
-        let mut waiting = Waiting { process: self.clone(), call, answered: false };
+        let mut waiting = Waiting { process: self.clone(), call, held, answered: false };
         let shared = &self.host.shared;
         shared.pending.lock().insert(self.id_of(call), round.clone(), reply);
         let arrival = Arrival {
@@ -564,11 +567,15 @@ impl Process {
         self.withdraw(self.id_of(0)).await
     }
 
-    fn withdraw_later(&self, call: CallId) {
+    fn withdraw_later(&self, call: CallId, held: Option<Blob>) {
         let process = self.clone();
+        let giving_back = held.map(|round| self.giving_back(round));
         self.host.spawn(async move {
             if let Err(error) = process.withdraw(call).await {
                 tracing::debug!(%error, "a call could not be withdrawn");
+            }
+            if let Some(giving_back) = giving_back {
+                process.give_back(giving_back).await;
             }
         });
     }

@@ -126,8 +126,9 @@ class Running:
 
     def fail(self, reason: str) -> None:
         """Ends the attempt, for all."""
-        with contextlib.suppress(Revoked):
-            self._holds.revoke(self.generation, reason, None)
+        # Revoked: it is over already. What the store cannot be told now, the end of this process tells.
+        with contextlib.suppress(HoldfastError):
+            self._holds.revoke(self.generation, reason, REVOKED_WITHIN)
 
     def check(self) -> None:
         """Raises if the attempt is over."""
@@ -149,8 +150,11 @@ class Running:
         self._left.set()
         self._limit.cancel()
 
-    def let_go(self) -> None:
-        """Lets go of the generation, which ends the attempt for those that have not returned."""
+    def let_go(self, stops: bool = False) -> None:
+        """Lets go of the generation, which ends the attempt for those that have not returned. ``stops``: something of it
+        may run yet."""
+        if stops:
+            end_process_groups()
         self.left()
         with contextlib.suppress(HoldfastError):  # What is not said ends with this life.
             self._holds.release(self.generation, REVOKED_WITHIN)
@@ -193,8 +197,9 @@ class Running:
             return
         why = LATE[1] if why == LATE[0] else why
         self.why = why
-        logger.warning("iteration %d is over: %s", attempt.iteration, why)
+        # Before anything that can wait for the main thread, as a log can.
         self._limit.start()
+        logger.warning("iteration %d is over: %s", attempt.iteration, why)
         with self.shield:
             self._abort_all(attempt)
         self._aborted.set()
@@ -217,6 +222,8 @@ class Running:
                 logger.exception("abort failed; the function is interrupted all the same")
 
     def _end_process(self) -> None:
+        # Whatever a log waits for.
+        faulthandler.dump_traceback_later(1, exit=True, file=sys.__stderr__ or os.open(os.devnull, os.O_WRONLY))
         logger.critical(
             "process %d has not stopped in %g s since its attempt ended (%s): it ends itself; its threads are in",
             self.job.process, STOP_SHARE * self._stop_max, self.why,

@@ -474,12 +474,12 @@ class Job:
         number is that of the holding: it grows, so that whoever guards a resource can refuse an older one.
         """
         name, timeout = arguments.text("name", name), arguments.seconds_or_never("timeout", timeout)
-        holds = self._native.holds()
-        generation = holds.lock(name, timeout)
+        lock = self._native.holds().lock(name)
+        # It is given on wherever an interruption comes.
         try:
-            yield generation
+            yield lock.take(timeout)
         finally:
-            holds.release(generation, None)
+            lock.release()
 
     def ping(self) -> None:
         """Says that the program gets on. Cheap. From the first time on, the agent counts silence from

@@ -151,7 +151,7 @@ class _Call:
         self._first, self._completed = (f"holdfast.restart/{number}/{key}" for key in ("first", "completed"))
         self._cause: Optional[str] = None
         self._error: Optional[BaseException] = None
-        self._pings = False
+        self._pings = self._is_completed = False
         self._evicts = job._evict_after is not None
         self._patience = NEVER if job._evict_after is None else job._evict_after
 
@@ -164,7 +164,7 @@ class _Call:
             ended = True
             raise
         finally:
-            if ended:
+            if ended or self._is_completed:
                 _calls[self._run] = _calls.get(self._run, 0) + 1
 
     def _until_completed(self, function: Callable[[Attempt], Any]) -> Any:
@@ -190,6 +190,7 @@ class _Call:
         try:
             completed, value = running.run(attempt, whole)
             if completed:
+                self._is_completed = True
                 # Before it lets go: whoever finds that it has, finds this.
                 self._job.kv.put(self._completed, str(attempt.iteration))
                 running.let_go()
@@ -200,7 +201,7 @@ class _Call:
                 if hook is not None:
                     hook(attempt)
         except BaseException:
-            running.let_go()
+            running.let_go(stops=not self._is_completed)
             raise
         self._cause, self._error, self._pings = running.why, running.error, running.pings
         running.left()

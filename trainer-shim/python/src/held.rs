@@ -1,8 +1,11 @@
 //! Held rounds, as Python uses them.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use holdfast_api::{Blob, Generation};
+use holdfast_client::Deadline;
 use holdfast_trainer_shim::{Formed, HoldState, Holding, Process};
 use pyo3::prelude::*;
 
@@ -78,12 +81,10 @@ impl NativeHolds {
         Ok((iteration.into(), formed.map(FormedValue::from)))
     }
 
-    /// See [`Process::lock`]: the generation.
-    fn lock(&self, py: Python<'_>, name: String, timeout: Option<f64>) -> PyResult<Generation> {
-        let deadline = deadline(py, timeout)?;
-        let process = self.process.clone();
-        let asking = async move { process.lock(&name, deadline).await };
-        Ok(self.owner.wait(py, asking)?.generation)
+    /// A lock that is yet to be taken.
+    fn lock(&self, name: String) -> NativeLock {
+        let (process, owner) = (self.process.clone(), self.owner.clone());
+        NativeLock { process, owner, name, generation: Arc::default() }
     }
 
     /// See [`Process::ready`].
@@ -101,8 +102,7 @@ impl NativeHolds {
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let deadline = deadline(py, timeout)?;
-        let process = self.process.clone();
-        self.owner.wait(py, async move { process.release(generation, deadline).await })
+        release(py, &self.process, &self.owner, generation, deadline)
     }
 
     /// See [`Process::revoke`].
@@ -139,4 +139,50 @@ impl NativeHolds {
             })
         })
     }
+}
+
+/// A lock, from before it is asked for.
+#[pyclass(frozen, name = "Lock", module = "_holdfast")]
+pub struct NativeLock {
+    process: Process,
+    owner: Owner,
+    name: String,
+    /// Known here before the program can be interrupted; 0 = it is not held.
+    generation: Arc<AtomicU64>,
+}
+
+#[pymethods]
+impl NativeLock {
+    /// See [`Process::lock`]: the generation.
+    fn take(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Generation> {
+        let deadline = deadline(py, timeout)?;
+        let (process, name, taken) =
+            (self.process.clone(), self.name.clone(), self.generation.clone());
+        let asking = async move {
+            let generation = process.lock(&name, deadline).await?.generation;
+            taken.store(generation, Ordering::Release);
+            Ok(generation)
+        };
+        self.owner.wait(py, asking)
+    }
+
+    /// Gives it on, if it is held. An interruption of this call does not stop it.
+    fn release(&self, py: Python<'_>) -> PyResult<()> {
+        match self.generation.swap(0, Ordering::AcqRel) {
+            0 => Ok(()),
+            held => release(py, &self.process, &self.owner, held, Deadline::never()),
+        }
+    }
+}
+
+/// See [`Process::release`]. It goes on where the caller is interrupted.
+fn release(
+    py: Python<'_>,
+    process: &Process,
+    owner: &Owner,
+    generation: Generation,
+    deadline: Deadline,
+) -> PyResult<()> {
+    let process = process.clone();
+    owner.wait(py, async move { process.release_to_the_end(generation, deadline).await })
 }

@@ -63,6 +63,7 @@ fn _holdfast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<process::NativeSection>()?;
     module.add_class::<keys::NativeKeys>()?;
     module.add_class::<held::NativeHolds>()?;
+    module.add_class::<held::NativeLock>()?;
     module.add_class::<keys::NativeChanges>()?;
     module.add_class::<keys::NativeNews>()?;
     module.add_class::<process::NativeProcess>()

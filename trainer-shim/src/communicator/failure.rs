@@ -146,7 +146,7 @@ impl Failure {
         }
     }
 
-    pub(super) fn system(call: &'static str, error: &std::io::Error) -> Failure {
+    pub(crate) fn system(call: &'static str, error: &std::io::Error) -> Failure {
         Failure::System { call, reason: error.to_string() }
     }
 }

@@ -8,7 +8,7 @@ use holdfast_client::Deadline;
 use super::CommunicatorManager;
 use super::collective::Why;
 use super::group::GroupCommunicator;
-use super::held::{HeldGeneration, Place};
+use super::held::{EXPLAINED_WITHIN, HeldGeneration, NotStopped, Opening, Place, soon};
 use crate::communicator::{
     Communicator, Failure, InitOptions, MintOptions, Minter, UNIQUE_ID_BYTES, UniqueId,
 };
@@ -47,21 +47,33 @@ impl CommunicatorManager {
         deadline: Deadline,
     ) -> Result<Arc<GroupCommunicator>, Error> {
         let generation = formed.generation;
-        let held = HeldGeneration::new(group, &self.process, &self.backend, formed);
+        let held = match HeldGeneration::new(group, &self.process, &self.backend, formed) {
+            Ok(held) => held,
+            Err(error) => {
+                let failure = Failure::system("starting a thread", &error);
+                self.give_up(generation, &failure.to_string()).await;
+                self.process.release(generation, soon()).await?;
+                return Err(Error::Failed(failure));
+            }
+        };
         let built = self.build_in(&held, deadline).await;
         match built {
             Ok(built) => Ok(built),
             Err(error) => {
-                if let Error::Failed(failure) = &error {
+                // A peer's sockets close before the store knows of its end.
+                let explained = match &error {
+                    Error::Failed(_) => {
+                        tokio::time::timeout(EXPLAINED_WITHIN, held.over()).await.is_ok()
+                    }
+                    _ => false,
+                };
+                if let Error::Failed(failure) = &error
+                    && !explained
+                {
                     self.give_up(generation, &failure.to_string()).await;
                 }
-                let ended = held.is_over();
-                held.stop(Why::Released).await;
-                // What was revoked meanwhile failed by that.
-                match error {
-                    Error::Failed(Failure::Aborted) if ended => Err(Error::Revoked),
-                    error => Err(error),
-                }
+                held.stop(Why::Released).await.map_err(|NotStopped| not_stopped())?;
+                if explained { Err(Error::Revoked) } else { Err(error) }
             }
         }
     }
@@ -79,6 +91,12 @@ impl CommunicatorManager {
         }
         Ok(GroupCommunicator::new(held.clone(), communicator))
     }
+}
+
+/// Nothing may be said to the store then: the agent ends this process.
+pub(super) fn not_stopped() -> Error {
+    let reason = "its library failed in freeing it; this process will be ended".to_owned();
+    Error::Failed(Failure::System { call: "stopping a communicator", reason })
 }
 
 /// Gets the id of a communicator among members of the generation, and joins it.
@@ -108,13 +126,10 @@ pub(super) async fn join(
         rank,
         id: UniqueId::from_bytes(id),
     };
-    if held.is_over() {
-        return Err(Error::Revoked);
-    }
-    let communicator = held.backend().begin_init(options).map_err(Error::Failed)?;
-    let communicator: Arc<dyn Communicator> = communicator.into();
-    // From here on a revocation stops it.
-    held.keep(communicator.clone());
+    let communicator = held.open(options).map_err(|opening| match opening {
+        Opening::Over => Error::Revoked,
+        Opening::Failed(failure) => Error::Failed(failure),
+    })?;
     initialised(held, communicator.as_ref(), minter.as_deref(), deadline).await?;
     Ok(Some(communicator))
 }
@@ -151,8 +166,8 @@ async fn initialised(
         failure = minted => Err(failure),
         () = held.over() => return Err(Error::Revoked),
         () = passed(deadline) => {
-            let reason = "the caller's deadline has passed".to_owned();
-            Err(Failure::Invalid { what: "time", reason })
+            let reason = "not all members had joined at the caller's deadline".to_owned();
+            Err(Failure::System { call: "building", reason })
         }
     };
     match joined {

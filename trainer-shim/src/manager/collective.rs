@@ -8,7 +8,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use holdfast_api::{Generation, Revocation};
 
-use super::held::HeldGeneration;
+use super::held::{HeldGeneration, Running};
 use crate::communicator::{Failure, Work};
 use crate::held::HoldState;
 
@@ -46,9 +46,6 @@ pub enum Why {
     /// A call on it failed, and the store could not be told.
     #[error("{0}")]
     Failed(Failure),
-    /// There is no thread that would stop it.
-    #[error("no thread can be started: {0}")]
-    NoThread(String),
 }
 
 impl Why {
@@ -66,16 +63,23 @@ impl Why {
 pub struct Collective<T> {
     work: Work<T>,
     held: Arc<HeldGeneration>,
+    /// None = it was refused, or has ended.
+    running: Option<Running>,
     /// While a failure waits for what explains it.
     explained: Option<BoxFuture<'static, ()>>,
-    /// It has not been answered.
-    pending: bool,
 }
 
 impl<T> Collective<T> {
-    pub(super) fn new(work: Work<T>, held: Arc<HeldGeneration>) -> Collective<T> {
-        held.begun();
-        Collective { work, held, explained: None, pending: true }
+    /// Begins a call, if one may begin.
+    pub(super) fn begin(
+        held: &Arc<HeldGeneration>,
+        call: impl FnOnce() -> Work<T>,
+    ) -> Collective<T> {
+        let (work, running) = match held.begin() {
+            Ok(running) => (call(), Some(running)),
+            Err(refused) => (Work::ended(Err(refused)), None),
+        };
+        Collective { work, held: held.clone(), running, explained: None }
     }
 
     /// Waits for its end in a thread that is no runtime's.
@@ -89,8 +93,8 @@ impl<T> Collective<T> {
     }
 
     fn answer(&mut self, result: Result<T, CallError>) -> Poll<Result<T, CallError>> {
-        if std::mem::take(&mut self.pending) {
-            self.held.ended();
+        if let Some(running) = &mut self.running {
+            running.end();
         }
         Poll::Ready(result)
     }
@@ -124,15 +128,6 @@ impl<T> Future for Collective<T> {
         let generation = self.held.generation();
         let over = self.over().unwrap_or(CallError::Revoked { generation, why: Why::Released });
         self.answer(Err(over))
-    }
-}
-
-impl<T> Drop for Collective<T> {
-    fn drop(&mut self) {
-        if self.pending {
-            self.held.ended();
-            self.held.torn();
-        }
     }
 }
 

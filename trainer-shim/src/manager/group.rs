@@ -97,11 +97,23 @@ impl GroupCommunicator {
         deadline: Deadline,
     ) -> Result<Arc<GroupCommunicator>, CallError> {
         self.check(name, ranks).map_err(CallError::Refused)?;
+        let mut running = self.held.begin().map_err(CallError::Refused)?;
+        let made = self.make(name, ranks, deadline).await;
+        running.end();
+        made
+    }
+
+    async fn make(
+        &self,
+        name: &str,
+        ranks: &[u32],
+        deadline: Deadline,
+    ) -> Result<Arc<GroupCommunicator>, CallError> {
         let place = self.held.part(name, ranks);
         let joined = join(&self.held, place, &round_of(name), deadline).await;
         let joined = match joined {
             Ok(joined) => joined,
-            Err(build::Error::Store(error)) => return Err(error.into()),
+            Err(build::Error::Store(error)) => return Err(self.half_made(error)),
             Err(build::Error::Revoked) => return Err(self.revoked().await),
             Err(build::Error::Failed(failure)) => {
                 self.held.failed(failure);
@@ -112,11 +124,18 @@ impl GroupCommunicator {
         match process.share(&round, self.generation(), Blob::default(), deadline).await {
             Ok(_) => Ok(GroupCommunicator::new(self.held.clone(), joined)),
             Err(crate::error::Error::Revoked { .. }) => Err(self.revoked().await),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(self.half_made(error)),
         }
     }
 
-    /// Ends the communicators of the generation in order, all members having agreed.
+    /// The others may have gone on with it: no other call can be in order.
+    fn half_made(&self, error: crate::error::Error) -> CallError {
+        self.held
+            .failed(Failure::System { call: "building a subgroup", reason: error.to_string() });
+        error.into()
+    }
+
+    /// Ends the whole communicator in order, all members having agreed.
     pub(super) async fn close_in_order(&self, deadline: Deadline) {
         let Some(communicator) = &self.communicator else { return };
         let closed = communicator.close();
@@ -154,14 +173,13 @@ impl GroupCommunicator {
     }
 
     fn call<T>(&self, call: impl FnOnce(&dyn Communicator) -> Work<T>) -> Collective<T> {
-        let work = match &self.communicator {
+        Collective::begin(&self.held, || match &self.communicator {
             Some(communicator) => call(communicator.as_ref()),
             None => Work::ended(Err(Failure::Invalid {
                 what: "call",
                 reason: "this process is none of the subgroup's ranks".to_owned(),
             })),
-        };
-        Collective::new(work, self.held.clone())
+        })
     }
 }
 

@@ -1,11 +1,13 @@
 //! One generation that this process holds: its communicators, and the thread that
 //! stops them.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use holdfast_api::{Blob, Generation, Member, Read, ReadOutcome, Scope};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use holdfast_api::{Blob, Generation, Member, Read, ReadOutcome, Revision, Scope};
 use holdfast_client::Deadline;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -13,13 +15,14 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::collective::Why;
-use crate::communicator::{Backend, Communicator, Failure};
+use crate::communicator::{Backend, Communicator, Failure, InitOptions};
+use crate::error::Error;
 use crate::held::{Formed, HoldState};
 use crate::process::Process;
 
 /// How long a failed collective waits for the revocation that explains it, before
 /// it is reported as a failure of its own.
-const EXPLAINED_WITHIN: Duration = Duration::from_secs(1);
+pub(super) const EXPLAINED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The deadline of a call that the thread makes by itself; it is repeated.
 const SOON: Duration = Duration::from_secs(10);
@@ -31,6 +34,9 @@ const STUCK_AFTER_NEWS: Duration = Duration::from_millis(100);
 
 /// Most between two such questions.
 const STUCK_LOOK_MAX: Duration = Duration::from_secs(30);
+
+/// Most subgroups of one generation.
+pub(super) const SUBGROUPS_MAX: usize = 64;
 
 /// Pause before a call is repeated.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -66,18 +72,23 @@ pub(super) struct HeldGeneration {
     built: Arc<Mutex<Vec<Arc<dyn Communicator>>>>,
     /// Whether the thread has stopped and released everything.
     stopped: watch::Receiver<bool>,
-    collectives: Arc<Collectives>,
+    calls: Arc<Mutex<Calls>>,
 }
 
-/// What is known of a generation's collectives.
+/// What is known of the calls on a generation's communicators.
 #[derive(Debug, Default)]
-struct Collectives {
-    /// In progress.
-    running: AtomicU32,
+struct Calls {
+    /// This process waits for the next generation, or did and never heard what came
+    /// of it: nothing may begin.
+    arrived: bool,
+    /// In progress: collectives, and subgroups that are being built.
+    running: u32,
     /// That have ended.
-    ended: AtomicU64,
+    ended: u64,
     /// One was let go of that had not ended.
-    torn: AtomicBool,
+    torn: bool,
+    /// Newcomers of before this revision wait no longer.
+    nobody_new: Revision,
 }
 
 enum Order {
@@ -94,30 +105,26 @@ impl HeldGeneration {
         process: &Process,
         backend: &Arc<dyn Backend>,
         formed: Formed,
-    ) -> Arc<HeldGeneration> {
+    ) -> std::io::Result<Arc<HeldGeneration>> {
         let state = process.hold_of(formed.generation);
         let (over, built) = (watch::Sender::new(None), Arc::<Mutex<Vec<_>>>::default());
         let (orders, heard) = mpsc::unbounded_channel();
         let (done, stopped) = watch::channel(false);
-        let collectives = Arc::<Collectives>::default();
+        let calls = Arc::<Mutex<Calls>>::default();
+        let (generation, round) = (formed.generation, Blob::from(group));
         let stopper = Stopper {
-            process: process.clone(),
-            generation: formed.generation,
+            asker: Asker { process: process.clone(), generation, round },
             state: state.clone(),
             over: over.clone(),
             orders: heard,
             built: built.clone(),
-            collectives: collectives.clone(),
-            round: Blob::from(group),
+            calls: calls.clone(),
             done,
         };
         let runtime = Handle::current();
         let thread = std::thread::Builder::new().name("holdfast-comm".to_owned());
-        if let Err(error) = thread.spawn(move || stopper.run(&runtime)) {
-            // Nothing can be built in it: the thread's end of the channels is gone.
-            over.send_replace(Some(Why::NoThread(error.to_string())));
-        }
-        Arc::new(HeldGeneration {
+        thread.spawn(move || stopper.run(&runtime))?;
+        Ok(Arc::new(HeldGeneration {
             group: group.to_owned(),
             process: process.clone(),
             backend: backend.clone(),
@@ -127,8 +134,8 @@ impl HeldGeneration {
             orders,
             built,
             stopped,
-            collectives,
-        })
+            calls,
+        }))
     }
 
     pub(super) fn group(&self) -> &str {
@@ -187,16 +194,34 @@ impl HeldGeneration {
     /// Nothing of it was stopped, nothing is known against it, and nothing runs
     /// that nobody waits for.
     pub(super) fn is_intact(&self) -> bool {
-        !self.is_over() && !self.collectives.torn.load(Ordering::Acquire)
-    }
-
-    pub(super) fn torn(&self) {
-        self.collectives.torn.store(true, Ordering::Release);
+        let calls = self.calls.lock();
+        !self.is_over() && !calls.torn && !calls.arrived
     }
 
     /// It is intact, and nobody waits who is no member.
     pub(super) fn is_current(&self) -> bool {
-        self.is_intact() && self.state.borrow().newcomer.is_none()
+        let nobody_new = self.calls.lock().nobody_new;
+        let newcomer = self.state.borrow().newcomer;
+        self.is_intact() && newcomer.is_none_or(|at| at <= nobody_new)
+    }
+
+    /// From now on nothing begins. Fails with how many calls are in progress.
+    pub(super) fn arrive(&self) -> Result<(), u32> {
+        let mut calls = self.calls.lock();
+        match calls.running {
+            0 => {
+                calls.arrived = true;
+                Ok(())
+            }
+            running => Err(running),
+        }
+    }
+
+    /// The arrival came to nothing, or, at this revision, to the same generation.
+    pub(super) fn go_on(&self, witness: Option<Revision>) {
+        let mut calls = self.calls.lock();
+        calls.arrived = false;
+        calls.nobody_new = witness.unwrap_or(calls.nobody_new);
     }
 
     /// Returns when it must not be used any more.
@@ -206,114 +231,242 @@ impl HeldGeneration {
         let _ = over.wait_for(Option::is_some).await;
     }
 
-    /// A communicator of it: the thread stops it from now on.
-    pub(super) fn keep(&self, communicator: Arc<dyn Communicator>) {
+    /// Begins to build a communicator of it, which the thread stops from now on.
+    pub(super) fn open(&self, options: InitOptions) -> Result<Arc<dyn Communicator>, Opening> {
         let mut built = self.built.lock();
         // The thread sets `over` before it takes the list.
-        if self.over.borrow().is_some() {
-            communicator.quiesce();
+        if self.is_over() {
+            return Err(Opening::Over);
         }
-        built.push(communicator);
+        if built.len() > SUBGROUPS_MAX {
+            let reason = format!("{SUBGROUPS_MAX} are there already in this generation");
+            return Err(Opening::Failed(Failure::Invalid { what: "number of subgroups", reason }));
+        }
+        let communicator = self.backend.begin_init(options).map_err(Opening::Failed)?;
+        let communicator: Arc<dyn Communicator> = communicator.into();
+        built.push(communicator.clone());
+        Ok(communicator)
     }
 
-    /// Has everything stopped, freed and released; returns when it is.
-    pub(super) async fn stop(&self, why: Why) {
+    /// Has everything stopped and freed; returns when it is. If that fails, something
+    /// may run here still.
+    pub(super) async fn stop(&self, why: Why) -> Result<(), NotStopped> {
+        // A thread that has ended says in `stopped` whether it got that far.
         let _ = self.orders.send(Order::Stop(why));
-        // Without the thread nothing was built.
-        let _ = self.stopped.clone().wait_for(|stopped| *stopped).await;
+        let mut stopped = self.stopped.clone();
+        stopped.wait_for(|stopped| *stopped).await.map(drop).map_err(|_| NotStopped)
     }
 
     /// A collective failed here: it is explained by a revocation, or causes one.
     pub(super) fn failed(&self, failure: Failure) {
-        let _ = self.orders.send(Order::Failed(failure));
+        if self.orders.send(Order::Failed(failure)).is_err() {
+            self.over.send_if_modified(|over| over.replace(Why::Released).is_none());
+        }
     }
 
-    pub(super) fn running(&self) -> u32 {
-        self.collectives.running.load(Ordering::Acquire)
-    }
-
-    pub(super) fn begun(&self) {
-        self.collectives.running.fetch_add(1, Ordering::AcqRel);
-    }
-
-    pub(super) fn ended(&self) {
-        self.collectives.ended.fetch_add(1, Ordering::AcqRel);
-        self.collectives.running.fetch_sub(1, Ordering::AcqRel);
+    /// Something is called on it: refused while this process waits for the next one.
+    pub(super) fn begin(self: &Arc<Self>) -> Result<Running, Failure> {
+        let mut calls = self.calls.lock();
+        if calls.arrived && !self.is_over() {
+            let reason = "this process waits for the group's next generation".to_owned();
+            return Err(Failure::Invalid { what: "call", reason });
+        }
+        calls.running += 1;
+        Ok(Running { held: self.clone(), ended: false })
     }
 }
 
+/// A call in progress. Dropped before it has ended, what it began may run on.
+pub(super) struct Running {
+    held: Arc<HeldGeneration>,
+    ended: bool,
+}
+
+impl Running {
+    pub(super) fn end(&mut self) {
+        if !std::mem::replace(&mut self.ended, true) {
+            let mut calls = self.held.calls.lock();
+            calls.running -= 1;
+            calls.ended += 1;
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.held.calls.lock().torn = true;
+            self.end();
+        }
+    }
+}
+
+/// Why no communicator was begun.
+pub(super) enum Opening {
+    /// The generation is over.
+    Over,
+    /// The library refused.
+    Failed(Failure),
+}
+
+/// A communicator may run on here: its library failed in stopping it.
+#[derive(Debug)]
+pub(super) struct NotStopped;
+
 /// What the thread of a generation works with.
 struct Stopper {
-    process: Process,
-    generation: Generation,
+    asker: Asker,
     state: watch::Receiver<HoldState>,
     over: watch::Sender<Option<Why>>,
     orders: mpsc::UnboundedReceiver<Order>,
     built: Arc<Mutex<Vec<Arc<dyn Communicator>>>>,
-    collectives: Arc<Collectives>,
-    round: Blob,
+    calls: Arc<Mutex<Calls>>,
     done: watch::Sender<bool>,
+}
+
+/// What the thread does beside hearing.
+enum Busy {
+    Nothing,
+    /// It waits for what explains a failure, until then.
+    Explaining(Failure, Instant),
+    /// It asks whether a member waits for the next generation.
+    Asking(BoxFuture<'static, bool>),
+    /// It reports a failure.
+    Telling(Failure, BoxFuture<'static, Result<(), Error>>),
+    /// It has reported a failure, and hears of the revocation until then.
+    Told(Failure, Instant),
+}
+
+impl Busy {
+    /// What follows, once this is done.
+    async fn next(&mut self, stopper: &Asker) -> Next {
+        match self {
+            Busy::Nothing => std::future::pending().await,
+            Busy::Explaining(failure, until) => {
+                tokio::time::sleep_until(*until).await;
+                Next::Busy(stopper.tell(failure.clone()))
+            }
+            Busy::Asking(asked) => match asked.await {
+                true => Next::Busy(stopper.tell(Failure::LeftAlone)),
+                false => Next::Busy(Busy::Nothing),
+            },
+            Busy::Telling(failure, telling) => match telling.await {
+                Ok(()) => Next::Busy(Busy::Told(failure.clone(), Instant::now() + SOON)),
+                Err(error) => {
+                    tracing::warn!(
+                        %error, %failure, generation = stopper.generation,
+                        "the store could not be told that a communicator has failed"
+                    );
+                    Next::Over(Why::Failed(failure.clone()))
+                }
+            },
+            Busy::Told(failure, until) => {
+                tokio::time::sleep_until(*until).await;
+                Next::Over(Why::Failed(failure.clone()))
+            }
+        }
+    }
+}
+
+enum Next {
+    Busy(Busy),
+    Over(Why),
+}
+
+/// Who asks and tells the store.
+#[derive(Clone)]
+struct Asker {
+    process: Process,
+    generation: Generation,
+    round: Blob,
 }
 
 impl Stopper {
     fn run(mut self, runtime: &Handle) {
-        let why = runtime.block_on(self.reason());
+        // Without a runtime nobody can say anything of it any more.
+        let heard = catch_unwind(AssertUnwindSafe(|| runtime.block_on(self.reason())));
+        let why = heard.unwrap_or(Why::LeaseLost);
         self.over.send_if_modified(|over| {
             let first = over.is_none();
             over.get_or_insert(why);
             first
         });
-        loop {
-            let built = std::mem::take(&mut *self.built.lock());
-            if built.is_empty() {
-                break;
-            }
-            stop(&built);
+        let built = std::mem::take(&mut *self.built.lock());
+        for communicator in &built {
+            communicator.quiesce();
         }
+        if !free(&built) {
+            // Nothing is said: the agent ends a process that has not stopped in time.
+            tracing::error!(
+                generation = self.asker.generation,
+                "a communicator could not be freed"
+            );
+            return;
+        }
+        let Asker { process, generation, .. } = &self.asker;
+        process.host().let_go(process.id(), *generation);
         self.done.send_replace(true);
-        runtime.block_on(self.release());
+        // A runtime that has ended has nobody who could be told.
+        let _ = catch_unwind(AssertUnwindSafe(|| runtime.block_on(self.release())));
     }
 
     /// Returns when the generation must be stopped, and why.
     async fn reason(&mut self) -> Why {
-        let mut looks = Looks::new();
+        let (mut looks, mut busy) = (Looks::new(), Busy::Nothing);
         let mut newcomers = self.state.clone();
         loop {
-            let heard = tokio::select! {
+            tokio::select! {
                 biased;
                 state = self.state.wait_for(HoldState::is_over) => {
                     return state.ok().and_then(|state| Why::of(&state)).unwrap_or(Why::LeaseLost);
                 }
                 order = self.orders.recv() => match order {
-                    Some(Order::Failed(failure)) => Some(failure),
                     Some(Order::Stop(why)) => return why,
                     None => return Why::Released,
+                    Some(Order::Failed(failure)) => {
+                        if matches!(busy, Busy::Nothing | Busy::Asking(_)) {
+                            busy = Busy::Explaining(failure, Instant::now() + EXPLAINED_WITHIN);
+                        }
+                    }
                 },
-                Ok(()) = newcomers.changed() => {
-                    looks.soon();
-                    None
+                Ok(()) = newcomers.changed() => looks.soon(),
+                next = busy.next(&self.asker) => match next {
+                    Next::Busy(next) => busy = next,
+                    Next::Over(why) => return why,
+                },
+                () = looks.due() => {
+                    let is_stuck = looks.is_stuck(&self.calls.lock());
+                    if is_stuck && matches!(busy, Busy::Nothing) {
+                        busy = self.asker.ask();
+                    }
                 }
-                () = looks.due() => looks.is_stuck(&self.collectives).then_some(Failure::LeftAlone),
-            };
-            let Some(failure) = heard else { continue };
-            if failure == Failure::LeftAlone && !self.is_left_alone().await {
-                continue;
-            }
-            let explained = self.state.wait_for(HoldState::is_over);
-            if failure != Failure::LeftAlone
-                && tokio::time::timeout(EXPLAINED_WITHIN, explained).await.is_ok()
-            {
-                continue;
-            }
-            let told = self.process.revoke(self.generation, &failure.to_string(), soon()).await;
-            if let Err(error) = told {
-                tracing::warn!(
-                    %error, %failure, generation = self.generation,
-                    "the store could not be told that a communicator has failed"
-                );
-                return Why::Failed(failure);
             }
         }
+    }
+
+    /// Tells the store that nothing of it runs any more.
+    async fn release(&self) {
+        let Asker { process, generation, .. } = &self.asker;
+        while let Err(error) = process.release(*generation, soon()).await {
+            if !error.is_retryable() {
+                tracing::debug!(%error, generation, "a release was refused");
+                return;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+impl Asker {
+    fn ask(&self) -> Busy {
+        let asker = self.clone();
+        Busy::Asking(async move { asker.is_left_alone().await }.boxed())
+    }
+
+    fn tell(&self, failure: Failure) -> Busy {
+        let (asker, reason) = (self.clone(), failure.to_string());
+        let telling = async move { asker.process.revoke(asker.generation, &reason, soon()).await };
+        Busy::Telling(failure, telling.boxed())
     }
 
     /// Whether a member waits for the next generation: it has promised that nothing
@@ -327,17 +480,6 @@ impl Stopper {
                 .iter()
                 .any(|held| held.generation == self.generation && held.waiting > held.newcomers),
             _ => false,
-        }
-    }
-
-    /// Tells the store that nothing of it runs any more.
-    async fn release(&self) {
-        while let Err(error) = self.process.release(self.generation, soon()).await {
-            if !error.is_retryable() {
-                tracing::debug!(%error, generation = self.generation, "a release was refused");
-                return;
-            }
-            tokio::time::sleep(PAUSE).await;
         }
     }
 }
@@ -369,26 +511,36 @@ impl Looks {
 
     /// Whether the same collective was in progress the last time. The pauses grow
     /// while it is.
-    fn is_stuck(&mut self, collectives: &Collectives) -> bool {
-        let ended = collectives.ended.load(Ordering::Acquire);
-        let runs = collectives.running.load(Ordering::Acquire) > 0;
+    fn is_stuck(&mut self, calls: &Calls) -> bool {
+        let (ended, runs) = (calls.ended, calls.running > 0);
         let stuck = runs && self.seen == Some(ended);
         self.seen = runs.then_some(ended);
         self.pause = match stuck {
             true => (self.pause * 2).min(STUCK_LOOK_MAX),
-            false => self.pause.max(STUCK_AFTER_NEWS),
+            false if self.seen.is_some() => self.pause,
+            false => STUCK_AFTER,
         };
         stuck
     }
 }
 
-/// Stops communicators at the same time, then frees them.
-fn stop(built: &[Arc<dyn Communicator>]) {
-    for act in [<dyn Communicator>::quiesce, <dyn Communicator>::release] {
-        std::thread::scope(|scope| {
-            for communicator in built {
-                scope.spawn(move || act(communicator.as_ref()));
-            }
+/// Frees communicators at the same time; whether all of them are.
+fn free(built: &[Arc<dyn Communicator>]) -> bool {
+    let free = |communicator: &Arc<dyn Communicator>| {
+        catch_unwind(AssertUnwindSafe(|| communicator.release())).is_ok()
+    };
+    std::thread::scope(|scope| {
+        let start = |communicator| {
+            let thread = std::thread::Builder::new();
+            thread.spawn_scoped(scope, move || free(communicator)).map_err(|_| communicator)
+        };
+        let started: Vec<_> = built.iter().map(start).collect();
+        let freed = started.into_iter().map(|started| match started {
+            Ok(thread) => thread.join().unwrap_or(false),
+            Err(communicator) => free(communicator),
         });
-    }
+        // Each of them, whatever became of the others.
+        let failed = freed.filter(|freed| !freed).count();
+        failed == 0
+    })
 }
