@@ -75,7 +75,7 @@ class ElasticGroup:
 
     With a PyTorch that cannot reconfigure a group (before 2.15) it is destroyed and made again:
     :attr:`reconfigures` says which. Then make what holds on to the group, as ``DistributedDataParallel``, again
-    when ``iteration.formed``.
+    when ``iteration.formed``. Groups among some of the ranks are made by :meth:`subgroup`.
 
     ``backend``: of ``torch.distributed``. ``stop_max``: seconds in which a rank must have let go of a revoked
     communicator, before its agent ends it. ``form_max``: seconds in which all ranks must have built one.
