@@ -113,6 +113,8 @@ with holdfast.Job.join(process=process, world=world, members_min=1) as job, \
     pairs = group.subgroup(pairs_of, name="pairs")
     refused(lambda: group.subgroup(pairs_of, name="pairs"), "another one")
     refused(lambda: group.subgroup([[0, 1]]), "a function of the number of ranks")
+    for parts, words in (([[0, 4]], "rank 4 is not one of 4"), ([[0], [0]], "there twice"), ([0], "lists of ranks")):
+        refused(lambda: holdfast.torch.Subgroup("wrong", lambda world_size: parts)._parts(4), words)
     assert total(None) == total(pairs.group) == process, "alone"
     wraps = {"all": parallel(None), "pairs": parallel(pairs.group)}
     print("in place" if group.reconfigures else "made again", flush=True)
