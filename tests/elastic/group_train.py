@@ -26,13 +26,16 @@ class Training:
         torch.manual_seed(7)
         self.model = torch.nn.Sequential(
             torch.nn.Linear(FEATURES, HIDDEN), torch.nn.Tanh(), torch.nn.Linear(HIDDEN, 1))
-        # Made once, while this rank is alone in the group: it goes on whoever comes and goes. Its second pass
-        # arranges gradients anew, together with all ranks: others that go on have done that before.
+        # Made once, while this rank is alone in the group: it goes on whoever comes and goes.
+        self.wrap()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE, momentum=0.9)
+        self.options, self.step, self.loss = options, 0, 0.0
+
+    def wrap(self) -> None:
+        """Its second pass arranges gradients anew, together with all ranks: others that go on have done that before."""
         self.parallel = DistributedDataParallel(self.model)
         for _ in range(2):
             self.parallel(torch.zeros(1, FEATURES)).sum().backward()
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE, momentum=0.9)
-        self.options, self.step, self.loss = options, 0, 0.0
 
     def share(self) -> None:
         """Whoever has come furthest tells the others, who are a step behind, or new."""
@@ -83,7 +86,7 @@ def train(options: argparse.Namespace) -> Training:
                 if iteration.formed:
                     training.share()
                     if not group.reconfigures:
-                        training.parallel = DistributedDataParallel(training.model)
+                        training.wrap()
                     say(f"formed generation {group.generation} rank {iteration.rank} of {iteration.world_size} "
                         f"step {training.step}")
                 for _ in range(min(STEPS_PER_ITERATION, options.steps - training.step)):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from types import TracebackType
-from typing import Any, Optional, cast
+from typing import Any, Optional
 
 import torch
 import torch.distributed as dist
@@ -18,16 +18,14 @@ import torch.distributed as dist
 from . import _arguments as arguments
 from ._errors import HoldfastError, Over, Refused, Revoked
 from ._job import Job
+from ._process_groups import process_groups
+from ._subgroup import RanksOf, Subgroup
 from ._types import Iteration, Member, members
 
 logger = logging.getLogger("holdfast")
 
-ALONE = 1 << 62
-"""Numbers of communicators of one rank, which tear down what was before: above those of all generations. The store
-knows each number that was used, of whichever rank: an incarnation is given once."""
-
-ALONE_BITS = 20
-"""Of these numbers, those that count the communicators of one incarnation."""
+SPEC_BYTES_MAX = 256
+"""Bytes of what ranks must agree on."""
 
 REVOKED_WITHIN = 5.0
 """Seconds in which a failed collective is explained by a revocation, before it counts as the program's own error."""
@@ -77,7 +75,7 @@ class ElasticGroup:
 
     With a PyTorch that cannot reconfigure a group (before 2.15) it is destroyed and made again:
     :attr:`reconfigures` says which. Then make what holds on to the group, as ``DistributedDataParallel``, again
-    when ``iteration.formed``.
+    when ``iteration.formed``. Groups among some of the ranks are made by :meth:`subgroup`.
 
     ``backend``: of ``torch.distributed``. ``stop_max``: seconds in which a rank must have let go of a revoked
     communicator, before its agent ends it. ``form_max``: seconds in which all ranks must have built one.
@@ -112,38 +110,47 @@ class ElasticGroup:
         self._holds = job._native.holds()
         if job._evict_after is not None:
             patience = job._evict_after
-        self._how = (f"{backend} torch {torch.__version__}".encode()[:256], stop_max, form_max, patience)
+        self._limits = (stop_max, form_max, patience)
         # Building must end before this rank is declared dead for not having stopped.
         self._build_max, self._timeout = min(form_max, stop_max / 2), datetime.timedelta(seconds=timeout)
         self._store = store if store is not None else _store(f"elastic.{job.run}")
-        self._generation, self._intact, self._alone = 0, False, 0
+        self._generation, self._intact, self._in_use, self._arrived = 0, False, False, False
         self._members: tuple[Member, ...] = ()
         self._closed = threading.Event()
         self._lock = threading.RLock()
         self._failed_alone = 0
-        self.reconfigures = self._begin()
+        self._groups = process_groups(backend, self._store, self._timeout, job.process, job.incarnation)
+        self.reconfigures = self._groups.reconfigures
         job._groups.append(self)
-        how = "is formed anew in place" if self.reconfigures else "is destroyed and made again"
-        logger.info("the process group (%s, torch %s) %s when ranks change", backend, torch.__version__, how)
+        how = "are formed anew in place" if self.reconfigures else "are destroyed and made again"
+        logger.info("process groups (%s, torch %s) %s when ranks change", backend, torch.__version__, how)
 
-    def _begin(self) -> bool:
-        if not hasattr(dist, "_supports_reconfigure"):
-            return False
-        # Without a communicator, and without a word to others: the rank here is this process's number.
-        dist.init_process_group(
-            self.backend,
-            store=self._store,
-            rank=self.job.process,
-            world_size=self.job.process + 1,
-            timeout=self._timeout,
-            enable_reconfigure=True,
-        )
-        if dist._supports_reconfigure(dist.group.WORLD):
-            # Usable at once, alone: what is made with it, as DistributedDataParallel, asks nobody.
-            self._be_alone()
-            return True
-        dist.destroy_process_group()
-        return False
+    def subgroup(self, ranks_of: RanksOf, name: Optional[str] = None) -> Subgroup:
+        """A process group among some of the ranks, which is formed anew together with the whole. ::
+
+            pairs = group.subgroup(lambda world_size: [[rank, rank + 1] for rank in range(0, world_size - 1, 2)])
+            for iteration in group.iterations():
+                with iteration:
+                    dist.all_reduce(tensor, group=pairs.group)
+
+        ``ranks_of``: for a number of ranks, the lists of those that have a group in common; a rank is in one of them, or
+        in none. All ranks make the same subgroups in the same order, before the first iteration; until then each is alone
+        in them, as in the whole. A member that is lost in one of them ends the generation of all.
+        """
+        if not callable(ranks_of):
+            arguments.wrong_type("ranks_of", ranks_of, "a function of the number of ranks")
+        name = arguments.text("name", f"subgroup {len(self._groups.subgroups)}" if name is None else name)
+        if any(one.name == name for one in self._groups.subgroups):
+            arguments.refuse("name", name, "another one than that of each subgroup before")
+        if self._arrived or self._closed.is_set():
+            text = "subgroups are made before the first iteration, by all ranks: later ones would not know of them"
+            raise Refused(text, "conflict", False, "none")
+        subgroup = Subgroup(name, ranks_of)
+        if len(self._spec(subgroup)) > SPEC_BYTES_MAX:
+            text = f"the names of all subgroups are too long together: {SPEC_BYTES_MAX} bytes have to be enough"
+            raise Refused(text, "invalid_request", False, "none")
+        self._groups.add(subgroup)
+        return subgroup
 
     @property
     def generation(self) -> int:
@@ -162,6 +169,8 @@ class ElasticGroup:
         self.job._refuse_in_attempt()
         timeout = arguments.seconds_or_never("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
+        how = (self._spec(), *self._limits)
+        self._arrived = True
         while True:
             if self._intact and self.revoked() is not None:
                 self._intact = False
@@ -170,7 +179,7 @@ class ElasticGroup:
             holds = self._generation if self._intact else 0
             left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
             try:
-                found, formed = self._holds.advance(self._how, (holds, self._handle()), self.job._evict_after is not None, left)
+                found, formed = self._holds.advance(how, (holds, self._groups.handle()), self.job._evict_after is not None, left)
             except Revoked:
                 self._intact = False
                 continue
@@ -213,8 +222,7 @@ class ElasticGroup:
         self._closed.set()
         self._intact = False
         with contextlib.suppress(Exception):  # It is over, and the process may be, too.
-            if dist.is_initialized():
-                dist.destroy_process_group()
+            self._groups.close()
         if self._generation:
             with contextlib.suppress(HoldfastError):  # What is not told ends with this life.
                 self._holds.release(self._generation, 10.0)
@@ -231,17 +239,20 @@ class ElasticGroup:
         known: dict[str, Any] = {one.name: getattr(now, one.name) for one in fields(Iteration)}
         return ElasticIteration(**known, formed=formed, joined=joined, group=self)
 
-    def _handle(self) -> bytes:
-        if not self.reconfigures:
-            return b""
-        return cast(str, dist._get_reconfigure_handle(dist.group.WORLD)).encode()
+    def _spec(self, *more: Subgroup) -> bytes:
+        """What is the same in all ranks, or they are told who differs."""
+        text = f"{self.backend} torch {torch.__version__}"
+        names = [subgroup.name for subgroup in (*self._groups.subgroups, *more)]
+        return (f"{text}, subgroups {names}" if names else text).encode()
 
     def _form(self, formed: dict[str, Any]) -> bool:
         """Builds the communicator; False if it is revoked before it is ready everywhere."""
-        self._generation, self._members = formed["generation"], members(formed["members"])
+        with self._lock:
+            self._generation, self._members, self._in_use = formed["generation"], members(formed["members"]), True
+        parts = [subgroup._parts(len(self._members)) for subgroup in self._groups.subgroups]
         threading.Thread(target=self._watch, args=(self._generation,), name="holdfast-abort", daemon=True).start()
         try:
-            self._build(formed)
+            self._groups.form(formed, parts, self._build_max)
             self._holds.ready(self._generation, None)
         except Revoked:
             return False
@@ -255,38 +266,12 @@ class ElasticGroup:
         self._intact = True
         return self.revoked() is None
 
-    def _build(self, formed: dict[str, Any]) -> None:
-        if self.reconfigures:
-            handles = [handle.decode() for handle in formed["handles"]]
-            work = dist._reconfigure(
-                formed["generation"], handles, group=dist.group.WORLD, timeout=datetime.timedelta(seconds=self._build_max)
-            )
-            work.wait()
-            return
-        dist.init_process_group(
-            self.backend,
-            store=dist.PrefixStore(f"generation.{formed['generation']}", self._store),
-            rank=formed["rank"],
-            world_size=len(self._members),
-            timeout=self._timeout,
-        )
-
     def _stop(self) -> None:
         """Nothing of the communicator runs here any more: whoever still waits for this rank in a collective fails."""
         with self._lock:
-            if not self._generation:
-                return
-            if self.reconfigures:
-                self._be_alone()
-            elif dist.is_initialized():
-                dist.destroy_process_group()
-
-    def _be_alone(self) -> None:
-        """A communicator of this rank alone takes the place of the one before, and closes its sockets."""
-        self._alone += 1
-        number = ALONE | self.job.incarnation << ALONE_BITS | self._alone
-        handle = cast(str, dist._get_reconfigure_handle(dist.group.WORLD))
-        dist._reconfigure(number, [handle], group=dist.group.WORLD).wait()
+            if self._in_use:
+                self._in_use = False
+                self._groups.be_alone()
 
     def _watch(self, generation: int) -> None:
         """Aborts what runs, as soon as it must not be used any more. The main thread may sit in a collective."""
@@ -300,10 +285,9 @@ class ElasticGroup:
             return
         self._intact = False
         logger.warning("generation %d of the process group is revoked: %s", generation, why)
-        # Gloo's abort does nothing: there collectives fail as peers close their sockets.
-        if self.backend != "gloo":
-            with contextlib.suppress(Exception):
-                dist.group.WORLD.abort()
+        with self._lock:
+            if self._in_use and self._generation == generation:
+                self._groups.abort()
 
     def _explains(self, error: BaseException) -> bool:
         """Whether an exception in an iteration comes from a communicator that is over. One that has failed by itself

@@ -21,8 +21,9 @@ from ._arguments import U64_MAX
 from ._elastic_group import ElasticGroup, ElasticIteration
 from ._environment import warn_once
 from ._errors import Refused
+from ._subgroup import Subgroup
 
-__all__ = ["ElasticGroup", "ElasticIteration", "address", "group_store"]
+__all__ = ["ElasticGroup", "ElasticIteration", "Subgroup", "address", "group_store"]
 
 TIMEOUT_DEFAULT = datetime.timedelta(seconds=300)
 

@@ -1,0 +1,118 @@
+//! Process groups of PyTorch whose ranks come and go, with a subgroup among some of
+//! them: whoever is lost in a collective of either, the others go on in both.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use holdfast_tests::python::Torch;
+use holdfast_tests::{Agent, Cluster, Script, binaries, python};
+
+const JOB: &str = "train";
+const WORLD: usize = 4;
+
+/// What starts the ranks of a job with an agent.
+struct Ranks<'a> {
+    python: &'a Path,
+    /// Where the package is, for a Python that has none.
+    package: Option<&'a Path>,
+    control: &'a Path,
+    tcpstore: &'a str,
+}
+
+impl Ranks<'_> {
+    fn start(&self, cluster: &mut Cluster, process: usize) -> Script {
+        let mut command = binaries::without_settings(self.python);
+        command.arg("-u").arg(python::script("group_ranks.py"));
+        command.args([process.to_string(), WORLD.to_string()]);
+        command.env("HOLDFAST_CONTROL", self.control).env("HOLDFAST_TCPSTORE", self.tcpstore);
+        if let Some(package) = self.package {
+            command.env("PYTHONPATH", package);
+        }
+        Script::start_command(cluster, &format!("process-{process}"), command)
+    }
+}
+
+/// All ranks form a generation, and sum in it: its number. `pairs`: what each says of its
+/// subgroup.
+async fn all_form(ranks: &mut [Script], pairs: &[&str]) -> u64 {
+    let mut generations = Vec::new();
+    for (rank, script) in ranks.iter_mut().enumerate() {
+        let line = script.says("formed ").await;
+        let (generation, rest) = line.split_once(' ').expect("a generation, and more");
+        let expected = format!("{rank} {} {}", pairs.len(), pairs[rank]);
+        assert_eq!(rest, expected.trim_end(), "{line}");
+        generations.push(generation.parse().expect("a number"));
+    }
+    for script in ranks.iter_mut() {
+        script.says("sums").await;
+    }
+    assert!(generations.iter().all(|one| *one == generations[0]), "{generations:?}");
+    generations[0]
+}
+
+async fn a_rank_is_lost_in_a_subgroup(torch: &Torch, package: Option<&Path>, how: &str) {
+    let mut cluster = Cluster::start(1).await;
+    let mut agent = Agent::start(&mut cluster, JOB).await;
+    let control = agent.control().await;
+    let start =
+        Ranks { python: &torch.python, package, control: &control, tcpstore: agent.address() };
+    let mut ranks: Vec<Script> =
+        (0..WORLD).map(|process| start.start(&mut cluster, process)).collect();
+    for script in &mut ranks {
+        assert_eq!(script.says("").await, how);
+    }
+    let first = all_form(&mut ranks, &["0 1", "0 1", "2 3", "2 3"]).await;
+
+    // Rank 2 waits for rank 3 in their subgroup, which is killed. Rank 0 waits in another one for
+    // rank 1, which lives, and leaves it as soon as the generation is over.
+    for (process, order, says) in [(1, "turn", "turns"), (3, "hold", "holds")] {
+        ranks[process].order(order).await;
+        ranks[process].says(says).await;
+    }
+    ranks[3].kill();
+    let without = all_form(&mut ranks[..3], &["0 1", "0 1", ""]).await;
+    assert!(without > first, "{without} after {first}");
+
+    // It comes back.
+    ranks[3] = start.start(&mut cluster, 3);
+    assert_eq!(ranks[3].says("").await, how);
+    let with = all_form(&mut ranks, &["0 1", "0 1", "2 3", "2 3"]).await;
+    assert!(with > without, "{with} after {without}");
+
+    ranks[0].order("stop").await;
+    for mut script in ranks {
+        assert_eq!(script.says("ended ").await, "False", "its groups are destroyed");
+        script.succeeds().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn subgroups_are_formed_anew_in_place_with_the_whole() {
+    let Some(torch) = Torch::with_package() else { return };
+    let how = if torch.version >= (2, 15) { "in place" } else { "made again" };
+    a_rank_is_lost_in_a_subgroup(&torch, None, how).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_torch_makes_its_groups_again() {
+    let Some(torch) = Torch::older() else { return };
+    let Some(with_package) = python::with_package() else { return };
+    // The package alone: beside it are others, which are not for this Python.
+    let folder = tempfile::tempdir().expect("a folder");
+    symlink(package_of(&with_package), folder.path().join("holdfast")).expect("a link");
+    a_rank_is_lost_in_a_subgroup(&torch, Some(folder.path()), "made again").await;
+}
+
+/// The folder of the package in a Python that has it.
+fn package_of(python: &Path) -> PathBuf {
+    let code = "import importlib.util, os; \
+                print(os.path.dirname(importlib.util.find_spec('holdfast').origin))";
+    let output = binaries::without_settings(python)
+        .args(["-c", code])
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("that Python runs");
+    let text = String::from_utf8(output.stdout).expect("a path in UTF-8");
+    PathBuf::from(text.trim())
+}
