@@ -15,7 +15,12 @@ process, world = int(sys.argv[1]), int(sys.argv[2])
 STEPS = 10
 """In an iteration; a rank that comes is in the next one."""
 
-asked = {word: threading.Event() for word in ("hold", "turn", "stop")}
+asked = {word: threading.Event() for word in ("lose", "stop")}
+LOSE = 100
+"""Added to what all agree on by a rank that is told to lose rank 3."""
+
+losing = threading.Event()
+"""All have agreed to."""
 
 
 def listen():
@@ -86,12 +91,11 @@ def train(iteration):
     members = [one.process for one in iteration.members]
     in_pair = [members[rank] for rank in pairs.ranks]
     for _ in range(STEPS):
-        if asked["hold"].is_set():
+        if losing.is_set() and process == 3:
             print("holds", flush=True)
             threading.Event().wait()
-        if asked["turn"].is_set():
+        if losing.is_set() and process == 1:
             # It leaves its group without an error, while another rank waits for it in there.
-            asked["turn"].clear()
             print("turns", flush=True)
             assert group.revoked(100) is not None
             return False
@@ -99,8 +103,12 @@ def train(iteration):
             assert total(pairs.group) == sum(in_pair)
             assert mean_gradient(wraps["pairs"], float(process)) == mean(in_pair)
         assert mean_gradient(wraps["all"], float(process)) == mean(members)
-        if total(None, asked["stop"].is_set()) > 0:
+        found = total(None, asked["stop"].is_set() + LOSE * asked["lose"].is_set())
+        if 0 < found < LOSE:
             return True
+        if found >= LOSE:
+            asked["lose"].clear()
+            losing.set()
     if iteration.formed:
         print("sums", flush=True)
     return False
@@ -121,6 +129,7 @@ with holdfast.Job.join(process=process, world=world, members_min=1) as job, \
     for iteration in group.iterations():
         with iteration:
             if iteration.formed:
+                losing.clear()
                 if not group.reconfigures:
                     wraps["all"] = parallel(None)
                     if pairs.ranks:

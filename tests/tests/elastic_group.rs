@@ -66,10 +66,9 @@ async fn a_rank_is_lost_in_a_subgroup(torch: &Torch, package: Option<&Path>, how
 
     // Rank 2 waits for rank 3 in their subgroup, which is killed. Rank 0 waits in another one for
     // rank 1, which lives, and leaves it as soon as the generation is over.
-    for (process, order, says) in [(1, "turn", "turns"), (3, "hold", "holds")] {
-        ranks[process].order(order).await;
-        ranks[process].says(says).await;
-    }
+    ranks[0].order("lose").await;
+    ranks[1].says("turns").await;
+    ranks[3].says("holds").await;
     ranks[3].kill();
     let without = all_form(&mut ranks[..3], &["0 1", "0 1", ""]).await;
     assert!(without > first, "{without} after {first}");
