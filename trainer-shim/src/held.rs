@@ -243,9 +243,15 @@ impl Process {
     ) -> Result<(), Error> {
         let (told, heard) = oneshot::channel();
         let process = self.clone();
+        // Whoever takes it again waits for that.
+        let rounds = self.host().rounds_held(self.id(), generation);
+        let giving_back: Vec<GivingBack> =
+            rounds.into_iter().map(|round| self.giving_back(round)).collect();
         self.host().spawn(async move {
+            let released = process.release(generation, deadline).await;
+            drop(giving_back);
             // Nobody may be there to hear it.
-            let _ = told.send(process.release(generation, deadline).await);
+            let _ = told.send(released);
         });
         heard.await.unwrap_or(Err(Error::Closed))
     }

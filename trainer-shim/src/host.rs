@@ -454,6 +454,14 @@ impl Host {
         held
     }
 
+    /// The rounds of which a process holds this generation.
+    pub(crate) fn rounds_held(&self, process: ProcessId, generation: Generation) -> Vec<Blob> {
+        let holding = self.shared.holding.lock();
+        let such =
+            holding.iter().filter(|((holder, _), held)| (*holder, **held) == (process, generation));
+        such.map(|((_, round), _)| round.clone()).collect()
+    }
+
     /// As before an arrival that came to nothing, unless that was let go of since.
     pub(crate) fn restore(&self, whose: (ProcessId, Blob), before: Option<Generation>) {
         let is_there = self.shared.holding.lock().contains_key(&whose);

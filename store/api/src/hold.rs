@@ -21,6 +21,10 @@ use crate::terms::Terms;
 /// Longest description of what a held round is for.
 pub const SPEC_BYTES_MAX: u64 = 256;
 
+/// Most releases of one command that name no generation: each looks at all held
+/// rounds of the job.
+pub const RELEASES_OF_ALL_MAX: u64 = 256;
+
 /// Longest reason of a revocation.
 pub const REVOKE_REASON_BYTES_MAX: u64 = 256;
 

@@ -18,7 +18,9 @@ use holdfast_trainer_shim::communicator::{
     Backend, Buffer, Capabilities, Communicator, Failure, InitOptions, MintOptions, Minter,
     Reduction, State, UniqueId, Work,
 };
-use holdfast_trainer_shim::manager::{CallError, CommunicatorManager, GroupCommunicator, Spec};
+use holdfast_trainer_shim::manager::{
+    AcquireError, CallError, CommunicatorManager, GroupCommunicator, Spec,
+};
 use holdfast_trainer_shim::{CONTROL_VARIABLE, Holding, Host, Join, Process, Wanted};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -27,6 +29,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Between two steps.
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// How often what there is is acquired, to measure it.
+const ACQUIRES: u32 = 10_000;
 
 /// How often the whole group is asked for a subgroup of its first ranks.
 const SUBGROUP_RANKS: u32 = 2;
@@ -99,6 +104,7 @@ impl Member {
                 Ok(all_leave) => {
                     self.log.write(Event::Step { generation });
                     if all_leave {
+                        self.measure(name).await.map_err(|error| error.to_string())?;
                         drop((part, group));
                         let closed = self.manager.close(name, Deadline::after(PATIENCE)).await;
                         return closed.map_err(|error| error.to_string());
@@ -111,6 +117,17 @@ impl Member {
             }
             tokio::time::sleep(PAUSE).await;
         }
+    }
+
+    /// How long it takes to acquire what there is.
+    async fn measure(&self, name: &str) -> Result<(), AcquireError> {
+        let begun = std::time::Instant::now();
+        for _ in 0..ACQUIRES {
+            self.manager.acquire(name, &self.spec, Deadline::after(PATIENCE)).await?;
+        }
+        let nanoseconds = begun.elapsed().as_nanos() as u64 / u64::from(ACQUIRES);
+        self.log.write(Event::Acquired { nanoseconds });
+        Ok(())
     }
 
     /// Sums what all brought, and what the first ranks did. Whether all leave.

@@ -42,6 +42,8 @@ pub enum Event {
     Freed { generation: u64, name: String },
     /// Its library was told to end the communicator in order.
     Closing { generation: u64 },
+    /// How long it took to acquire what it had, once.
+    Acquired { nanoseconds: u64 },
     /// It has left in order.
     Left,
     /// It has given up.

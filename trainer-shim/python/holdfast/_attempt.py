@@ -132,12 +132,12 @@ class Running:
 
     def check(self) -> None:
         """Raises if the attempt is over."""
-        if self.why is not None:
+        if self.why is not None and not _cleans_up():
             raise AttemptEnded(self.why)
 
     def interrupt(self, frame: Optional[FrameType]) -> None:
         """Raises in the function if it is over, and nowhere else. ``frame``: what the main thread runs."""
-        if self.why is None or self.shielded or frame is None or frame.f_code is _call.__code__:
+        if self.why is None or self.shielded or frame is None or frame.f_code is _call.__code__ or _cleans_up():
             return
         while frame is not None and frame.f_code is not _call.__code__:
             frame = frame.f_back
@@ -218,7 +218,7 @@ class Running:
             try:
                 if abort is not None:
                     abort(attempt)
-            except Exception:
+            except BaseException:
                 logger.exception("abort failed; the function is interrupted all the same")
 
     def _end_process(self) -> None:
@@ -233,6 +233,14 @@ class Running:
                 faulthandler.dump_traceback(stream)
                 break
         os._exit(1)
+
+
+def _cleans_up() -> bool:
+    """Whether what runs is a ``finally`` or an ``except`` on the way of an interruption."""
+    handled = sys.exc_info()[1]
+    while handled is not None and not isinstance(handled, AttemptEnded):
+        handled = handled.__context__
+    return handled is not None
 
 
 def _clear(error: Optional[BaseException]) -> None:

@@ -103,6 +103,9 @@ class ElasticGroup:
         backend = arguments.text("backend", backend)
         numbers = {"stop_max": stop_max, "form_max": form_max, "patience": patience, "timeout": timeout}
         stop_max, form_max, patience, timeout = (arguments.seconds(name, value) for name, value in numbers.items())
+        for name, value in (("stop_max", stop_max), ("form_max", form_max)):
+            if value < 1:
+                arguments.refuse(name, value, "1 second at least")
         if dist.is_initialized():
             text = "this program has a default process group: an ElasticGroup makes it itself, and forms it anew"
             raise Refused(text, "invalid_request", False, "none")

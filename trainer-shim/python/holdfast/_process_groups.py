@@ -64,10 +64,14 @@ class InPlace:
         self._backend, self._store, self._timeout, self._incarnation = backend, store, timeout, incarnation
         self._made: list[dist.ProcessGroup] = []
         self._alone = 0
+        # Where all members listen, by which their connections are known; of this rank, from the beginning on.
+        self._listeners: set[sockets.Address] = set()
+        before = sockets.listening()
         # Without a communicator, and without a word to others: the rank here is this process's number.
         dist.init_process_group(
             backend, store=store, rank=process, world_size=process + 1, timeout=timeout, enable_reconfigure=True
         )
+        self._listens = sockets.listening() - before
         self._world = cast(dist.ProcessGroup, dist.group.WORLD)
         if dist._supports_reconfigure(self._world):
             self.be_alone()
@@ -75,6 +79,7 @@ class InPlace:
             self.reconfigures = False
 
     def add(self, subgroup: Subgroup) -> None:
+        before = sockets.listening()
         # As `new_group` does it, which cannot say that the group is to be reconfigured.
         made, _ = c10d._new_process_group_helper(
             1,
@@ -87,15 +92,18 @@ class InPlace:
             group_desc=subgroup.name,
             enable_reconfigure=True,
         )
+        self._listens |= sockets.listening() - before
         self.subgroups.append(subgroup)
         self._made.append(made)
         self._alone_in(made)
         self._is_of(subgroup, made, [dist.get_rank()])
 
     def handle(self) -> bytes:
-        return json.dumps([dist._get_reconfigure_handle(one) for one in (self._world, *self._made)]).encode()
+        handles = [dist._get_reconfigure_handle(one) for one in (self._world, *self._made)]
+        return json.dumps({"handles": handles, "listens": sorted(self._listens)}).encode()
 
     def be_alone(self) -> None:
+        self._listeners = set()
         self._destroy_others()
         for made in (self._world, *self._made):
             self._alone_in(made)
@@ -105,7 +113,10 @@ class InPlace:
 
     def form(self, formed: dict[str, Any], parts: list[list[list[int]]], within: float) -> None:
         generation, rank, ends = formed["generation"], formed["rank"], time.monotonic() + within
-        handles = [json.loads(one) for one in formed["handles"]]
+        brought = [json.loads(one) for one in formed["handles"]]
+        handles = [one["handles"] for one in brought]
+        if "gloo" in self._backend:
+            self._listeners = {(host, port) for one in brought for host, port in one["listens"]}
         self._destroy_others()
         self._reconfigure(self._world, generation, [one[0] for one in handles], ends)
         self._world_is_of(list(range(len(handles))))
@@ -124,8 +135,10 @@ class InPlace:
             self._is_of(subgroup, made, part)
 
     def abort(self) -> None:
-        # Gloo's abort does nothing: there collectives fail as peers close their sockets.
-        if "gloo" not in self._backend:
+        if "gloo" in self._backend:
+            # Gloo's abort does nothing.
+            sockets.cut(self._listeners)
+        else:
             for made in (self._world, *self._made):
                 with contextlib.suppress(Exception):
                     made.abort()

@@ -31,7 +31,7 @@ const HABITS: &[(&str, &str, &str)] = &[
 const MISSING: &[(&str, &str)] = &[
     (
         "lock",
-        "there is no lock here yet; with `holdfast kv cas KEY '' ME` one of many gets a key, which stays when its owner dies",
+        "there is no command for it: programs of a job take locks with `job.lock(name)` (Python) or `Process::lock` (Rust), which end with their holder, and `holdfast comm list` shows them; with `holdfast kv cas KEY '' ME` one of many gets a key, which stays when its owner dies",
     ),
     (
         "elect",

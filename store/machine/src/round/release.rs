@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use holdfast_api::hold::REVOKE_REASON_BYTES_MAX;
+use holdfast_api::hold::{RELEASES_OF_ALL_MAX, REVOKE_REASON_BYTES_MAX};
 use holdfast_api::{
     Cause, Concluded, EventKind, Generation, Held, Incarnation, LeaseId, LogTime, Member, Members,
     ProcessId, Refusal, Release, ReleaseWhy, Revocation, RevokeCause, Role, RoundOutcome, Scope,
@@ -28,6 +28,8 @@ impl Machine {
     ) -> Result<RoundOutcome, Refusal> {
         let max = self.cluster.limits().life.calls_per_command_max;
         size::within("calls_per_command_max", releases.len() as u64, max)?;
+        let of_all = releases.iter().filter(|release| release.generation == 0).count();
+        size::within("releases_of_all_max", of_all as u64, RELEASES_OF_ALL_MAX)?;
         let run = self.present_run(scope)?;
         self.act(&run, applied, |act| {
             for release in releases {
@@ -106,9 +108,18 @@ impl Act<'_> {
 
     pub fn release_all(&mut self, release: &Release, why: ReleaseWhy) {
         let Release { process, incarnation, generation } = *release;
-        let keys = self.job.held.keys_of(|held| {
-            (generation == 0 || held.generation == generation) && held.holds(process, incarnation)
-        });
+        let holds = |held: &HeldRound| held.holds(process, incarnation);
+        let keys = match generation {
+            0 => self.job.held.keys_of(holds),
+            _ => {
+                let named = self.job.held.of_generation(generation);
+                named
+                    .filter(|(_, held)| holds(held))
+                    .map(|(key, _)| key.clone())
+                    .into_iter()
+                    .collect()
+            }
+        };
         for key in keys {
             if why == ReleaseWhy::Excused {
                 let generation = self.job.held.get(&key).map_or(0, |held| held.generation);

@@ -2,6 +2,7 @@
 
 mod barrier;
 mod commit;
+mod communicators;
 mod deaths;
 mod door;
 mod failover;
@@ -50,6 +51,8 @@ pub enum Measurement {
     Rounds,
     /// A rank or a host dies, until the last survivor was told.
     Deaths,
+    /// A rank of a communicator is killed, until the others go on.
+    Communicators,
     /// One job of 16 384 processes: deaths, subscriptions, listings.
     Large,
     /// Many hosts on which nothing happens.
@@ -72,6 +75,7 @@ pub const ALL: &[Measurement] = &[
     Measurement::Restarts,
     Measurement::Rounds,
     Measurement::Deaths,
+    Measurement::Communicators,
     Measurement::Large,
     Measurement::Idle,
     Measurement::Peers,
@@ -93,6 +97,7 @@ impl Measurement {
             Measurement::Restarts => "restarts",
             Measurement::Rounds => "rounds",
             Measurement::Deaths => "deaths",
+            Measurement::Communicators => "communicators",
             Measurement::Large => "large",
             Measurement::Idle => "idle",
             Measurement::Peers => "peers",
@@ -114,6 +119,7 @@ impl Measurement {
             Measurement::Restarts => "NVRx's in-process restart",
             Measurement::Rounds => "Rounds of many processes",
             Measurement::Deaths => "Deaths, to the last survivor told",
+            Measurement::Communicators => "A rank of a communicator is killed",
             Measurement::Large => "One job of 16 384 processes on 2048 hosts",
             Measurement::Idle => "2048 hosts on which nothing happens",
             Measurement::Peers => "Other stores",
@@ -136,6 +142,7 @@ impl Measurement {
             Measurement::Restarts => Box::pin(restarts::run(bench, title)).await,
             Measurement::Rounds => Box::pin(rounds::run(bench, title)).await,
             Measurement::Deaths => Box::pin(deaths::run(bench, title)).await,
+            Measurement::Communicators => Box::pin(communicators::run(bench, title)).await,
             Measurement::Large => Box::pin(large::run(bench, title)).await,
             Measurement::Idle => Box::pin(idle::run(bench, title)).await,
             Measurement::Peers => Box::pin(peers::run(bench, title)).await,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_api::agent::{PROCESSES_MAX, REPORT_BYTES_MAX};
+use holdfast_api::hold::RELEASES_OF_ALL_MAX;
 use holdfast_api::{
     AgentProcess, Answer, Arrival, Cause, Code, Command, Ended, ProcessCommand, ProcessEnd,
     Release, ReleaseWhy, RoundCommand,
@@ -366,6 +367,12 @@ async fn read_feed(tenure: Tenure) {
 /// Tells the cluster that these processes have exited, until it has heard it, or
 /// has decided that it needs not know.
 async fn report_exits(lease: &Lease, lives: &[Life]) {
+    for some in lives.chunks(RELEASES_OF_ALL_MAX as usize) {
+        report_some_exits(lease, some).await;
+    }
+}
+
+async fn report_some_exits(lease: &Lease, lives: &[Life]) {
     let of = |&(process, incarnation): &Life| Release { process, incarnation, generation: 0 };
     let (scope, releases) = (lease.scope().clone(), lives.iter().map(of).collect());
     let why = ReleaseWhy::Exited;
