@@ -171,11 +171,50 @@ async fn a_leader_that_falls_silent_is_probed_and_left() {
             let probe = peer.request().await;
             // Whether it still leads, not only whether it lives.
             assert!(format!("{probe:?}").contains("stale: false"), "{probe:?}");
+            // The other one is asked who leads meanwhile, and follows it still.
+            tokio::select! {
+                () = peer.closed() => {}
+                () = follow_for_ever(&next, &frozen) => {}
+            }
             let mut peer = next.lead().await;
             let (id, after, _) = peer.command().await;
             assert_eq!(before, after);
             peer.added(id, 1, true).await;
             peer
+        };
+        let (answer, _peer) = join!(client.propose(add(1), Deadline::never()), script);
+        answer.unwrap();
+    })
+    .await;
+}
+
+async fn follow_for_ever(node: &Node, leader: &Node) {
+    loop {
+        node.follow(Some(leader.hint())).await;
+    }
+}
+
+/// Its silence is no reason, a later term is.
+#[tokio::test]
+async fn a_silent_leader_is_left_when_another_node_leads_a_later_term() {
+    play(async {
+        let (frozen, next) = (Node::start(1).await, Node::start(2).await);
+        let client = Client::new(Options {
+            probe_after: Duration::from_secs(3600),
+            ..options(&[&frozen, &next])
+        });
+        let script = async {
+            let mut peer = frozen.lead().await;
+            peer.open_session().await;
+            let (_, before, _) = peer.command().await;
+            drop(next.follow(Some(frozen.hint())).await);
+            let hello = holdfast_api::Hello { term: 1, ..next.hello(Some(next.hint())) };
+            let mut succeeds = next.accept(hello).await;
+            let (id, after, _) = succeeds.command().await;
+            assert_eq!(before, after);
+            peer.closed().await;
+            succeeds.added(id, 1, true).await;
+            succeeds
         };
         let (answer, _peer) = join!(client.propose(add(1), Deadline::never()), script);
         answer.unwrap();
