@@ -186,7 +186,17 @@ impl Process {
         let closed = self.arrive_at_held(call).await?;
         let formed = self.formed(&closed, None, deadline).await;
         drop(kept);
-        formed?.ok_or_else(|| other(&closed, "a lock"))
+        let formed = formed?.ok_or_else(|| other(&closed, "a lock"))?;
+        let holders = formed.members.len();
+        if holders > 1 {
+            // Somebody has asked for its round with other terms.
+            self.release(formed.generation, deadline).await?;
+            return Err(refused(format!(
+                "{name} was given to {holders} processes at once: its round was opened by something that is no lock; \
+                 use another name"
+            )));
+        }
+        Ok(formed)
     }
 
     /// Brings a value to all members of a generation that is held, and gets those

@@ -115,6 +115,9 @@ pub(crate) struct Look<'a> {
     pub now: LogTime,
 }
 
+/// A deadline further away than this year is none.
+const NEVER_MS: u64 = 365 * 86_400_000;
+
 impl Look<'_> {
     /// Whom the round waits for, and what to do.
     pub fn words(&self) -> String {
@@ -131,7 +134,10 @@ impl Look<'_> {
         if let Some(needs) = self.needs(waits_for) {
             words += &format!("; {needs}");
         }
-        if let (Some(at), Some(deadline)) = (self.round.deadline_at_ms, terms.deadline) {
+        let deadline = self.round.deadline_at_ms.zip(terms.deadline);
+        if let Some((at, deadline)) =
+            deadline.filter(|(at, _)| *at < self.now.saturating_add(NEVER_MS))
+        {
             let then = match deadline.then {
                 holdfast_api::AtDeadline::Evict => "declares dead who is missing",
                 holdfast_api::AtDeadline::Fail => "fails",

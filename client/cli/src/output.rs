@@ -89,10 +89,7 @@ pub(crate) fn talk(text: impl fmt::Display) {
 /// which it could move the cursor or hide what stands before it, and those
 /// that change the direction of writing, are escaped as in a [`Blob`].
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
-    let acts = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
+    let acts = holdfast_api::blob::acts_on_a_terminal;
     if !text.contains(acts) {
         return Cow::Borrowed(text);
     }

@@ -46,7 +46,7 @@ impl Blob {
             for c in chunk.valid().chars() {
                 match c {
                     '\\' => out.push_str("\\\\"),
-                    c if c.is_control() => {
+                    c if acts_on_a_terminal(c) => {
                         let mut utf8 = [0; 4];
                         c.encode_utf8(&mut utf8).bytes().for_each(|b| push_hex(&mut out, b));
                     }
@@ -83,6 +83,13 @@ impl Blob {
         }
         Blob(out.into())
     }
+}
+
+/// Whether a terminal does something else than show it: control characters, and
+/// those that turn the direction of text around.
+pub fn acts_on_a_terminal(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 fn push_hex(out: &mut String, byte: u8) {
@@ -231,6 +238,7 @@ mod tests {
         assert_eq!(Blob::from(&[0, 0xff, b'a'][..]).escaped(), r"\x00\xffa");
         assert_eq!(Blob::from(r"a\b").escaped(), r"a\\b");
         assert_eq!(Blob::from("a\nb").escaped(), r"a\x0ab");
+        assert_eq!(Blob::from("a\u{202e}b").escaped(), r"a\xe2\x80\xaeb");
     }
 
     #[test]
