@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use futures::{FutureExt as _, TryFutureExt as _};
@@ -98,7 +98,7 @@ pub(crate) struct Shared {
     /// ended with this program, which has no agent.
     pub dies_at: Mutex<Option<Duration>>,
     /// Whether this program watches over what it holds.
-    fences: AtomicBool,
+    pub fences: AtomicBool,
     /// Of the agent's lease; that of an own one is its own.
     store_lost_max: Duration,
     /// True once nothing is delivered any more.
@@ -439,62 +439,6 @@ impl Host {
     /// Why the store does not answer; none while it does.
     pub(crate) fn outage(&self) -> watch::Receiver<Option<String>> {
         self.shared.outage.subscribe()
-    }
-
-    /// What a process holds of a round; 0 = maybe something.
-    pub(crate) fn holds_of(&self, whose: &(ProcessId, Blob)) -> Option<Generation> {
-        self.shared.holding.lock().get(whose).copied()
-    }
-
-    /// A process arrives at a held round: it may hold something from now on.
-    /// Answers what it held.
-    pub(crate) fn may_hold(&self, whose: (ProcessId, Blob)) -> Option<Generation> {
-        let held = self.shared.holding.lock().get(&whose).copied();
-        self.hold(whose, Some(held.unwrap_or(0)));
-        held
-    }
-
-    /// The rounds of which a process holds this generation.
-    pub(crate) fn rounds_held(&self, process: ProcessId, generation: Generation) -> Vec<Blob> {
-        let holding = self.shared.holding.lock();
-        let such =
-            holding.iter().filter(|((holder, _), held)| (*holder, **held) == (process, generation));
-        such.map(|((_, round), _)| round.clone()).collect()
-    }
-
-    /// As before an arrival that came to nothing, unless that was let go of since.
-    pub(crate) fn restore(&self, whose: (ProcessId, Blob), before: Option<Generation>) {
-        let is_there = self.shared.holding.lock().contains_key(&whose);
-        if is_there {
-            self.hold(whose, before);
-        }
-    }
-
-    /// What a process holds of a round from now on: this program watches over
-    /// itself.
-    pub(crate) fn hold(&self, whose: (ProcessId, Blob), generation: Option<Generation>) {
-        let mut holding = self.shared.holding.lock();
-        match generation {
-            None => drop(holding.remove(&whose)),
-            Some(generation) => {
-                holding.insert(whose, generation);
-                if !self.shared.fences.swap(true, Ordering::Relaxed) {
-                    self_fence::watch(&self.shared);
-                }
-            }
-        }
-    }
-
-    /// Whether a process holds anything.
-    pub(crate) fn is_holding(&self, process: ProcessId) -> bool {
-        self.shared.holding.lock().keys().any(|(holder, _)| *holder == process)
-    }
-
-    /// A process holds a generation no more; 0 = it holds nothing.
-    pub(crate) fn let_go(&self, process: ProcessId, released: Generation) {
-        self.shared.holding.lock().retain(|(holder, _), generation| {
-            *holder != process || released != 0 && *generation != released
-        });
     }
 
     /// A task that ends with the host's own.

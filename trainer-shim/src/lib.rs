@@ -39,6 +39,7 @@
 //! | [`process`] | one incarnation and its calls |
 //! | [`verbs`] | what trainers say, made of rounds |
 //! | [`held`] | rounds that are held: communicators, locks |
+//! | `holding` | what this program holds, by rounds |
 //! | [`keys`] | the run's keys, and what happens in the job, pushed |
 //! | [`exception`] | what a program failed by, as others are told it |
 //! | [`fence`] | proof that a life is alive, and files that only the living replace |
@@ -75,6 +76,7 @@ pub mod error;
 pub mod exception;
 pub mod fence;
 pub mod held;
+mod holding;
 pub mod host;
 pub mod keys;
 pub mod lease;

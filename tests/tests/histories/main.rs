@@ -17,7 +17,7 @@ use crate::lies::LIES;
 
 const SEED: u64 = 20_260_801;
 const JOBS: u32 = 10;
-const LAPS_MAX: u64 = 12;
+const LAPS_MAX: u64 = 6;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_round_names_the_dead_or_leaves_out_the_living() {
