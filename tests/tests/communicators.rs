@@ -2,10 +2,17 @@
 //! killed and paused: what they and their library wrote down may be.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use holdfast_client::Deadline;
+use holdfast_tests::cluster::job;
 use holdfast_tests::communicators::{Entry, Event, EventLog, check, read, told_after};
-use holdfast_tests::{Agent, Cluster, Process, binaries, eventually};
+use holdfast_tests::{Agent, Cluster, Process, binaries, eventually, soon};
+use holdfast_trainer_shim::communicator::ring::Ring;
+use holdfast_trainer_shim::communicator::{Buffer, Reduction};
+use holdfast_trainer_shim::manager::{CommunicatorManager, Spec};
+use holdfast_trainer_shim::{Host, HostOptions, Join};
 use nix::sys::signal::Signal;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -200,4 +207,42 @@ async fn unchanged_costs_nothing(file: &Path) {
 fn written(entries: &[Entry]) -> String {
     let known = |entry: &&Entry| !matches!(entry.event, Event::Step { .. });
     entries.iter().filter(known).map(|entry| format!("{entry:?}\n")).collect()
+}
+
+/// A call that is given up may have come to a generation, or to half a communicator.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_gives_up_acquiring_can_acquire_again() {
+    let cluster = Cluster::start(1).await;
+    let options = HostOptions { ttl: Duration::from_secs(60), ..HostOptions::default() };
+    let granted = Host::grant(cluster.client(), job(JOB), options).await;
+    let host = granted.expect("a lease");
+    let mut managers = Vec::new();
+    for process in 0..2 {
+        let join = Join { process: Some(process), ..Join::default() };
+        let process = host.join(join).await.expect("a registration");
+        managers.push(CommunicatorManager::new(process, Arc::new(Ring::default())));
+    }
+    let spec = Spec::default();
+    for pause in 0..30 {
+        let patient = managers[0].acquire(GROUP, &spec, Deadline::never());
+        let given_up = async {
+            let hasty = managers[1].acquire(GROUP, &spec, Deadline::never());
+            let _ = tokio::time::timeout(Duration::from_millis(pause), hasty).await;
+            managers[1].acquire(GROUP, &spec, soon()).await
+        };
+        let (first, second) = tokio::join!(Box::pin(patient), Box::pin(given_up));
+        let mut groups = [first.expect("a communicator"), second.expect("a communicator")];
+        // The first may have got what the second one gave up.
+        while groups[0].generation() != groups[1].generation() {
+            let again = managers.iter().map(|one| Box::pin(one.acquire(GROUP, &spec, soon())));
+            let again = futures::future::try_join_all(again).await.expect("communicators");
+            groups = again.try_into().expect("two of them");
+        }
+        let sums = groups.map(|one| one.all_reduce(Buffer::I64(vec![1]), Reduction::Sum));
+        for sum in futures::future::join_all(sums).await {
+            assert_eq!(sum.expect("both are there"), Buffer::I64(vec![2]));
+        }
+    }
+    let closing = managers.iter().map(|one| one.close(GROUP, soon()));
+    futures::future::try_join_all(closing).await.expect("both close");
 }

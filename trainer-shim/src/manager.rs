@@ -60,6 +60,7 @@ use parking_lot::Mutex;
 
 pub use self::collective::{CallError, Collective, Why};
 pub use self::group::GroupCommunicator;
+use self::held::HeldGeneration;
 use crate::communicator::{Backend, Failure};
 use crate::error::Error;
 use crate::held::{Formed, Holding};
@@ -159,6 +160,8 @@ struct Group {
     /// Held while the next generation is formed: one call at a time.
     forming: tokio::sync::Mutex<()>,
     current: Mutex<Option<Arc<GroupCommunicator>>>,
+    /// What is being built, or was when a call was given up.
+    building: Mutex<Option<Arc<HeldGeneration>>>,
 }
 
 impl CommunicatorManager {
@@ -193,13 +196,14 @@ impl CommunicatorManager {
                 Outcome::Again(current) => return Ok(current),
                 Outcome::Formed(formed) => formed,
             };
-            match self.build(name, held, deadline).await {
+            match self.build(name, &group, held, deadline).await {
                 Ok(built) => {
                     *group.current.lock() = Some(built.clone());
                     return Ok(built);
                 }
                 Err(build::Error::Store(error)) => return Err(error.into()),
                 Err(build::Error::Revoked) => {}
+                Err(build::Error::NotStopped) => return Err(not_stopped(name)),
                 Err(build::Error::Failed(failure)) => {
                     failures += 1;
                     if failures >= BUILDS_MAX {
@@ -254,6 +258,11 @@ impl CommunicatorManager {
         spec: &Spec,
         deadline: Deadline,
     ) -> Result<Outcome, AcquireError> {
+        let left = group.building.lock().clone();
+        if let Some(left) = left {
+            left.stop(Why::Released).await.map_err(|_| not_stopped(name))?;
+            *group.building.lock() = None;
+        }
         let kept = group.current.lock().clone();
         let mut holds = 0;
         if let Some(kept) = &kept {
@@ -309,8 +318,12 @@ impl CommunicatorManager {
 
 /// Stops what this process has of a group.
 async fn stop(kept: &GroupCommunicator, group: &str) -> Result<(), AcquireError> {
-    let group = group.to_owned();
-    kept.held().stop(Why::Released).await.map_err(|_| AcquireError::NotStopped { group })
+    kept.held().stop(Why::Released).await.map_err(|_| not_stopped(group))
+}
+
+/// Nothing may be said to the store then: the agent ends this process.
+fn not_stopped(group: &str) -> AcquireError {
+    AcquireError::NotStopped { group: group.to_owned() }
 }
 
 fn running_in(group: &str, running: u32) -> AcquireError {

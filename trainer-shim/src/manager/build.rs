@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use holdfast_api::Blob;
+use holdfast_api::{Blob, Code};
 use holdfast_client::Deadline;
 
-use super::CommunicatorManager;
 use super::collective::Why;
 use super::group::GroupCommunicator;
 use super::held::{EXPLAINED_WITHIN, HeldGeneration, NotStopped, Opening, Place, soon};
+use super::{CommunicatorManager, Group};
 use crate::communicator::{
     Communicator, Failure, InitOptions, MintOptions, Minter, UNIQUE_ID_BYTES, UniqueId,
 };
@@ -26,13 +26,16 @@ pub(super) enum Error {
     Failed(Failure),
     /// The store could not be asked.
     Store(error::Error),
+    /// Something of it may run on here.
+    NotStopped,
 }
 
 impl From<error::Error> for Error {
     fn from(error: error::Error) -> Error {
-        match error {
-            error::Error::Revoked { .. } => Error::Revoked,
-            error => Error::Store(error),
+        // Before the arrival, or after it.
+        match error.code() {
+            Code::Revoked => Error::Revoked,
+            _ => Error::Store(error),
         }
     }
 }
@@ -42,12 +45,13 @@ impl CommunicatorManager {
     /// on. If that fails, nothing is held.
     pub(super) async fn build(
         &self,
-        group: &str,
+        name: &str,
+        group: &Group,
         formed: Formed,
         deadline: Deadline,
     ) -> Result<Arc<GroupCommunicator>, Error> {
         let generation = formed.generation;
-        let held = match HeldGeneration::new(group, &self.process, &self.backend, formed) {
+        let held = match HeldGeneration::new(name, &self.process, &self.backend, formed) {
             Ok(held) => held,
             Err(error) => {
                 let failure = Failure::system("starting a thread", &error);
@@ -56,8 +60,10 @@ impl CommunicatorManager {
                 return Err(Error::Failed(failure));
             }
         };
+        // Where this call is given up, the next one stops it.
+        *group.building.lock() = Some(held.clone());
         let built = self.build_in(&held, deadline).await;
-        match built {
+        let built = match built {
             Ok(built) => Ok(built),
             Err(error) => {
                 // A peer's sockets close before the store knows of its end.
@@ -72,10 +78,14 @@ impl CommunicatorManager {
                 {
                     self.give_up(generation, &failure.to_string()).await;
                 }
-                held.stop(Why::Released).await.map_err(|NotStopped| not_stopped())?;
+                held.stop(Why::Released).await.map_err(|NotStopped| Error::NotStopped)?;
                 if explained { Err(Error::Revoked) } else { Err(error) }
             }
+        };
+        if !matches!(built, Err(Error::NotStopped)) {
+            *group.building.lock() = None;
         }
+        built
     }
 
     async fn build_in(
@@ -91,12 +101,6 @@ impl CommunicatorManager {
         }
         Ok(GroupCommunicator::new(held.clone(), communicator))
     }
-}
-
-/// Nothing may be said to the store then: the agent ends this process.
-pub(super) fn not_stopped() -> Error {
-    let reason = "its library failed in freeing it; this process will be ended".to_owned();
-    Error::Failed(Failure::System { call: "stopping a communicator", reason })
 }
 
 /// Gets the id of a communicator among members of the generation, and joins it.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use holdfast_api::{Blob, Generation, Member};
+use holdfast_api::{Blob, Code, Generation, Member};
 use holdfast_client::Deadline;
 
 use super::build::{self, join, ready_round_of, round_of};
@@ -114,7 +114,9 @@ impl GroupCommunicator {
         let joined = match joined {
             Ok(joined) => joined,
             Err(build::Error::Store(error)) => return Err(self.half_made(error)),
-            Err(build::Error::Revoked) => return Err(self.revoked().await),
+            Err(build::Error::Revoked | build::Error::NotStopped) => {
+                return Err(self.revoked().await);
+            }
             Err(build::Error::Failed(failure)) => {
                 self.held.failed(failure);
                 return Err(self.revoked().await);
@@ -123,7 +125,7 @@ impl GroupCommunicator {
         let (process, round) = (self.held.process(), ready_round_of(name));
         match process.share(&round, self.generation(), Blob::default(), deadline).await {
             Ok(_) => Ok(GroupCommunicator::new(self.held.clone(), joined)),
-            Err(crate::error::Error::Revoked { .. }) => Err(self.revoked().await),
+            Err(error) if error.code() == Code::Revoked => Err(self.revoked().await),
             Err(error) => Err(self.half_made(error)),
         }
     }
