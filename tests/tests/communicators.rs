@@ -25,7 +25,7 @@ const MEMBERS: u32 = 4;
 const FAULTS: u32 = 10;
 
 /// In which a member must have stopped: less than some pauses last.
-const STOP_MAX_MS: u64 = 1_000;
+const STOP_MAX_MS: u64 = 2_000;
 
 struct Group {
     cluster: Cluster,

@@ -3,6 +3,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -112,18 +113,22 @@ impl HeldGeneration {
         let (done, stopped) = watch::channel(false);
         let calls = Arc::<Mutex<Calls>>::default();
         let (generation, round) = (formed.generation, Blob::from(group));
-        let stopper = Stopper {
-            asker: Asker { process: process.clone(), generation, round },
+        let asker = Asker { process: process.clone(), generation, round };
+        let mut watcher = Watcher {
+            asker: asker.clone(),
             state: state.clone(),
-            over: over.clone(),
             orders: heard,
-            built: built.clone(),
             calls: calls.clone(),
-            done,
         };
+        let stopper = Stopper { asker, over: over.clone(), built: built.clone(), done };
+        let (tell, reason) = channel();
         let runtime = Handle::current();
         let thread = std::thread::Builder::new().name("holdfast-comm".to_owned());
-        thread.spawn(move || stopper.run(&runtime))?;
+        thread.spawn(move || stopper.run(&reason, &runtime))?;
+        process.host().spawn(async move {
+            // The thread waits for it.
+            let _ = tell.send(watcher.reason().await);
+        });
         Ok(Arc::new(HeldGeneration {
             group: group.to_owned(),
             process: process.clone(),
@@ -316,12 +321,17 @@ pub(super) struct NotStopped;
 /// What the thread of a generation works with.
 struct Stopper {
     asker: Asker,
-    state: watch::Receiver<HoldState>,
     over: watch::Sender<Option<Why>>,
-    orders: mpsc::UnboundedReceiver<Order>,
     built: Arc<Mutex<Vec<Arc<dyn Communicator>>>>,
-    calls: Arc<Mutex<Calls>>,
     done: watch::Sender<bool>,
+}
+
+/// Hears when a generation must be stopped.
+struct Watcher {
+    asker: Asker,
+    state: watch::Receiver<HoldState>,
+    orders: mpsc::UnboundedReceiver<Order>,
+    calls: Arc<Mutex<Calls>>,
 }
 
 /// What the thread does beside hearing.
@@ -382,10 +392,10 @@ struct Asker {
 }
 
 impl Stopper {
-    fn run(mut self, runtime: &Handle) {
-        // Without a runtime nobody can say anything of it any more.
-        let heard = catch_unwind(AssertUnwindSafe(|| runtime.block_on(self.reason())));
-        let why = heard.unwrap_or(Why::LeaseLost);
+    /// `reason` says why it is to be stopped; whoever would have said it may be gone
+    /// with its runtime.
+    fn run(self, reason: &Receiver<Why>, runtime: &Handle) {
+        let why = reason.recv().unwrap_or(Why::LeaseLost);
         self.over.send_if_modified(|over| {
             let first = over.is_none();
             over.get_or_insert(why);
@@ -406,10 +416,13 @@ impl Stopper {
         let Asker { process, generation, .. } = &self.asker;
         process.host().let_go(process.id(), *generation);
         self.done.send_replace(true);
-        // A runtime that has ended has nobody who could be told.
-        let _ = catch_unwind(AssertUnwindSafe(|| runtime.block_on(self.release())));
+        let _runtime = runtime.enter();
+        let asker = self.asker.clone();
+        process.host().spawn(async move { asker.release().await });
     }
+}
 
+impl Watcher {
     /// Returns when the generation must be stopped, and why.
     async fn reason(&mut self) -> Why {
         let (mut looks, mut busy) = (Looks::new(), Busy::Nothing);
@@ -443,10 +456,12 @@ impl Stopper {
             }
         }
     }
+}
 
+impl Asker {
     /// Tells the store that nothing of it runs any more.
     async fn release(&self) {
-        let Asker { process, generation, .. } = &self.asker;
+        let Asker { process, generation, .. } = self;
         while let Err(error) = process.release(*generation, soon()).await {
             if !error.is_retryable() {
                 tracing::debug!(%error, generation, "a release was refused");
@@ -455,9 +470,7 @@ impl Stopper {
             tokio::time::sleep(PAUSE).await;
         }
     }
-}
 
-impl Asker {
     fn ask(&self) -> Busy {
         let asker = self.clone();
         Busy::Asking(async move { asker.is_left_alone().await }.boxed())
