@@ -10,9 +10,14 @@ use holdfast_api::variables::mistyped;
 use holdfast_store::cli::{Cli, Command, HealthArgs, origin};
 use holdfast_store::config::LogFormat;
 use holdfast_store::{dev, dial, serve};
+use tokio::runtime::{Builder, Runtime};
 
 /// Exit code of a wrong command line, environment or configuration file.
 const USAGE: u8 = 2;
+
+/// Threads of consensus alone: one can sync the log or apply a large entry
+/// while the other hears and answers the other nodes.
+const CONSENSUS_THREADS: usize = 2;
 
 /// More do not help: one consensus, one state machine.
 const WORKER_THREADS_MAX: usize = 8;
@@ -41,9 +46,10 @@ fn main() -> ExitCode {
     if !matches!(cli.command, Command::Completions { .. }) {
         say_mistyped();
     }
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = match runtime.worker_threads(worker_threads()).enable_all().build() {
-        Ok(runtime) => runtime,
+    let started = threads("serve", worker_threads())
+        .and_then(|serving| Ok((serving, threads("consensus", CONSENSUS_THREADS)?)));
+    let (runtime, consensus) = match started {
+        Ok(runtimes) => runtimes,
         Err(error) => {
             eprintln!("holdfast-store: cannot start its threads: {error}");
             return ExitCode::FAILURE;
@@ -56,7 +62,9 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Serve(args) => match args.merge() {
             Ok(options) => match log_to_stderr(options.log_format) {
-                Ok(()) => runtime.block_on(serve::run(options)).map_err(anyhow::Error::from),
+                Ok(()) => runtime
+                    .block_on(serve::run(options, consensus.handle().clone()))
+                    .map_err(anyhow::Error::from),
                 Err(error) => return usage(error),
             },
             Err(error) => return usage(error.to_string()),
@@ -76,6 +84,7 @@ fn main() -> ExitCode {
         }
     };
     // Threads that still read or write a disk must not keep the process.
+    consensus.shutdown_timeout(Duration::from_secs(1));
     runtime.shutdown_timeout(Duration::from_secs(1));
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -84,6 +93,10 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn threads(name: &str, count: usize) -> std::io::Result<Runtime> {
+    Builder::new_multi_thread().thread_name(name).worker_threads(count).enable_all().build()
 }
 
 /// Says behind an error where the value came from that it is about.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use holdfast_api::NodeId;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -86,8 +87,9 @@ fn hint(why: &std::io::Error) -> &'static str {
 
 /// Runs one node until it is told to stop, or cannot go on. Whatever the end,
 /// the storage is closed before it: the process must not end while the log's
-/// writer is at work.
-pub async fn run(options: ServeOptions) -> Result<(), ServeError> {
+/// writer is at work. Consensus runs on threads of its own, which nothing that
+/// clients ask for can keep busy.
+pub async fn run(options: ServeOptions, consensus: Handle) -> Result<(), ServeError> {
     let mut signals = Signals::new()?;
     raise_file_limit();
     if let Some(warning) = options.access.warning() {
@@ -157,7 +159,7 @@ pub async fn run(options: ServeOptions) -> Result<(), ServeError> {
         }
     };
     let started = tokio::select! {
-        started = start(&options, &placed, &app, &tasks, &stop) => started.map(Some),
+        started = start(&options, &placed, &app, &consensus, (&tasks, &stop)) => started.map(Some),
         () = signals.received() => Ok(None),
     };
     let Placed { storage, written, .. } = placed;
@@ -233,8 +235,8 @@ async fn start(
     options: &ServeOptions,
     placed: &Placed,
     app: &App,
-    tasks: &TaskTracker,
-    stop: &CancellationToken,
+    threads: &Handle,
+    (tasks, stop): (&TaskTracker, &CancellationToken),
 ) -> Result<(Node, Arc<Witnessing>, mpsc::Receiver<String>), ServeError> {
     let Placed { storage, founder, .. } = placed;
     let identity = storage.identity().clone();
@@ -251,17 +253,15 @@ async fn start(
         Arc::new(move |why| drop(fatal.try_send(why))),
     )?;
     let transport = Tcp(TcpTransport::new(witnessing.clone(), options.access.clone()));
-    let consensus = Consensus::start(
+    let starting = Consensus::start(
         identity.node_id,
-        &identity.cluster_id,
-        &options.consensus,
+        identity.cluster_id.clone(),
+        options.consensus.clone(),
         Arc::new(transport),
-        storage.log(),
-        state,
-        storage.snapshots(),
-    )
-    .await
-    .map_err(ServeError::Fatal)?;
+        (storage.log(), state, storage.snapshots()),
+    );
+    let consensus = threads.spawn(starting).await.map_err(|error| error.to_string());
+    let consensus = consensus.flatten().map_err(ServeError::Fatal)?;
     let parts = Parts {
         id: identity.node_id,
         cluster_id: identity.cluster_id.clone(),
@@ -285,6 +285,7 @@ async fn start(
     let bounding = bound_log(consensus.clone(), storage.log());
     tasks.spawn(stop.clone().run_until_cancelled_owned(bounding));
     tasks.spawn(witnessing.clone().run(consensus.clone(), stop.clone()));
+    tasks.spawn_on(stop.clone().run_until_cancelled_owned(node.clone().watch_leader()), threads);
     tasks.spawn(stop.clone().run_until_cancelled_owned(node.clone().look_after()));
     tasks.spawn(stop.clone().run_until_cancelled_owned(node.clone().watch_majority()));
     tasks.spawn(stop.clone().run_until_cancelled_owned(node.clone().watch_members()));

@@ -1,15 +1,19 @@
 //! Other nodes: who this one is, the founding, and the channels of consensus.
 
 use std::collections::BTreeMap;
+use std::io;
 
+use axum::body::Bytes;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use holdfast_api::{NodeId, NodeStatus, Problem};
-use hyper::upgrade::OnUpgrade;
+use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
+use hyper_util::server::conn::auto::upgrade::downcast;
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -161,17 +165,23 @@ fn note_verdict(app: &App, theirs: &PeerHello, error: Option<&PeerError>) {
 
 async fn serve_channel(app: App, channel: Channel, from: NodeId, upgrade: OnUpgrade) {
     let Ok(node) = app.node() else { return };
-    let io = match upgrade.await {
-        Ok(io) => TokioIo::new(io),
+    let opened = match upgrade.await {
+        Ok(upgraded) => opened(upgraded),
         Err(error) => return tracing::debug!(%error, from, "a node went away"),
     };
-    let leads = matches!(channel, Channel::Append | Channel::Heartbeat);
-    let open = leads.then(|| node.consensus().evidence().opened(from));
-    if let Err(error) = node.consensus().serve_channel(channel, io).await {
+    let served = match opened {
+        Ok((stream, read)) => node.consensus().serve_connection(channel, from, stream, read).await,
+        Err(error) => Err(error.into()),
+    };
+    if let Err(error) = served {
         tracing::debug!(%error, from, channel = channel.as_str(), "a channel closed");
     }
-    drop(open);
-    if leads {
-        node.connection_lost(from).await;
-    }
+}
+
+/// The connection beneath, let go of by the threads that accepted it, and what
+/// was read of it already.
+fn opened(upgraded: Upgraded) -> io::Result<(std::net::TcpStream, Bytes)> {
+    let parts = downcast::<TokioIo<TcpStream>>(upgraded);
+    let parts = parts.map_err(|_| io::Error::other("it is not a connection of TCP"))?;
+    Ok((parts.io.into_inner().into_std()?, parts.read_buf))
 }

@@ -1,77 +1,87 @@
-//! A leader whose process died is succeeded at once.
+//! A leader that is lost is succeeded at once.
 //!
-//! Raft's followers learn of a dead leader by its silence, which takes an
-//! election timeout. A killed process says more: its connections close, and
-//! its port refuses new ones. A follower that sees both asks the other voters
+//! Raft's followers learn of a lost leader by its silence, which takes an
+//! election timeout. What this node sees itself says more: the channels of a
+//! killed process close and its port refuses new ones; a host that is gone is
+//! silent, and so is its port. A follower that sees either asks the other voters
 //! whether they see it, too, and stands for election when most do. One that is
 //! alone with its loss, whatever its network or firewall makes of the leader,
-//! changes nothing.
+//! changes nothing. The port of a process that is only paused answers: the
+//! voters stay loyal to it for their whole time.
 
 use std::time::Duration;
 
 use holdfast_api::NodeId;
 
 use super::Node;
-use crate::raft::evidence::refuses;
 
-/// How often the leader's port is tried, and the other voters are asked, and the
-/// pause in between: what is killed does not close everything in one moment.
-const TRIES_MAX: usize = 10;
-const PAUSE: Duration = Duration::from_millis(10);
+/// How often a follower looks at its leader, beside when a channel closes.
+const LOOK_EVERY: Duration = Duration::from_millis(25);
+
+/// The same while it has no channel, so many times: what is killed does not
+/// close everything in one moment, so that one look proves little.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const LOOKS_MAX: u32 = 10;
+
+/// The same while it is alone in having lost the leader.
+const LOOK_ALONE: Duration = Duration::from_millis(200);
 
 /// Between the candidacies of two followers: enough for the first to win.
 const STAGGER: Duration = Duration::from_millis(40);
 
 impl Node {
-    /// A connection from `node` closed. Succeeds it if it led and is gone.
-    pub async fn connection_lost(&self, node: NodeId) {
-        let view = self.view();
-        tracing::debug!(node, leader = ?view.leader, "a connection from another node closed");
-        let Some(leader) = view.leader.clone().filter(|leader| leader.node == node) else { return };
-        if !view.voters.contains(&view.id)
-            || self.is_draining()
-            || self.consensus().evidence().hears(node)
-            || !is_gone(&leader.address).await
-        {
-            return;
-        }
-        // The followers take turns, the lowest id first.
-        let others = view.voters.iter().filter(|voter| **voter != node);
-        let turn = others.take_while(|voter| **voter != view.id).count();
-        tokio::time::sleep(STAGGER * u32::try_from(turn).unwrap_or(u32::MAX)).await;
-        for _ in 0..TRIES_MAX {
-            let most_agree = self.consensus().quorum_has_seen_end(node, view.term).await;
-            let now = self.view();
-            let is_heard = self.consensus().evidence().hears(node);
-            if now.term != view.term || now.leader != view.leader || is_heard {
-                return;
+    /// Looks at the leader for as long as this node follows one. Belongs on the
+    /// threads of consensus.
+    pub async fn watch_leader(self) {
+        let consensus = self.consensus();
+        let evidence = consensus.evidence();
+        // How often it was looked in vain.
+        let (mut looks, mut pause) = (0, LOOK_EVERY);
+        loop {
+            let _ = tokio::time::timeout(pause, evidence.channel_closed()).await;
+            pause = LOOK_EVERY;
+            let Some((leader, term, silent)) = consensus.silent_leader() else { continue };
+            if evidence.hears(leader) && silent < consensus.silence() {
+                looks = 0;
+                continue;
             }
-            if most_agree {
+            let Some(turn) = self.turn(leader) else { continue };
+            if silent >= consensus.loyalty() + turn {
+                consensus.stand().await;
+            }
+            let lost = consensus.has_lost(leader, term).await;
+            if lost && consensus.quorum_has_lost(leader, term).await {
+                // The first of the followers has most likely won by then.
+                tokio::time::sleep(turn).await;
+                if consensus.silent_leader().is_some_and(|now| (now.0, now.1) == (leader, term)) {
+                    tracing::info!(leader, term, "the leader is lost; standing for election");
+                    consensus.succeed(leader).await;
+                }
+                continue;
+            }
+            if evidence.hears(leader) && !lost {
+                continue;
+            }
+            looks += 1;
+            pause = if looks < LOOKS_MAX { LOOK_AGAIN } else { LOOK_ALONE };
+            if lost && looks == LOOKS_MAX {
                 tracing::info!(
-                    leader = node,
-                    term = view.term,
-                    "the leader is gone; standing for election"
+                    leader,
+                    "the leader cannot be reached from this node alone; it goes on leading"
                 );
-                return self.consensus().succeed(node).await;
             }
-            tokio::time::sleep(PAUSE).await;
         }
-        tracing::info!(
-            leader = node,
-            "the leader cannot be reached from this node alone; it goes on leading"
-        );
     }
-}
 
-/// Whether nobody listens at the address. A process that is being killed may
-/// close its connections before its port, so one success proves nothing.
-async fn is_gone(address: &str) -> bool {
-    for _ in 0..TRIES_MAX {
-        match refuses(address).await {
-            Some(true) => return true,
-            Some(false) => tokio::time::sleep(PAUSE).await,
-            None => return false,
+    /// How long this node lets others go first in succeeding a leader: the voters
+    /// take turns, the lowest id first. None if it does not stand.
+    fn turn(&self, leader: NodeId) -> Option<Duration> {
+        let view = self.view();
+        if !view.voters.contains(&view.id) || self.is_draining() {
+            return None;
         }
+        let others = view.voters.iter().filter(|voter| **voter != leader);
+        let turn = others.take_while(|voter| **voter != view.id).count();
+        Some(STAGGER * u32::try_from(turn).unwrap_or(u32::MAX))
     }
-    false
 }

@@ -12,8 +12,9 @@ use openraft::errors::{ClientWriteError, ForwardToLeader, LinearizableReadError,
 use openraft::metrics::WaitError;
 use openraft::raft::TransferLeaderRequest;
 use openraft::{ChangeMembers, Config, Raft, ReadPolicy, ServerState, SnapshotPolicy};
+use tokio::runtime::Handle;
 
-use super::evidence::{Evidence, refuses};
+use super::evidence::Evidence;
 use super::network::Network;
 use super::transport::{Target, Transport};
 use super::types::{Done, LogEntry, NodeAddress, TypeConfig};
@@ -24,9 +25,12 @@ use crate::storage::{LogStore, SnapshotStore, StateMachine};
 /// How often it is looked whether consensus has stopped.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Longest election times after which a leader that has closed all its channels
-/// is followed no more.
+/// Longest election times after which a leader that nothing came from is followed
+/// no more.
 const FOLLOWS: u32 = 3;
+
+/// Heartbeats that a leader may miss before it is looked whether it is lost.
+const MISSED: u32 = 3;
 
 /// How long another voter may take to say whether the leader is gone.
 const GONE_TIME_MAX: Duration = Duration::from_millis(200);
@@ -51,8 +55,8 @@ impl Default for ConsensusOptions {
     fn default() -> Self {
         ConsensusOptions {
             heartbeat: Duration::from_millis(50),
-            election_min: Duration::from_millis(200),
-            election_max: Duration::from_millis(400),
+            election_min: Duration::from_millis(300),
+            election_max: Duration::from_millis(500),
             snapshot_entries: 50_000,
             entries_kept: 10_000,
         }
@@ -159,21 +163,25 @@ pub struct Consensus {
     pub(super) troubles: Arc<Troubles>,
     evidence: Arc<Evidence>,
     transport: Arc<dyn Transport>,
+    /// Silence of a leader after which it is looked whether it is lost.
+    silence: Duration,
     election_max: Duration,
+    /// The threads that it runs on.
+    threads: Handle,
 }
 
 impl Consensus {
-    /// Starts with what is stored.
+    /// Starts with what is stored, on the threads of whoever polls this: its
+    /// messages, its timers, its log and the state machine stay there, and its
+    /// channels to other nodes belong there, too.
     pub async fn start(
         id: NodeId,
-        cluster_id: &str,
-        options: &ConsensusOptions,
+        cluster_id: String,
+        options: ConsensusOptions,
         transport: Arc<dyn Transport>,
-        log: LogStore,
-        state: StateMachine,
-        snapshots: SnapshotStore,
+        (log, state, snapshots): (LogStore, StateMachine, SnapshotStore),
     ) -> Result<Consensus, String> {
-        let config = Arc::new(options.config(id, cluster_id)?);
+        let config = Arc::new(options.config(id, &cluster_id)?);
         let network = Network { id, transport: transport.clone() };
         let raft = Raft::new(id, config, network, log, state).await.map_err(|e| e.to_string())?;
         Ok(Consensus {
@@ -182,7 +190,9 @@ impl Consensus {
             troubles: Arc::default(),
             evidence: Arc::default(),
             transport,
+            silence: options.heartbeat * MISSED,
             election_max: options.election_max,
+            threads: Handle::current(),
         })
     }
 
@@ -207,7 +217,7 @@ impl Consensus {
         let membership = metrics.membership_config.membership();
         let nodes: BTreeMap<NodeId, String> =
             membership.nodes().map(|(id, node)| (*id, node.address.clone())).collect();
-        // Whoever was cut off from the leader for long follows nobody.
+        // Whoever has not heard the leader for long follows nobody.
         let follows = |node: &NodeId| {
             let silent = self.evidence.silent_for(*node).filter(|_| *node != metrics.id);
             silent.is_none_or(|silent| silent < self.election_max * FOLLOWS)
@@ -373,39 +383,63 @@ impl Consensus {
         }
     }
 
+    /// The threads of consensus. A connection to another node is opened, kept and
+    /// served there.
+    pub fn threads(&self) -> &Handle {
+        &self.threads
+    }
+
     /// What this node itself has seen of the others.
     pub fn evidence(&self) -> &Arc<Evidence> {
         &self.evidence
     }
 
-    /// Whether this node has seen the end of the leader of this term.
-    pub(super) async fn has_seen_end(&self, leader: NodeId, term: u64) -> bool {
+    /// The leader that this node follows, its term, and for how long nothing came
+    /// from it.
+    pub fn silent_leader(&self) -> Option<(NodeId, u64, Duration)> {
+        let receiver = self.raft.server_metrics();
+        let metrics = receiver.borrow_watched();
+        let leader = metrics.current_leader.filter(|leader| *leader != metrics.id)?;
+        Some((leader, metrics.vote.leader_id.term, self.evidence.silent_for(leader)?))
+    }
+
+    /// Silence of a leader after which it is looked whether it is lost.
+    pub fn silence(&self) -> Duration {
+        self.silence
+    }
+
+    /// Silence of a leader after which voters are free to elect another.
+    pub fn loyalty(&self) -> Duration {
+        self.election_max
+    }
+
+    /// Whether this node has lost the leader of this term.
+    pub async fn has_lost(&self, leader: NodeId, term: u64) -> bool {
         let view = self.view();
         let other = view.leader.is_some_and(|known| known.node != leader);
         let Some(address) = view.nodes.get(&leader) else { return false };
         !other
             && view.term <= term
             && view.id != leader
-            && !self.evidence.hears(leader)
-            && refuses(address).await == Some(true)
+            && self.evidence.is_lost(leader, address, self.silence).await
     }
 
-    /// Whether most voters, this one among them, have seen the end of the leader
-    /// of this term.
-    pub async fn quorum_has_seen_end(&self, leader: NodeId, term: u64) -> bool {
+    /// Whether most voters, this one among them, have lost the leader of this term.
+    pub async fn quorum_has_lost(&self, leader: NodeId, term: u64) -> bool {
         let view = self.view();
         let others = view.voters.iter().filter(|voter| **voter != view.id && **voter != leader);
         let mut asked: FuturesUnordered<_> = others
             .filter_map(|node| {
                 let target = Target { node: *node, address: view.nodes.get(node)?.clone() };
                 let ask = Ask::Gone { leader, term };
-                Some(self.transport.ask(target, Channel::Control, ask, GONE_TIME_MAX))
+                let asking = self.transport.ask(target, Channel::Control, ask, GONE_TIME_MAX);
+                Some(self.threads.spawn(asking))
             })
             .collect();
         let mut seen = 1;
         while seen <= view.voters.len() / 2 {
             match asked.next().await {
-                Some(Ok(Told::Gone { gone: true })) => seen += 1,
+                Some(Ok(Ok(Told::Gone { gone: true }))) => seen += 1,
                 Some(_) => {}
                 None => return false,
             }
@@ -413,8 +447,16 @@ impl Consensus {
         true
     }
 
-    /// A quorum has seen the end of the leader `dead`: stands for election without
-    /// waiting for its silence to grow long.
+    /// Stands for election if most voters say that they would follow; no voter does
+    /// that is still loyal to a leader.
+    pub async fn stand(&self) {
+        if let Err(error) = self.raft.trigger().elect(true).await {
+            tracing::warn!(%error, "cannot stand for election");
+        }
+    }
+
+    /// A quorum has lost the leader `dead`: stands for election without waiting for
+    /// its silence to grow long.
     ///
     /// Safe at any time: it is an ordinary election, and reads never rely on
     /// a leader's time. But it sets the voters' leases aside, so that it must not

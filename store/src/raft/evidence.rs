@@ -1,5 +1,9 @@
-//! What this node itself has seen of the others' end: their channels to it
-//! closed, and their port refuses.
+//! What this node itself has seen of the others: when it last heard them, and
+//! what their ports say.
+//!
+//! A connect tells apart what silence does not: the port of a process that died
+//! refuses, that of a process that is paused answers, and a host that is gone or
+//! cut off says nothing.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -9,22 +13,29 @@ use std::time::Duration;
 use holdfast_api::NodeId;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How long a port may take to refuse.
+/// How long a port may take to answer or to refuse.
 const PROBE_TIME_MAX: Duration = Duration::from_millis(100);
+
+/// How long it is believed that a host does not answer.
+const UNANSWERED_TIME: Duration = Duration::from_millis(200);
 
 /// The channels on which other nodes send entries and heartbeats to this one.
 #[derive(Debug, Default)]
 pub struct Evidence {
     channels: Mutex<BTreeMap<NodeId, Channels>>,
+    closed: Notify,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Channels {
     open: usize,
-    /// When the last one closed.
-    closed: Option<Instant>,
+    /// When one was last opened or closed, or anything came on one.
+    heard: Instant,
+    /// When its port was last seen to say nothing.
+    unanswered: Option<Instant>,
 }
 
 /// A channel that is open, until this is dropped.
@@ -34,10 +45,21 @@ pub struct OpenChannel {
     evidence: Arc<Evidence>,
 }
 
+/// What a port says to a connect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Port {
+    /// Somebody listens, running or paused.
+    Listens,
+    /// Nobody does.
+    Refuses,
+    /// Nothing, in time.
+    Silent,
+}
+
 impl Evidence {
     /// A node has opened a channel to this one.
     pub fn opened(self: &Arc<Self>, from: NodeId) -> OpenChannel {
-        self.channels.lock().entry(from).or_default().open += 1;
+        self.note(from, |channels| channels.open += 1);
         OpenChannel { from, evidence: self.clone() }
     }
 
@@ -46,36 +68,86 @@ impl Evidence {
         self.channels.lock().get(&node).is_some_and(|channels| channels.open > 0)
     }
 
-    /// For how long no channel from this node has been open, if one ever was.
+    /// For how long nothing came from this node, if it ever had a channel.
     pub fn silent_for(&self, node: NodeId) -> Option<Duration> {
-        let channels = self.channels.lock();
-        let channels = channels.get(&node).filter(|channels| channels.open == 0)?;
-        channels.closed.map(|at| at.elapsed())
+        self.channels.lock().get(&node).map(|channels| channels.heard.elapsed())
+    }
+
+    /// Whether a node is lost: its port refuses, or says nothing, and nothing came
+    /// from it for this long; a refusal is enough where its channels are closed.
+    pub async fn is_lost(&self, node: NodeId, address: &str, silence: Duration) -> bool {
+        let silent = self.silent_for(node).is_some_and(|silent| silent >= silence);
+        if !silent && self.hears(node) {
+            return false;
+        }
+        match self.port(node, address).await {
+            Port::Listens => false,
+            Port::Refuses => true,
+            Port::Silent => silent,
+        }
+    }
+
+    /// Returns when a channel closes.
+    pub async fn channel_closed(&self) {
+        self.closed.notified().await;
+    }
+
+    async fn port(&self, node: NodeId, address: &str) -> Port {
+        let known = self.channels.lock().get(&node).and_then(|channels| channels.unanswered);
+        if known.is_some_and(|at| at.elapsed() < UNANSWERED_TIME) {
+            return Port::Silent;
+        }
+        let port = probe(address).await;
+        if let Some(channels) = self.channels.lock().get_mut(&node) {
+            channels.unanswered = (port == Port::Silent).then(Instant::now);
+        }
+        port
+    }
+
+    fn note(&self, node: NodeId, change: impl FnOnce(&mut Channels)) {
+        let heard = Instant::now();
+        let mut channels = self.channels.lock();
+        let channels =
+            channels.entry(node).or_insert(Channels { open: 0, heard, unanswered: None });
+        (channels.heard, channels.unanswered) = (heard, None);
+        change(channels);
+    }
+}
+
+impl OpenChannel {
+    /// Something came on it.
+    pub fn heard(&self) {
+        self.evidence.note(self.from, |_| {});
     }
 }
 
 impl Drop for OpenChannel {
     fn drop(&mut self) {
-        if let Some(channels) = self.evidence.channels.lock().get_mut(&self.from) {
-            channels.open -= 1;
-            channels.closed = Some(Instant::now());
-        }
+        self.evidence.note(self.from, |channels| channels.open -= 1);
+        self.evidence.closed.notify_one();
     }
 }
 
-/// Whether a port refuses connections: no process listens there. None if it did
-/// not say so in time: then it may be the network.
-pub async fn refuses(address: &str) -> Option<bool> {
+/// Connects to a port to see what it says.
+pub async fn probe(address: &str) -> Port {
     match tokio::time::timeout(PROBE_TIME_MAX, TcpStream::connect(address)).await {
-        Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => Some(true),
-        Ok(Ok(_)) => Some(false),
-        Ok(Err(_)) | Err(_) => None,
+        Ok(Ok(_)) => Port::Listens,
+        Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => Port::Refuses,
+        Ok(Err(_)) | Err(_) => Port::Silent,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const SILENCE: Duration = Duration::from_millis(150);
+
+    async fn listening() -> (tokio::net::TcpListener, String) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        (listener, address)
+    }
 
     #[test]
     fn a_node_is_heard_while_one_of_its_channels_is_open() {
@@ -85,17 +157,65 @@ mod tests {
         let (append, heartbeat) = (evidence.opened(2), evidence.opened(2));
         drop(append);
         assert!(evidence.hears(2) && !evidence.hears(3));
-        assert_eq!(evidence.silent_for(2), None);
         drop(heartbeat);
         assert!(!evidence.hears(2) && evidence.silent_for(2).is_some());
     }
 
     #[tokio::test]
     async fn a_port_refuses_when_nobody_listens() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        assert_eq!(refuses(&address).await, Some(false));
+        let (listener, address) = listening().await;
+        assert_eq!(probe(&address).await, Port::Listens);
         drop(listener);
-        assert_eq!(refuses(&address).await, Some(true));
+        assert_eq!(probe(&address).await, Port::Refuses);
+    }
+
+    #[tokio::test]
+    async fn a_closed_channel_and_a_refusal_are_a_loss_at_once() {
+        let evidence = Arc::new(Evidence::default());
+        let (listener, address) = listening().await;
+        let channel = evidence.opened(2);
+        drop(listener);
+        assert!(!evidence.is_lost(2, &address, SILENCE).await);
+        drop(channel);
+        assert!(evidence.is_lost(2, &address, SILENCE).await);
+    }
+
+    #[tokio::test]
+    async fn a_paused_process_is_not_lost_however_long_it_is_silent() {
+        let evidence = Arc::new(Evidence::default());
+        let (_listener, address) = listening().await;
+        let channel = evidence.opened(2);
+        tokio::time::sleep(SILENCE).await;
+        assert!(evidence.silent_for(2).unwrap() >= SILENCE);
+        assert!(!evidence.is_lost(2, &address, SILENCE).await);
+        channel.heard();
+        assert!(evidence.silent_for(2).unwrap() < SILENCE);
+    }
+
+    #[tokio::test]
+    async fn a_host_that_does_not_answer_is_lost_once_it_was_silent() {
+        // A port whose queue is full drops what knocks, as a network does.
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+        let socket = socket.unwrap();
+        let any: std::net::SocketAddr = "127.0.0.1:0".parse().unwrap();
+        socket.bind(&any.into()).unwrap();
+        socket.listen(0).unwrap();
+        let address = socket.local_addr().unwrap().as_socket().unwrap().to_string();
+        let _queued: Vec<_> =
+            futures::future::join_all((0..8).map(|_| {
+                tokio::time::timeout(PROBE_TIME_MAX, TcpStream::connect(address.clone()))
+            }))
+            .await;
+        let evidence = Arc::new(Evidence::default());
+        let channel = evidence.opened(2);
+        assert!(!evidence.is_lost(2, &address, SILENCE).await);
+        tokio::time::sleep(SILENCE).await;
+        assert!(evidence.is_lost(2, &address, SILENCE).await);
+        // It is believed for a while, and not once something came.
+        let asked = Instant::now();
+        assert!(evidence.is_lost(2, &address, SILENCE).await);
+        assert!(asked.elapsed() < PROBE_TIME_MAX);
+        channel.heard();
+        assert!(!evidence.is_lost(2, &address, SILENCE).await);
     }
 }

@@ -1,12 +1,15 @@
 //! The answering side of the connections between nodes.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures::{SinkExt, StreamExt};
 use holdfast_api::NodeId;
 use openraft::raft::{AppendEntriesRequest, TransferLeaderRequest};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::consensus::Consensus;
+use super::evidence::OpenChannel;
 use super::record::{LogIdRecord, RecordError, VoteRecord, decode, encode};
 use super::tcp::{Wire, framed};
 use super::types::{LogId, TypeConfig, Vote};
@@ -24,24 +27,54 @@ pub enum ServerError {
 }
 
 impl Consensus {
+    /// Serves one connection of another node, of which some was read already, on
+    /// the threads of consensus until it ends or nobody waits for that any more.
+    pub async fn serve_connection(
+        &self,
+        channel: Channel,
+        from: NodeId,
+        stream: std::net::TcpStream,
+        read: Bytes,
+    ) -> Result<(), ServerError> {
+        let consensus = self.clone();
+        let serving = async move {
+            let mut parts = framed(TcpStream::from_std(stream)?).into_parts();
+            parts.read_buf = BytesMut::from(read);
+            let leads = matches!(channel, Channel::Append | Channel::Heartbeat);
+            let open = leads.then(|| consensus.evidence().opened(from));
+            consensus.serve_channel(channel, Wire::from_parts(parts), open).await
+        };
+        let serving = AbortOnDropHandle::new(self.threads().spawn(serving));
+        serving.await.unwrap_or_else(|error| Err(std::io::Error::from(error).into()))
+    }
+
     /// Serves one connection of another node until it ends.
-    pub async fn serve_channel<T>(&self, channel: Channel, io: T) -> Result<(), ServerError>
+    pub async fn serve_channel<T>(
+        &self,
+        channel: Channel,
+        wire: Wire<T>,
+        open: Option<OpenChannel>,
+    ) -> Result<(), ServerError>
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let wire = framed(io);
         match channel {
-            Channel::Append => self.serve_appends(wire).await,
+            Channel::Append => self.serve_appends(wire, open).await,
             Channel::Snapshot => self.serve_snapshot(wire).await,
-            Channel::Heartbeat | Channel::Control => self.serve_asks(wire).await,
+            Channel::Heartbeat | Channel::Control => self.serve_asks(wire, open).await,
         }
     }
 
-    async fn serve_asks<T>(&self, mut wire: Wire<T>) -> Result<(), ServerError>
+    async fn serve_asks<T>(
+        &self,
+        mut wire: Wire<T>,
+        open: Option<OpenChannel>,
+    ) -> Result<(), ServerError>
     where
         T: AsyncRead + AsyncWrite + Unpin,
     {
         while let Some(frame) = wire.next().await {
+            open.iter().for_each(OpenChannel::heard);
             let told = self.answer(decode::<Ask>(&frame?)?).await?;
             wire.send(Bytes::from(encode(&told))).await?;
         }
@@ -49,7 +82,11 @@ impl Consensus {
     }
 
     /// Pipelined appends: the next is taken while the last is being flushed.
-    async fn serve_appends<T>(&self, wire: Wire<T>) -> Result<(), ServerError>
+    async fn serve_appends<T>(
+        &self,
+        wire: Wire<T>,
+        open: Option<OpenChannel>,
+    ) -> Result<(), ServerError>
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -57,6 +94,7 @@ impl Consensus {
         // An unreadable request ends the requests; what came before it is answered.
         let troubles = self.troubles.clone();
         let requests = source.map(move |frame| {
+            open.iter().for_each(OpenChannel::heard);
             let append = decode::<Append>(&frame.ok()?);
             let request = append.and_then(AppendEntriesRequest::try_from);
             let unread = |error: &_| {
@@ -147,9 +185,7 @@ impl Consensus {
                 let response = self.raft.pre_vote(ballot.try_into()?).await;
                 response.map_or_else(|e| failed(e.to_string()), Told::from)
             }
-            Ask::Gone { leader, term } => {
-                Told::Gone { gone: self.has_seen_end(leader, term).await }
-            }
+            Ask::Gone { leader, term } => Told::Gone { gone: self.has_lost(leader, term).await },
             Ask::Transfer { from, to, last } => {
                 let request = transfer(from, to, last)?;
                 match self.raft.handle_transfer_leader(request).await {

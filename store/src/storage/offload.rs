@@ -1,5 +1,6 @@
 //! Work that would block or starve the async runtime, done elsewhere.
 
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
 use super::error::StorageError;
@@ -15,6 +16,17 @@ pub enum Offload {
     Threads,
     /// At once, in place: deterministic, for simulations.
     Inline,
+}
+
+/// Does work that takes long for a task: where another thread can take over,
+/// it goes on with the other tasks meanwhile.
+pub fn at_length<T>(work: impl FnOnce() -> T) -> T {
+    if may_block() { tokio::task::block_in_place(work) } else { work() }
+}
+
+/// Whether another thread can take over from one that blocks here.
+pub(super) fn may_block() -> bool {
+    Handle::try_current().is_ok_and(|at| at.runtime_flavor() == RuntimeFlavor::MultiThread)
 }
 
 impl Offload {

@@ -14,10 +14,12 @@ use parking_lot::RwLock;
 use tokio::time::Instant;
 
 use super::error::StorageError;
-use super::offload::Offload;
+use super::offload::{Offload, at_length};
 use super::snapshot::{Snapshot, SnapshotFile, SnapshotStore};
 use crate::raft::record::SnapshotMetaRecord;
-use crate::raft::types::{Done, LogId, RaftPayload, SnapshotMeta, StoredMembership, TypeConfig};
+use crate::raft::types::{
+    Done, LogId, RaftEntry, RaftPayload, SnapshotMeta, StoredMembership, TypeConfig,
+};
 
 /// Entries applied under one lock.
 const APPLY_CHUNK: usize = 64;
@@ -25,6 +27,9 @@ const APPLY_CHUNK: usize = 64;
 /// Time after which no further entry is applied under that lock: then readers
 /// have their turn, and whatever else this thread has to do, heartbeats among it.
 const APPLY_TIME: Duration = Duration::from_millis(5);
+
+/// Bytes of entries whose applying may take long.
+const LONG_BYTES_MIN: usize = 16 * 1024;
 
 /// Whoever performs what applying entries asks for.
 pub trait EffectSink: Send + Sync + 'static {
@@ -113,9 +118,9 @@ impl StateMachine {
         self.snapshots.offload()
     }
 
-    /// Applies some entries under one lock, then answers. Entries before one
-    /// that cannot be applied are applied and answered all the same.
-    /// Takes entries off a chunk and applies them, as many as the time allows.
+    /// Takes entries off a chunk and applies them under one lock, as many as the
+    /// time allows, then answers. Entries before one that cannot be applied are
+    /// applied and answered all the same.
     fn apply_some(
         &self,
         chunk: &mut VecDeque<Result<EntryResponder<TypeConfig>, io::Error>>,
@@ -166,6 +171,13 @@ impl StateMachine {
             self.offload().discard(garbage);
         }
         unreadable
+    }
+}
+
+fn bytes(entry: &RaftEntry) -> usize {
+    match &entry.payload {
+        RaftPayload::Normal(entry) => entry.encoded().len(),
+        RaftPayload::Blank | RaftPayload::Membership(_) => 0,
     }
 }
 
@@ -250,7 +262,12 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         while let Some(chunk) = chunks.next().await {
             let mut chunk = VecDeque::from(chunk);
             while !chunk.is_empty() {
-                self.apply_some(&mut chunk)?;
+                let bytes: usize = chunk.iter().flatten().map(|(entry, _)| bytes(entry)).sum();
+                if bytes < LONG_BYTES_MIN {
+                    self.apply_some(&mut chunk)?;
+                } else {
+                    at_length(|| self.apply_some(&mut chunk))?;
+                }
                 tokio::task::yield_now().await;
             }
         }

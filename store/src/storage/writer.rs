@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 use holdfast_api::NodeId;
 use openraft::storage::IOFlushed;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::task::TaskTracker;
 
 use super::backend::{Batch, LogBackend, Operation, WitnessRecord};
 use super::error::StorageError;
+use super::offload::may_block;
 use super::stats::{WriteStats, Written};
 use crate::raft::record::LogIdRecord;
 use crate::raft::types::{RaftEntry, TypeConfig};
@@ -490,11 +490,6 @@ enum By {
     Writer,
     /// A task that appends, see [`may_block`].
     Caller,
-}
-
-/// Whether a task may block here: where another thread can take over.
-fn may_block() -> bool {
-    Handle::try_current().is_ok_and(|at| at.runtime_flavor() == RuntimeFlavor::MultiThread)
 }
 
 struct Worker {

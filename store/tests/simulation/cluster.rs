@@ -209,8 +209,14 @@ impl Cluster {
             entries_kept: ENTRIES_KEPT,
             ..ConsensusOptions::default()
         };
-        let consensus =
-            Consensus::start(node, CLUSTER, &options, transport, log, machine, snapshots).await?;
+        let consensus = Consensus::start(
+            node,
+            CLUSTER.to_owned(),
+            options,
+            transport,
+            (log, machine, snapshots),
+        )
+        .await?;
         let tasks = self.tasks.clone();
         let port = Port { consensus: consensus.clone(), dead: dead.clone(), tasks: tasks.clone() };
         let cluster_id = CLUSTER.to_owned();

@@ -132,7 +132,7 @@ impl Network {
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
         tasks.spawn(dead.run_until_cancelled_owned(async move {
             // What went wrong is what the sender hears.
-            drop(consensus.serve_channel(Channel::Snapshot, theirs).await);
+            drop(consensus.serve_channel(Channel::Snapshot, framed(theirs), None).await);
         }));
         let vote = send_snapshot(&mut framed(ours), node, offer, file).await?;
         self.carry(node, from).await?;
