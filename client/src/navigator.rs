@@ -24,6 +24,7 @@ const HEDGE_AFTER: Duration = Duration::from_millis(150);
 /// A leader that owes an answer for so long is doubted: another node is asked who
 /// leads; then again, after pauses that grow with the silence.
 const DOUBT_AFTER: Duration = Duration::from_millis(150);
+const DOUBT_AGAIN: Duration = Duration::from_millis(50);
 const DOUBT_SHARE: u32 = 4;
 /// Most attempts at a time.
 pub(crate) const ATTEMPTS_MAX: usize = 3;
@@ -213,7 +214,7 @@ impl Navigator {
         if at > now {
             return Step::Wait(Some(at));
         }
-        let pause = DOUBT_AFTER.max((now - since) / DOUBT_SHARE);
+        let pause = DOUBT_AGAIN.max((now - since) / DOUBT_SHARE);
         self.doubt_not_before = Some(now + pause);
         match self.another(now) {
             Some(address) if self.attempts.len() < ATTEMPTS_MAX => {

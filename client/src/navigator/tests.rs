@@ -329,7 +329,7 @@ fn a_silent_leader_that_nobody_succeeds_is_kept_and_doubted_ever_less_often() {
         assert_eq!(bench.arrive_with(&address, said), Arrival::Drop);
         assert_eq!(bench.navigator.leader(), Some(1));
     }
-    assert_eq!(doubts[..5], [150, 300, 450, 600, 750]);
+    assert_eq!(doubts[..5], [150, 200, 250, 312, 390]);
     assert!(doubts.len() < 20, "{doubts:?}");
     bench.owes_since = None;
     assert_eq!(bench.step(), Step::Wait(None), "it has answered");

@@ -13,7 +13,11 @@ use std::time::Duration;
 
 use holdfast_api::NodeId;
 
+use rand::RngExt;
+use tokio::time::Instant;
+
 use super::Node;
+use crate::raft::Follows;
 
 /// How often a follower looks at its leader, beside when a channel closes.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
@@ -29,6 +33,10 @@ const LOOK_ALONE: Duration = Duration::from_millis(200);
 /// Between the candidacies of two followers: enough for the first to win.
 const STAGGER: Duration = Duration::from_millis(40);
 
+/// How long an election may take. After that, and some more so that two do not
+/// meet again, whoever knows of no leader stands if most would follow.
+const ELECTION_TIME: Duration = Duration::from_millis(80);
+
 impl Node {
     /// Looks at the leader for as long as this node follows one. Belongs on the
     /// threads of consensus.
@@ -37,10 +45,29 @@ impl Node {
         let evidence = consensus.evidence();
         // How often it was looked in vain.
         let (mut looks, mut pause) = (0, LOOK_EVERY);
+        // When this node is to stand next, knowing of no leader.
+        let mut stands_at = None;
         loop {
             let _ = tokio::time::timeout(pause, evidence.channel_closed()).await;
             pause = LOOK_EVERY;
-            let Some((leader, term, silent)) = consensus.silent_leader() else { continue };
+            let (leader, term, silent) = match consensus.follows() {
+                Follows::Leader { leader, term, silent } => (leader, term, silent),
+                Follows::Itself => {
+                    stands_at = None;
+                    continue;
+                }
+                Follows::Nobody => {
+                    let now = Instant::now();
+                    let some_more = STAGGER.mul_f64(rand::rng().random_range(0.0..2.0));
+                    let at = *stands_at.get_or_insert(now + ELECTION_TIME + some_more);
+                    if at <= now && self.turn(self.id()).is_some() {
+                        consensus.stand().await;
+                        stands_at = None;
+                    }
+                    continue;
+                }
+            };
+            stands_at = None;
             if evidence.hears(leader) && silent < consensus.silence() {
                 looks = 0;
                 continue;
@@ -53,7 +80,8 @@ impl Node {
             if lost && consensus.quorum_has_lost(leader, term).await {
                 // The first of the followers has most likely won by then.
                 tokio::time::sleep(turn).await;
-                if consensus.silent_leader().is_some_and(|now| (now.0, now.1) == (leader, term)) {
+                let same = |now: &Follows| matches!(now, Follows::Leader { leader: l, term: t, .. } if (*l, *t) == (leader, term));
+                if same(&consensus.follows()) {
                     tracing::info!(leader, term, "the leader is lost; standing for election");
                     consensus.succeed(leader).await;
                 }

@@ -154,6 +154,24 @@ impl View {
     }
 }
 
+/// Whom a node follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Follows {
+    /// It leads.
+    Itself,
+    /// It knows of no leader.
+    Nobody,
+    /// Another node.
+    Leader {
+        /// Which.
+        leader: NodeId,
+        /// In which term.
+        term: u64,
+        /// For how long nothing came from it.
+        silent: Duration,
+    },
+}
+
 /// This node's part in the cluster's consensus. Cheap to clone.
 #[derive(Clone)]
 pub struct Consensus {
@@ -394,13 +412,18 @@ impl Consensus {
         &self.evidence
     }
 
-    /// The leader that this node follows, its term, and for how long nothing came
-    /// from it.
-    pub fn silent_leader(&self) -> Option<(NodeId, u64, Duration)> {
+    /// What this node makes of its leader.
+    pub fn follows(&self) -> Follows {
         let receiver = self.raft.server_metrics();
         let metrics = receiver.borrow_watched();
-        let leader = metrics.current_leader.filter(|leader| *leader != metrics.id)?;
-        Some((leader, metrics.vote.leader_id.term, self.evidence.silent_for(leader)?))
+        match metrics.current_leader {
+            None => Follows::Nobody,
+            Some(leader) if leader == metrics.id => Follows::Itself,
+            Some(leader) => {
+                let silent = self.evidence.silent_for(leader).unwrap_or_default();
+                Follows::Leader { leader, term: metrics.vote.leader_id.term, silent }
+            }
+        }
     }
 
     /// Silence of a leader after which it is looked whether it is lost.

@@ -11,7 +11,7 @@
 //! | [`network`] | the library's network on that seam |
 //! | [`append_requests`] | which appends are sent, and when |
 //! | [`open_appends`] | which answers the library may be told |
-//! | [`evidence`] | what this node itself has seen of another's end |
+//! | [`evidence`] | what this node itself has seen of the others |
 //! | [`peer`] | how nodes introduce themselves, and lost disks are found |
 //! | [`tcp`], [`server`] | both ends of the TCP transport |
 //! | [`consensus`] | the library behind our own words |
@@ -30,4 +30,4 @@ pub mod transport;
 pub mod types;
 pub mod wire;
 
-pub use consensus::{Consensus, ConsensusOptions, View};
+pub use consensus::{Consensus, ConsensusOptions, Follows, View};
