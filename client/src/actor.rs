@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 use crate::backoff::Backoff;
 use crate::call::{Call, CallId};
 use crate::calls::{BATCH_REQUESTS_MAX, Calls};
-use crate::connection::{Connection, ConnectionError, connect};
+use crate::connection::{Connection, ConnectionError, Way, connect};
 use crate::liveness::{Liveness, Verdict};
 use crate::navigator::{Arrival, Navigator, Step, Wants};
 use crate::options::Options;
@@ -67,7 +67,7 @@ pub(crate) struct Actor {
 
 /// The connection in use.
 struct Link {
-    address: String,
+    way: Way,
     since: Instant,
     connection: Connection,
     liveness: Liveness,
@@ -90,14 +90,14 @@ enum Asked {
 }
 
 /// An attempt to connect, at its end.
-type Attempted = (String, Result<(Hello, Connection), ConnectionError>);
+type Attempted = (Way, Result<(Hello, Connection), ConnectionError>);
 
 /// What woke the task.
 enum Wake {
     Event(Option<Event>),
     Room,
     Incoming(Option<Result<Vec<Reply>, ConnectionError>>),
-    Attempt(String, Result<(Hello, Connection), ConnectionError>),
+    Attempt(Way, Result<(Hello, Connection), ConnectionError>),
     Time,
 }
 
@@ -141,7 +141,7 @@ impl Actor {
                 Wake::Incoming(Some(Ok(replies))) => self.on_replies(replies),
                 Wake::Incoming(Some(Err(error))) => self.lost(&error),
                 Wake::Incoming(None) => self.lost(&ConnectionError::Closed),
-                Wake::Attempt(address, result) => self.on_attempt(address, result),
+                Wake::Attempt(way, result) => self.on_attempt(way, result),
                 Wake::Time => {}
             }
         }
@@ -155,7 +155,7 @@ impl Actor {
         self.note_unanswered(now);
         let navigate_at = loop {
             match self.navigator.next(now, self.wants(), self.owes_since) {
-                Step::Connect(address) => self.attempt(address),
+                Step::Connect(way) => self.attempt(way),
                 Step::Poll => {
                     if let Some(link) = &mut self.link {
                         link.poll = Asked::Due;
@@ -233,7 +233,7 @@ impl Actor {
             event = self.inbox.recv(), if !closing => Wake::Event(event),
             () = has_room(room), if room.is_some() => Wake::Room,
             frame = next_frame(incoming) => Wake::Incoming(frame),
-            Some((address, result)) = self.attempts.next() => Wake::Attempt(address, result),
+            Some((way, result)) = self.attempts.next() => Wake::Attempt(way, result),
             () = sleep_until(wake_at) => Wake::Time,
         }
     }
@@ -370,43 +370,39 @@ impl Actor {
         }
     }
 
-    fn attempt(&mut self, address: String) {
+    fn attempt(&mut self, way: Way) {
         let cluster_id = self.navigator.cluster_id().map(str::to_owned);
         let token_file = self.options.token_file.clone();
         let timeout = self.options.connect_timeout;
         let tasks = self.tasks.clone();
         let attempt = async move {
             let cluster_id = cluster_id.as_deref();
-            let result = connect(&address, cluster_id, token_file, timeout, &tasks).await;
-            (address, result)
+            let result = connect(&way, cluster_id, token_file, timeout, &tasks).await;
+            (way, result)
         };
         self.attempts.push(attempt.boxed());
     }
 
-    fn on_attempt(
-        &mut self,
-        address: String,
-        result: Result<(Hello, Connection), ConnectionError>,
-    ) {
+    fn on_attempt(&mut self, way: Way, result: Result<(Hello, Connection), ConnectionError>) {
         let now = Instant::now();
         let random = &mut || self.random.random();
         match result {
             Err(error) => {
-                tracing::debug!(address, %error, "cannot connect");
-                self.navigator.attempt_failed(&address, error.to_string(), now, random);
-                if let Some(problem) = self.navigator.denied(&address, error.denial()) {
+                tracing::debug!(%way, %error, "cannot connect");
+                self.navigator.attempt_failed(&way, error.to_string(), now, random);
+                if let Some(problem) = self.navigator.denied(&way.address, error.denial()) {
                     self.calls.shut_out(&problem);
                 }
             }
             Ok((hello, connection)) => {
-                if self.navigator.connected(&address, &hello, now, random) == Arrival::Drop {
+                if self.navigator.connected(&way, &hello, now, random) == Arrival::Drop {
                     return;
                 }
-                tracing::debug!(address, node = hello.node, leader = ?hello.leader, "connected");
+                tracing::debug!(%way, node = hello.node, leader = ?hello.leader, "connected");
                 self.counters.connects.add(1);
                 self.counters.set_addresses(self.navigator.addresses());
                 if let Some(old) = self.link.take() {
-                    self.calls.link_lost(&format!("left {} for {address}", old.address));
+                    self.calls.link_lost(&format!("left {} for {way}", old.way));
                 }
                 if self.navigator.leads() {
                     self.attempts.clear();
@@ -415,7 +411,7 @@ impl Actor {
                 self.owes_since = None;
                 let takes_reports = hello.minor >= MINOR_REPORTS;
                 self.link = Some(Link {
-                    address,
+                    way,
                     since: now,
                     connection,
                     report_due: takes_reports && self.report.is_some(),
@@ -435,10 +431,10 @@ impl Actor {
     fn lost(&mut self, error: &ConnectionError) {
         let Some(link) = self.link.take() else { return };
         let random = &mut || self.random.random();
-        tracing::debug!(address = link.address, %error, "lost the connection");
+        tracing::debug!(way = %link.way, %error, "lost the connection");
         self.navigator.lost(error.to_string(), Instant::now(), random);
         self.owes_since = None;
-        self.calls.link_lost(&format!("the connection to {} was lost ({error})", link.address));
+        self.calls.link_lost(&format!("the connection to {} was lost ({error})", link.way));
     }
 }
 

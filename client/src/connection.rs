@@ -89,9 +89,39 @@ impl Connection {
     }
 }
 
+/// A way to a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Way {
+    /// Of the node to connect to.
+    pub(crate) address: String,
+    /// Whether that is to pass the connection on to the leader.
+    pub(crate) through: bool,
+}
+
+impl Way {
+    /// To the node at this address.
+    pub(crate) fn to(address: String) -> Way {
+        Way { address, through: false }
+    }
+
+    /// To the leader, through the node at this address.
+    pub(crate) fn through(address: String) -> Way {
+        Way { address, through: true }
+    }
+}
+
+impl std::fmt::Display for Way {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.through {
+            false => f.write_str(&self.address),
+            true => write!(f, "the leader through {}", self.address),
+        }
+    }
+}
+
 /// Connects to a node and reads its `Hello`, all within `timeout`.
 pub(crate) async fn connect(
-    address: &str,
+    way: &Way,
     cluster_id: Option<&str>,
     token_file: Option<PathBuf>,
     timeout: Duration,
@@ -100,9 +130,9 @@ pub(crate) async fn connect(
     let signs_of_life = Arc::new(AtomicU64::new(0));
     let shake_hands = async {
         let token = token(token_file).await?;
-        let tcp = TcpStream::connect(address).await.map_err(ConnectionError::Connect)?;
+        let tcp = TcpStream::connect(&way.address).await.map_err(ConnectionError::Connect)?;
         tcp.set_nodelay(true).map_err(ConnectionError::Connect)?;
-        let (tcp, behind) = upgrade(tcp, address, cluster_id, token.as_ref()).await?;
+        let (tcp, behind) = upgrade(tcp, way, cluster_id, token.as_ref()).await?;
         let (read, write) = tcp.into_split();
         let mut frames = FrameReader::new(read, &behind, signs_of_life.clone());
         let hello: Hello = frame::decode(&frames.next().await?)?;
@@ -139,14 +169,17 @@ async fn until(end: CancellationToken, task: impl Future<Output = ()>) {
 /// the handshake.
 async fn upgrade(
     tcp: TcpStream,
-    address: &str,
+    way: &Way,
     cluster_id: Option<&str>,
     token: Option<&Token>,
 ) -> Result<(TcpStream, Bytes), ConnectionError> {
     let mut request = http::Request::get(routes::STREAM)
-        .header(header::HOST, address)
+        .header(header::HOST, &way.address)
         .header(header::CONNECTION, "Upgrade")
         .header(header::UPGRADE, stream::UPGRADE);
+    if way.through {
+        request = request.header(routes::THROUGH_HEADER, "1");
+    }
     if let Some(cluster_id) = cluster_id {
         request = request.header(routes::CLUSTER_HEADER, cluster_id);
     }

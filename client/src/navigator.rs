@@ -9,7 +9,8 @@
 //!
 //! A leader that owes an answer and says nothing is not left for its silence: it
 //! may be busy. Another node is asked who leads, beside the connection, again and
-//! again, and only a leader of a later term ends it.
+//! again, and only a leader of a later term ends it. A client that alone cannot
+//! reach the leader goes through another node, and back when the direct way heals.
 
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use holdfast_api::{Hello, LeaderHint, NodeId, Problem};
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
+use crate::connection::Way;
 use crate::endpoints::{Endpoints, Next};
 
 /// An attempt that takes longer than this gets company by the next node.
@@ -26,6 +28,15 @@ const HEDGE_AFTER: Duration = Duration::from_millis(150);
 const DOUBT_AFTER: Duration = Duration::from_millis(150);
 const DOUBT_AGAIN: Duration = Duration::from_millis(50);
 const DOUBT_SHARE: u32 = 4;
+/// A leader that owes an answer for so long, which is more than it takes to answer
+/// a probe, and of whom nobody names a successor, is asked through another node. So
+/// is one that cannot be connected to, after the time of a hedge.
+const THROUGH_AFTER: Duration = Duration::from_millis(600);
+/// Pause after a try to reach the leader through another node.
+const THROUGH_PAUSE: Duration = Duration::from_millis(150);
+/// Pauses between tries of the direct way, while another one is taken.
+const DIRECT_PAUSE_MIN: Duration = Duration::from_secs(1);
+const DIRECT_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Most attempts at a time.
 pub(crate) const ATTEMPTS_MAX: usize = 3;
 /// Longest pause between polls while an election may be under way.
@@ -52,8 +63,8 @@ pub(crate) enum Wants {
 /// What to do next.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Begin a connection to this address.
-    Connect(String),
+    /// Begin a connection this way.
+    Connect(Way),
     /// Ask the connected node who leads.
     Poll,
     /// Nothing until then, or until something happens.
@@ -92,7 +103,7 @@ pub(crate) struct Navigator {
 
 #[derive(Debug)]
 struct Attempt {
-    address: String,
+    way: Way,
     since: Instant,
     why: Why,
 }
@@ -108,6 +119,10 @@ enum Why {
     Rotation,
     /// The connected node leads, and owes an answer.
     Doubt,
+    /// The leader is there, but cannot be reached directly.
+    Through,
+    /// The leader is connected through another node.
+    Direct,
 }
 
 #[derive(Debug)]
@@ -117,6 +132,16 @@ struct Link {
     leads: bool,
     /// The latest term that it is known to have seen.
     term: u64,
+    /// On the leader, reached through another node: its own address, when that is
+    /// to be tried, and the pause after it.
+    direct: Option<Direct>,
+}
+
+#[derive(Debug)]
+struct Direct {
+    address: String,
+    at: Instant,
+    pause: Duration,
 }
 
 /// The search for a leader, since one was last at hand.
@@ -129,6 +154,9 @@ struct Search {
     /// When the poll was made that is not answered yet.
     poll_open: Option<Instant>,
     poll_not_before: Option<Instant>,
+    /// Since when the node that is said to lead could not be connected to.
+    unreachable_since: Option<Instant>,
+    through_not_before: Option<Instant>,
 }
 
 impl Navigator {
@@ -194,33 +222,55 @@ impl Navigator {
             _ => {}
         }
         let attempts = &self.attempts;
-        match self.endpoints.next(now, |address| attempts.iter().any(|a| a.address == address)) {
-            Next::Now(address) => self.attempt(address, now, Why::Search),
+        match self.endpoints.next(now, |address| attempts.iter().any(|a| a.way.address == address))
+        {
+            Next::Now(address) => self.attempt(Way::to(address), now, Why::Search),
             Next::At(at) => Step::Wait(Some(at)),
             Next::None => Step::Wait(None),
         }
     }
 
     fn next_with_leader(&mut self, now: Instant, owes_since: Option<Instant>) -> Step {
+        let direct = self.link.as_mut().and_then(|link| link.direct.as_mut());
+        let direct_at = match direct {
+            Some(direct) if direct.at <= now => {
+                direct.at = now + direct.pause;
+                direct.pause = (direct.pause * 2).min(DIRECT_PAUSE_MAX);
+                let way = Way::to(direct.address.clone());
+                return self.attempt(way, now, Why::Direct);
+            }
+            Some(direct) => Some(direct.at),
+            None => None,
+        };
+        let soonest = |at: Option<Instant>| Step::Wait([at, direct_at].into_iter().flatten().min());
         let Some(since) = owes_since else {
             self.doubt_not_before = None;
-            return Step::Wait(None);
+            return soonest(None);
         };
-        let under_way = |address: &str| self.attempts.iter().any(|a| a.address == address);
+        let under_way = |address: &str| self.attempts.iter().any(|a| a.way.address == address);
         if let Some(successor) = self.successor.take().filter(|one| !under_way(&one.address)) {
-            return self.attempt(successor.address, now, Why::Doubt);
+            return self.attempt(Way::to(successor.address), now, Why::Doubt);
         }
         let at = self.doubt_not_before.unwrap_or(since + DOUBT_AFTER);
         if at > now {
-            return Step::Wait(Some(at));
+            return soonest(Some(at));
         }
         let pause = DOUBT_AGAIN.max((now - since) / DOUBT_SHARE);
         self.doubt_not_before = Some(now + pause);
+        // In turn, once it is time: who leads, and whether it answers another way.
+        let through = since + THROUGH_AFTER <= now
+            && direct_at.is_none()
+            && self.search.through_not_before.is_none_or(|at| at <= now)
+            && !self.attempts.iter().any(|attempt| attempt.way.through);
         match self.another(now) {
-            Some(address) if self.attempts.len() < ATTEMPTS_MAX => {
-                self.attempt(address, now, Why::Doubt)
+            Some(address) if through => {
+                self.search.through_not_before = Some(now + pause.max(THROUGH_PAUSE) * 2);
+                self.attempt(Way::through(address), now, Why::Through)
             }
-            _ => Step::Wait(Some(now + pause)),
+            Some(address) if self.attempts.len() < ATTEMPTS_MAX => {
+                self.attempt(Way::to(address), now, Why::Doubt)
+            }
+            _ => soonest(Some(now + pause)),
         }
     }
 
@@ -232,10 +282,20 @@ impl Navigator {
         if let Some((address, at)) = &hop_at
             && *at <= now
         {
-            let address = address.clone();
-            return self.attempt(address, now, Why::Hint);
+            let way = Way::to(address.clone());
+            return self.attempt(way, now, Why::Hint);
         }
-        let hop_at = hop_at.map(|(_, at)| at);
+        let through = self.through_at().map(|(way, at)| (way, at.max(now)));
+        if let Some((way, at)) = &through
+            && *at == now
+            && wants == Wants::Leader
+        {
+            let way = way.clone();
+            self.search.through_not_before = Some(now + THROUGH_PAUSE);
+            return self.attempt(way, now, Why::Through);
+        }
+        let through_at = through.map(|(_, at)| at).filter(|_| wants == Wants::Leader);
+        let hop_at = [hop_at.map(|(_, at)| at), through_at].into_iter().flatten().min();
         if wants < Wants::Leader {
             return Step::Wait(hop_at);
         }
@@ -247,7 +307,7 @@ impl Navigator {
             && let Some(address) = self.another(now)
         {
             self.search.polls_here = 0;
-            return self.attempt(address, now, Why::Rotation);
+            return self.attempt(Way::to(address), now, Why::Rotation);
         }
         if let Some(at) = stuck_at {
             let stuck_at = Some(at).filter(|at| *at > now);
@@ -263,12 +323,30 @@ impl Navigator {
         }
     }
 
+    /// The way to the node that is said to lead through the connected one, and when
+    /// it may be tried: once the direct way has failed, or takes long.
+    fn through_at(&self) -> Option<(Way, Instant)> {
+        let (link, hint) = (self.link.as_ref()?, self.hint.as_ref()?);
+        let under_way = self.attempts.iter().find(|attempt| attempt.way.address == hint.address);
+        if link.node == hint.node || self.attempts.iter().any(|attempt| attempt.way.through) {
+            return None;
+        }
+        let since = match (self.search.unreachable_since, under_way) {
+            (Some(since), _) => since,
+            (None, Some(attempt)) => attempt.since,
+            (None, None) => return None,
+        };
+        let at = since + HEDGE_AFTER;
+        let at = self.search.through_not_before.map_or(at, |pause| at.max(pause));
+        Some((Way::through(link.address.clone()), at))
+    }
+
     /// The node that is said to lead and when it may be tried; none if that is
     /// nobody, or already under way.
     fn hop_at(&self, now: Instant) -> Option<(String, Instant)> {
         let hint = self.hint.as_ref()?;
         let here = |link: &Link| link.address == hint.address || link.node == hint.node;
-        let under_way = self.attempts.iter().any(|attempt| attempt.address == hint.address);
+        let under_way = self.attempts.iter().any(|attempt| attempt.way.address == hint.address);
         if under_way || self.attempts.len() >= ATTEMPTS_MAX || self.link.as_ref().is_some_and(here)
         {
             return None;
@@ -282,39 +360,52 @@ impl Navigator {
     fn another(&mut self, now: Instant) -> Option<String> {
         let here = self.link.as_ref().map(|link| link.address.as_str());
         let attempts = &self.attempts;
-        let excluded =
-            |address: &str| Some(address) == here || attempts.iter().any(|a| a.address == address);
+        let excluded = |address: &str| {
+            Some(address) == here || attempts.iter().any(|a| a.way.address == address)
+        };
         match self.endpoints.next(now, excluded) {
             Next::Now(address) => Some(address),
             Next::At(_) | Next::None => None,
         }
     }
 
-    fn attempt(&mut self, address: String, now: Instant, why: Why) -> Step {
-        self.endpoints.asked(&address);
-        self.attempts.push(Attempt { address: address.clone(), since: now, why });
-        Step::Connect(address)
+    fn attempt(&mut self, way: Way, now: Instant, why: Why) -> Step {
+        self.endpoints.asked(&way.address);
+        self.attempts.push(Attempt { way: way.clone(), since: now, why });
+        Step::Connect(way)
     }
 
     /// A connection was made.
     pub(crate) fn connected(
         &mut self,
-        address: &str,
+        way: &Way,
         hello: &Hello,
         now: Instant,
         random: Random<'_>,
     ) -> Arrival {
         self.admitted = true;
-        let why = self.finish_attempt(address).map_or(Why::Search, |attempt| attempt.why);
+        let why = self.finish_attempt(way).map_or(Why::Search, |attempt| attempt.why);
+        let address = way.address.as_str();
         if let Err(why) = self.check_cluster(&hello.cluster_id) {
             self.endpoints.failed(address, why, now, random());
             return Arrival::Drop;
         }
         self.endpoints.learn(&hello.nodes);
-        if self.leads() && !(why == Why::Doubt && self.is_succeeded_by(hello)) {
+        let leads = hello.leader.as_ref().is_some_and(|leader| leader.node == hello.node);
+        if self.leads() {
+            let is_same = leads && self.link.as_ref().is_some_and(|link| link.node == hello.node);
+            let is_better = match why {
+                Why::Doubt => self.is_succeeded_by(hello),
+                Why::Through => is_same || self.is_succeeded_by(hello),
+                Why::Direct => is_same,
+                Why::Search | Why::Hint | Why::Rotation => false,
+            };
+            if !is_better {
+                return Arrival::Drop;
+            }
+        } else if way.through && !leads {
             return Arrival::Drop;
         }
-        let leads = hello.leader.as_ref().is_some_and(|leader| leader.node == hello.node);
         self.note(address, hello.node, hello.leader.as_ref());
         if self.link.is_some() && !leads && why == Why::Search {
             // Not asked for and no leader: what it says is all that it is good for.
@@ -324,7 +415,13 @@ impl Navigator {
             return Arrival::Drop;
         }
         let term = hello.term;
-        self.link = Some(Link { address: address.to_owned(), node: hello.node, leads, term });
+        let direct = hello.leader.as_ref().filter(|_| way.through).map(|leader| Direct {
+            address: leader.address.clone(),
+            at: now + DIRECT_PAUSE_MIN,
+            pause: DIRECT_PAUSE_MIN * 2,
+        });
+        let address = address.to_owned();
+        self.link = Some(Link { address, node: hello.node, leads, term, direct });
         self.doubt_not_before = None;
         self.successor = None;
         self.search.polls_here = 0;
@@ -388,13 +485,21 @@ impl Navigator {
     /// A connection could not be made.
     pub(crate) fn attempt_failed(
         &mut self,
-        address: &str,
+        way: &Way,
         why: String,
         now: Instant,
         random: Random<'_>,
     ) {
-        self.finish_attempt(address);
-        self.endpoints.failed(address, why, now, random());
+        self.finish_attempt(way);
+        if way.through {
+            // The node itself is well.
+            self.endpoints.said(&way.address, why);
+            return;
+        }
+        self.endpoints.failed(&way.address, why, now, random());
+        if self.hint.as_ref().is_some_and(|hint| hint.address == way.address) {
+            self.search.unreachable_since.get_or_insert(now);
+        }
     }
 
     /// The node said why it does not let this client in, or failed otherwise.
@@ -406,8 +511,8 @@ impl Navigator {
         if self.admitted { None } else { self.endpoints.take_denial() }
     }
 
-    fn finish_attempt(&mut self, address: &str) -> Option<Attempt> {
-        let index = self.attempts.iter().position(|attempt| attempt.address == address)?;
+    fn finish_attempt(&mut self, way: &Way) -> Option<Attempt> {
+        let index = self.attempts.iter().position(|attempt| attempt.way == *way)?;
         Some(self.attempts.swap_remove(index))
     }
 
@@ -460,6 +565,10 @@ impl Navigator {
     fn set_hint(&mut self, hint: Option<LeaderHint>) {
         if let Some(hint) = &hint {
             self.endpoints.learn_one(&hint.address);
+        }
+        let at = |hint: &Option<LeaderHint>| hint.as_ref().map(|hint| hint.address.clone());
+        if at(&hint) != at(&self.hint) {
+            self.search.unreachable_since = None;
         }
         self.hint = hint;
     }

@@ -1,7 +1,10 @@
 //! The leader's host is lost: packets vanish, nothing closes, nothing refuses.
 
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
+use holdfast_api::{Answer, Command, LeaseCommand, LeaseId, LeaseOutcome, Nonce, Outcome};
+use holdfast_client::Client;
 use holdfast_tests::cluster::job;
 use holdfast_tests::{Cluster, Host, Names, Network, eventually, soon};
 
@@ -58,5 +61,74 @@ fn at_default_settings_a_lost_host_costs_a_moment() {
             "host lost to the next write: median {:?} of {outages:?}",
             outages[outages.len() / 2]
         );
+    });
+}
+
+/// How long the client is cut off from the leader alone, and how long it may take
+/// to notice.
+const CUT_OFF: Duration = Duration::from_secs(8);
+const NOTICED: Duration = Duration::from_secs(3);
+
+/// The least TTL of a lease, in milliseconds.
+const TTL_MS: u64 = 1_500;
+
+/// The test's own address.
+const HERE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+
+async fn grant(client: &Client) -> LeaseId {
+    let command = Command::Lease(LeaseCommand::Grant {
+        scope: job("cut"),
+        nonce: Nonce(1, 2),
+        host: "here".into(),
+        ttl_ms: TTL_MS,
+        store_lost_ms_max: None,
+    });
+    eventually("a lease", async || match client.propose(command.clone(), soon()).await {
+        Ok(Answer { outcome: Outcome::Lease(LeaseOutcome::Granted { lease, .. }), .. }) => {
+            Some(lease)
+        }
+        _ => None,
+    })
+    .await
+}
+
+#[test]
+fn a_client_that_loses_only_the_leader_goes_through_another_node() {
+    Network::test(async |network| {
+        let hosts: [Host; 3] = network.hosts(Names::Real);
+        let mut cluster = Cluster::start_on(&hosts, &["--insecure"]).await;
+        let client = cluster.client();
+        let keys = client.keys(job("cut"));
+        keys.add("count", 1, soon()).await.expect("a cluster at work");
+        let lease = grant(&client).await;
+        let (leader, term) = (cluster.leader().await, cluster.status_of(1).await.term);
+        let host = &hosts[leader as usize - 1];
+        host.lose_what_goes_to(HERE);
+
+        let (cut, mut count, mut worst) = (Instant::now(), 1, Duration::ZERO);
+        while cut.elapsed() < CUT_OFF {
+            let begun = Instant::now();
+            count += 1;
+            assert_eq!(keys.add("count", 1, soon()).await.expect("another way"), count);
+            if begun.duration_since(cut) > NOTICED {
+                worst = worst.max(begun.elapsed());
+            }
+            let renewed = Command::Lease(LeaseCommand::KeepAlive { lease });
+            let renewed = client.propose(renewed, soon()).await.expect("another way").outcome;
+            assert!(matches!(renewed, Outcome::Lease(LeaseOutcome::Kept)), "{renewed:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        println!("{count} adds while cut off from the leader, the worst took {worst:?}");
+        let connects = client.statistics().connects;
+        host.reach_again(HERE);
+        eventually("the direct way", async || {
+            count += 1;
+            assert_eq!(keys.add("count", 1, soon()).await.expect("a cluster at work"), count);
+            (client.statistics().connects > connects).then_some(())
+        })
+        .await;
+        let status = cluster.status_of(leader).await;
+        assert_eq!((status.term, status.leader), (term, Some(leader)));
+        cluster.wait_all_ready().await;
     });
 }

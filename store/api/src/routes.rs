@@ -27,6 +27,9 @@ pub const ACK_HEADER: &str = "holdfast-ack";
 pub const CLUSTER_HEADER: &str = "holdfast-cluster";
 /// Marks a request that a follower passed on, so that it is passed on once.
 pub const FORWARDED_HEADER: &str = "holdfast-forwarded";
+/// Request header of a stream: `1` asks a follower to pass the whole stream on to
+/// the leader, for a client that reaches the follower alone.
+pub const THROUGH_HEADER: &str = "holdfast-through";
 /// Request header: `1` asks a follower to refuse with the leader's address
 /// instead of passing the request on.
 pub const NO_FORWARD_HEADER: &str = "holdfast-no-forward";

@@ -44,6 +44,7 @@ use crate::node::{Node, ParkedWait, Topic, VERSION};
 mod cost;
 mod feeding;
 mod size;
+mod through;
 mod watching;
 
 /// Requests of one connection under way, waits and watches not counted.
@@ -105,6 +106,9 @@ async fn open(State(app): State<App>, headers: HeaderMap, request: Request) -> R
         Ok(node) => node.clone(),
         Err(problem) => return super::problem::respond(problem),
     };
+    if through::asks(&node, &headers) {
+        return through::open(&app, &node, upgrade, place).await;
+    }
     let serving = {
         let app = app.clone();
         async move {
@@ -118,6 +122,10 @@ async fn open(State(app): State<App>, headers: HeaderMap, request: Request) -> R
         Some(place) => app.inner.tasks.spawn(place.lend(serving)),
         None => app.inner.tasks.spawn(serving),
     };
+    switched()
+}
+
+fn switched() -> Response {
     let headers = [
         (header::CONNECTION, HeaderValue::from_static("upgrade")),
         (header::UPGRADE, HeaderValue::from_static(UPGRADE)),

@@ -215,6 +215,16 @@ mount -o remount,bind,ro /"#;
         self.wire("up");
     }
 
+    /// Loses whatever this host sends to an address, answers to connects among it.
+    pub fn lose_what_goes_to(&self, address: Ipv4Addr) {
+        self.inside(|| ip(&["route", "add", "blackhole", &format!("{address}/32")]));
+    }
+
+    /// What goes there arrives again.
+    pub fn reach_again(&self, address: Ipv4Addr) {
+        self.inside(|| ip(&["route", "del", "blackhole", &format!("{address}/32")]));
+    }
+
     fn wire(&self, state: &str) {
         let (network, port) = self.0.port.as_ref().expect("a container has no wire of its own");
         network.inside(|| ip(&["link", "set", port, state]));

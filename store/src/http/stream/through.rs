@@ -1,0 +1,70 @@
+//! A stream that a follower passes on to the leader, for a client that cannot
+//! reach the leader itself. Nothing is read or changed on the way: the client's
+//! order, its session and its retries are those of a stream of its own.
+
+use std::time::Duration;
+
+use axum::http::HeaderMap;
+use axum::response::Response;
+use holdfast_api::stream::UPGRADE;
+use holdfast_api::{Code, Problem, routes};
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
+
+use super::ConnectionPlace;
+use crate::dial;
+use crate::http::{App, problem};
+use crate::node::Node;
+
+/// Longest time for the leader to accept the stream.
+const OPEN_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Whether a client asks for this, of a node that does not lead.
+pub fn asks(node: &Node, headers: &HeaderMap) -> bool {
+    headers.get(routes::THROUGH_HEADER).is_some_and(|value| value == "1")
+        && !node.consensus().leads()
+}
+
+/// Opens a stream to the leader and passes on what comes from either side.
+pub async fn open(
+    app: &App,
+    node: &Node,
+    upgrade: OnUpgrade,
+    place: Option<ConnectionPlace>,
+) -> Response {
+    let leader = match node.view().leader {
+        Some(leader) if leader.node != node.id() => leader,
+        Some(_) | None => return problem::respond(Problem::not_leader(None)),
+    };
+    let headers = node.access().headers();
+    let opened =
+        dial::upgrade(&leader.address, routes::STREAM, UPGRADE, headers, OPEN_TIME_MAX).await;
+    let there = match opened {
+        Ok((_, there)) => there,
+        Err(error) => {
+            let refusal = Problem::retryable(
+                Code::Unavailable,
+                format!("the leader, node {}, did not accept the stream: {error}", leader.node),
+            );
+            return problem::respond(refusal);
+        }
+    };
+    let stop = app.inner.stop.clone();
+    let passing = async move {
+        // Cut off when this node stops.
+        let _ = stop.run_until_cancelled(pass(upgrade, there)).await;
+    };
+    match place {
+        Some(place) => app.inner.tasks.spawn(place.lend(passing)),
+        None => app.inner.tasks.spawn(passing),
+    };
+    super::switched()
+}
+
+async fn pass(upgrade: OnUpgrade, mut there: TokioIo<Upgraded>) {
+    let Ok(here) = upgrade.await else { return };
+    // Either side may go away.
+    if let Err(error) = tokio::io::copy_bidirectional(&mut TokioIo::new(here), &mut there).await {
+        tracing::debug!(%error, "a stream that was passed on ended");
+    }
+}
