@@ -1,7 +1,7 @@
 //! What a communicator library offers, in the terms of the control plane.
 
 use super::buffer::{Buffer, Reduction};
-use super::failure::Failure;
+use super::failure::{Failure, Refusal, Refuser};
 use super::work::Work;
 
 /// Bytes of a unique id, as in NCCL.
@@ -13,13 +13,15 @@ pub const GROUP_BYTES_MAX: usize = 256;
 /// Most members of one communicator.
 pub const MEMBERS_MAX: u32 = 1024;
 
-/// A library that makes communicators. All calls return at once.
+/// A library that makes communicators. All calls but [`Backend::mint`] return at
+/// once.
 pub trait Backend: Send + Sync {
     /// What it can do beyond the calls of [`Communicator`].
     fn capabilities(&self) -> Capabilities;
 
     /// Mints the unique id of one generation. The id is good for one
-    /// communicator, and lives as long as its [`Minter`].
+    /// communicator, and lives as long as its [`Minter`]. May wait for a process
+    /// to start, never for a peer: not to be called where tasks run.
     fn mint(&self, options: &MintOptions) -> Result<Box<dyn Minter>, Failure>;
 
     /// Begins to build a communicator. Whether that succeeds is what
@@ -151,15 +153,51 @@ pub trait Communicator: Send + Sync {
     fn barrier(&self) -> Work<()>;
 
     /// Stops everything, also an initialisation: what is pending fails with
-    /// [`Failure::Aborted`], and nothing is sent afterwards. At any time, any
-    /// number of times; without effect on a closed communicator.
+    /// [`Failure::Aborted`], and nothing is begun afterwards. What a device is in
+    /// the middle of has stopped when [`Communicator::release`] returns. At any
+    /// time, any number of times; without effect on a closed communicator.
     fn quiesce(&self);
 
     /// Frees what the communicator holds, and waits for its threads; quiesces
     /// it first if it is neither closed nor quiesced. Any number of times.
+    ///
+    /// # Panics
+    ///
+    /// If the library could not free it: something of it may run on, and nothing
+    /// may follow it in this process.
     fn release(&self);
 
     /// Ends it in order: completes when all members have called it. Must not be
     /// called once any member has aborted or died, for then it need never end.
     fn close(&self) -> Work<()>;
+}
+
+/// Refuses names and numbers of members that are out of bounds.
+pub(super) fn check_group(group: &str, nranks: u32) -> Result<(), Failure> {
+    if group.len() > GROUP_BYTES_MAX {
+        let reason = format!("{} bytes, where {GROUP_BYTES_MAX} are allowed", group.len());
+        return Err(Failure::Invalid { what: "name of the group", reason });
+    }
+    if !(1..=MEMBERS_MAX).contains(&nranks) {
+        let reason = format!("{nranks}, where 1 to {MEMBERS_MAX} are allowed");
+        return Err(Failure::Invalid { what: "number of members", reason });
+    }
+    Ok(())
+}
+
+/// Refuses a rank that is none of the members'.
+pub(super) fn check_rank(rank: u32, nranks: u32) -> Result<(), Failure> {
+    if rank < nranks {
+        return Ok(());
+    }
+    Err(Failure::Refused { by: Refuser::Own, refusal: Refusal::Rank { actual: rank, nranks } })
+}
+
+/// Refuses to broadcast from a rank that is none of the members'.
+pub(super) fn check_root(root: u32, nranks: u32) -> Result<(), Failure> {
+    if root < nranks {
+        return Ok(());
+    }
+    let reason = format!("{root}, where {nranks} members are numbered from 0");
+    Err(Failure::Invalid { what: "root", reason })
 }

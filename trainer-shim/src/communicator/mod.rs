@@ -34,12 +34,15 @@
 //! | [`buffer`] | what collectives work on |
 //! | [`failure`] | why a communicator is of no use |
 //! | [`work`] | work in progress, and who waits for it |
+//! | `lifecycle` | pure: how a communicator is doing, and what waits in it |
+//! | `used_ids` | ids that serve no second time |
 //! | [`ring`] | the backend without a GPU: TCP, with NCCL's bad manners |
 //!
 //! # Architecture invariants
 //!
-//! * Every call returns at once, but for
-//!   [`Communicator::release`]; whoever wants to wait waits on a [`Work`].
+//! * Every call returns at once, but for [`Backend::mint`], which may start a
+//!   process, and [`Communicator::release`]; whoever wants to wait waits on a
+//!   [`Work`].
 //! * There are no deadlines in here and no detection of the dead: both are the
 //!   control plane's. An error of a peer is a hint, its absence means nothing.
 //! * [`Communicator::quiesce`] ends every wait.
@@ -48,7 +51,9 @@
 pub mod backend;
 pub mod buffer;
 pub mod failure;
+mod lifecycle;
 pub mod ring;
+mod used_ids;
 pub mod work;
 
 pub use backend::{

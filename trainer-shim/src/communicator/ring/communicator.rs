@@ -8,10 +8,11 @@ use parking_lot::Mutex;
 use super::RingOptions;
 use super::id::Id;
 use super::owner;
-use super::shared::{Command, Shared};
-use crate::communicator::backend::{Communicator, InitOptions, State};
+use super::shared::Shared;
+use crate::communicator::backend::{Communicator, InitOptions, State, check_root};
 use crate::communicator::buffer::{Buffer, Reduction};
 use crate::communicator::failure::Failure;
+use crate::communicator::lifecycle::Command;
 use crate::communicator::work::Work;
 
 /// A communicator whose owner is one thread.
@@ -59,10 +60,8 @@ impl Communicator for RingCommunicator {
     }
 
     fn broadcast(&self, data: Buffer, root: u32) -> Work<Buffer> {
-        let nranks = self.shared.options.nranks;
-        if root >= nranks {
-            let reason = format!("{root}, where {nranks} members are numbered from 0");
-            return Work::ended(Err(Failure::Invalid { what: "root", reason }));
+        if let Err(failure) = check_root(root, self.shared.options.nranks) {
+            return Work::ended(Err(failure));
         }
         let (work, done) = Work::pending();
         self.shared.submit(Command::Broadcast(data, root, done));

@@ -53,26 +53,20 @@ mod socket;
 mod transfer;
 mod wire;
 
-use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
 
-use parking_lot::Mutex;
-
 use self::communicator::RingCommunicator;
-use self::id::{Id, Secret};
+use self::id::Id;
 use self::root::RingMinter;
-pub use self::shared::OPERATIONS_WAITING_MAX;
 use super::backend::{
-    Backend, Capabilities, Communicator, GROUP_BYTES_MAX, InitOptions, MEMBERS_MAX, MintOptions,
-    Minter,
+    Backend, Capabilities, Communicator, InitOptions, MintOptions, Minter, check_group, check_rank,
 };
-use super::failure::{Failure, Refusal, Refuser};
+use super::failure::Failure;
+pub use super::lifecycle::OPERATIONS_WAITING_MAX;
+use super::used_ids::UsedIds;
 
 /// How often a connection to a root is tried again by default: NCCL's figure.
 pub const CONNECT_RETRIES_DEFAULT: u32 = 34;
-
-/// How many uses of ids are remembered, so that no id is used twice.
-const USES_REMEMBERED_MAX: usize = 4096;
 
 /// Who is told of a dead member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,27 +105,13 @@ impl Default for RingOptions {
 #[derive(Default)]
 pub struct Ring {
     options: RingOptions,
-    /// Which rank of this process used which id.
-    used: Mutex<VecDeque<(Secret, u32)>>,
+    used: UsedIds,
 }
 
 impl Ring {
     /// A backend with these options.
     pub fn new(options: RingOptions) -> Ring {
-        Ring { options, used: Mutex::default() }
-    }
-
-    /// An id serves each rank once.
-    fn use_up(&self, secret: Secret, rank: u32) -> Result<(), Failure> {
-        let mut used = self.used.lock();
-        if used.contains(&(secret, rank)) {
-            return Err(refused(Refusal::IdUsed { rank }));
-        }
-        if used.len() == USES_REMEMBERED_MAX {
-            used.pop_front();
-        }
-        used.push_back((secret, rank));
-        Ok(())
+        Ring { options, used: UsedIds::default() }
     }
 }
 
@@ -141,16 +121,13 @@ impl Backend for Ring {
     }
 
     fn mint(&self, options: &MintOptions) -> Result<Box<dyn Minter>, Failure> {
-        check(&options.group, options.nranks)?;
+        check_group(&options.group, options.nranks)?;
         Ok(Box::new(RingMinter::mint(&self.options, options)?))
     }
 
     fn begin_init(&self, options: InitOptions) -> Result<Box<dyn Communicator>, Failure> {
-        check(&options.group, options.nranks)?;
-        let (rank, nranks) = (options.rank, options.nranks);
-        if rank >= nranks {
-            return Err(refused(Refusal::Rank { actual: rank, nranks }));
-        }
+        check_group(&options.group, options.nranks)?;
+        check_rank(options.rank, options.nranks)?;
         let id = Id::decode(&options.id)?;
         if id.generation != options.generation {
             let (expected, actual) = (options.generation, id.generation);
@@ -159,25 +136,9 @@ impl Backend for Ring {
                 reason: format!("it is of generation {actual}, not {expected}"),
             });
         }
-        self.use_up(id.secret, rank)?;
+        self.used.use_up(options.id, options.rank)?;
         Ok(Box::new(RingCommunicator::begin(self.options.clone(), options, id)?))
     }
-}
-
-fn check(group: &str, nranks: u32) -> Result<(), Failure> {
-    if group.len() > GROUP_BYTES_MAX {
-        let reason = format!("{} bytes, where {GROUP_BYTES_MAX} are allowed", group.len());
-        return Err(Failure::Invalid { what: "name of the group", reason });
-    }
-    if !(1..=MEMBERS_MAX).contains(&nranks) {
-        let reason = format!("{nranks}, where 1 to {MEMBERS_MAX} are allowed");
-        return Err(Failure::Invalid { what: "number of members", reason });
-    }
-    Ok(())
-}
-
-fn refused(refusal: Refusal) -> Failure {
-    Failure::Refused { by: Refuser::Own, refusal }
 }
 
 #[cfg(test)]

@@ -10,10 +10,11 @@ use super::heading::{Heading, Operation};
 use super::id::Id;
 use super::links::Links;
 use super::plan::Plan;
-use super::shared::{Command, Shared, Stop};
+use super::shared::{Shared, Stop};
 use super::transfer::Transfer;
 use crate::communicator::buffer::{Buffer, Reduction};
 use crate::communicator::failure::Failure;
+use crate::communicator::lifecycle::Command;
 use crate::communicator::work::Completer;
 
 /// Builds the communicator and serves it until its end.

@@ -3,7 +3,6 @@
 //! Callers leave commands and wake the owner; an abort does not wait for its
 //! turn among them. The owner sleeps in `poll` on its sockets and the wakeup.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,31 +15,9 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::{DeadPeer, RingOptions};
 use crate::communicator::backend::{InitOptions, State};
-use crate::communicator::buffer::{Buffer, Reduction};
 use crate::communicator::failure::Failure;
-use crate::communicator::work::{Completer, Event, Work};
-
-/// Most operations that wait in one communicator.
-pub const OPERATIONS_WAITING_MAX: usize = 1024;
-
-/// What the owner is asked to do.
-pub(super) enum Command {
-    AllReduce(Buffer, Reduction, Completer<Buffer>),
-    Broadcast(Buffer, u32, Completer<Buffer>),
-    Barrier(Completer<()>),
-    Close(Completer<()>),
-}
-
-impl Command {
-    pub(super) fn fail(self, failure: Failure) {
-        match self {
-            Command::AllReduce(_, _, done) | Command::Broadcast(_, _, done) => {
-                done.complete(Err(failure));
-            }
-            Command::Barrier(done) | Command::Close(done) => done.complete(Err(failure)),
-        }
-    }
-}
+use crate::communicator::lifecycle::{Command, Lifecycle};
+use crate::communicator::work::Work;
 
 /// Why the owner cannot go on.
 #[derive(Debug)]
@@ -62,28 +39,18 @@ pub(super) struct Shared {
 }
 
 struct Control {
-    state: State,
-    commands: VecDeque<Command>,
-    /// Close was called: nothing is taken after it.
-    closing: bool,
+    lifecycle: Lifecycle,
     /// The sockets that an abort shuts down. They stay open until then, also
     /// after a failure, so that it is not passed on to the next neighbour.
     sockets: Vec<Arc<TcpStream>>,
     /// Where the rank before connects: open as long, for the same reason.
     listener: Option<Arc<TcpListener>>,
-    initialised: Event,
 }
 
 impl Shared {
     pub(super) fn new(options: InitOptions, ring: RingOptions) -> io::Result<Shared> {
-        let control = Control {
-            state: State::InProgress,
-            commands: VecDeque::new(),
-            closing: false,
-            sockets: Vec::new(),
-            listener: None,
-            initialised: Event::new(),
-        };
+        let control =
+            Control { lifecycle: Lifecycle::new(ring.strict), sockets: Vec::new(), listener: None };
         Ok(Shared {
             options,
             ring,
@@ -94,65 +61,36 @@ impl Shared {
     }
 
     pub(super) fn state(&self) -> State {
-        self.control.lock().state.clone()
+        self.control.lock().lifecycle.state().clone()
     }
 
     pub(super) fn initialised(&self) -> Work<()> {
-        self.control.lock().initialised.wait()
+        self.control.lock().lifecycle.initialised()
     }
 
     /// Leaves a command for the owner, or fails it.
     pub(super) fn submit(&self, command: Command) {
-        let mut control = self.control.lock();
-        if let Err(failure) = self.admit(&control, &command) {
-            drop(control);
-            return command.fail(failure);
+        let submitted = self.control.lock().lifecycle.submit(command);
+        match submitted {
+            Ok(()) => self.wake(),
+            Err((command, failure)) => command.fail(failure),
         }
-        control.closing |= matches!(command, Command::Close(_));
-        control.commands.push_back(command);
-        drop(control);
-        self.wake();
-    }
-
-    fn admit(&self, control: &Control, command: &Command) -> Result<(), Failure> {
-        let close = matches!(command, Command::Close(_));
-        match &control.state {
-            State::InProgress => return Err(Failure::NotReady),
-            State::Closed => return Err(Failure::Closed),
-            State::Ready if control.closing => return Err(Failure::Closed),
-            State::Ready => {}
-            State::Failed(cause) if close && self.ring.strict => {
-                return Err(Failure::CloseAfterAbort { cause: Box::new(cause.clone()) });
-            }
-            // Waits for members that never come, as NCCL's does.
-            State::Failed(_) if close && !self.is_aborted() => {}
-            State::Failed(cause) => return Err(cause.clone()),
-        }
-        let limit = OPERATIONS_WAITING_MAX;
-        if control.commands.len() >= limit { Err(Failure::Overloaded { limit }) } else { Ok(()) }
     }
 
     /// Stops everything, from any thread, at any time.
     pub(super) fn quiesce(&self) {
         let mut control = self.control.lock();
-        if control.state == State::Closed || self.aborted.swap(true, Ordering::SeqCst) {
-            return;
-        }
-        if !matches!(control.state, State::Failed(_)) {
-            control.state = State::Failed(Failure::Aborted);
-        }
+        let Some(ended) = control.lifecycle.abort() else { return };
+        self.aborted.store(true, Ordering::SeqCst);
         let sockets = std::mem::take(&mut control.sockets);
         control.listener = None;
-        let commands = std::mem::take(&mut control.commands);
-        let told = control.initialised.happen(Err(Failure::Aborted));
         drop(control);
         for socket in sockets {
             // Fails if the peer has closed it.
             let _ = socket.shutdown(Shutdown::Both);
         }
         self.wake();
-        commands.into_iter().for_each(|command| command.fail(Failure::Aborted));
-        told.tell();
+        ended.tell();
     }
 
     pub(super) fn is_aborted(&self) -> bool {
@@ -162,12 +100,11 @@ impl Shared {
     /// All members have joined: nobody else is waited for.
     pub(super) fn ready(&self) -> Result<(), Stop> {
         let mut control = self.control.lock();
-        if self.is_aborted() {
+        if control.lifecycle.is_aborted() {
             return Err(Stop::Aborted);
         }
-        control.state = State::Ready;
         control.listener = None;
-        let told = control.initialised.happen(Ok(()));
+        let told = control.lifecycle.ready();
         drop(control);
         told.tell();
         Ok(())
@@ -176,10 +113,10 @@ impl Shared {
     /// All members have closed it.
     pub(super) fn closed(&self) -> Result<(), Stop> {
         let mut control = self.control.lock();
-        if self.is_aborted() {
+        if control.lifecycle.is_aborted() {
             return Err(Stop::Aborted);
         }
-        control.state = State::Closed;
+        control.lifecycle.close();
         control.sockets.clear();
         Ok(())
     }
@@ -187,15 +124,8 @@ impl Shared {
     /// It is of no use any more. What waits fails, but a close that need not
     /// look.
     pub(super) fn fail(&self, failure: Failure) {
-        let mut control = self.control.lock();
-        if matches!(control.state, State::InProgress | State::Ready) {
-            control.state = State::Failed(failure.clone());
-        }
-        let commands = std::mem::take(&mut control.commands);
-        let told = control.initialised.happen(Err(failure.clone()));
-        drop(control);
-        commands.into_iter().for_each(|command| command.fail(failure.clone()));
-        told.tell();
+        let ended = self.control.lock().lifecycle.fail(failure);
+        ended.tell();
     }
 
     /// What to do if a neighbour is lost.
@@ -245,7 +175,7 @@ impl Shared {
     /// The next command; waits for one.
     pub(super) fn next_command(&self) -> Result<Command, Stop> {
         loop {
-            if let Some(command) = self.control.lock().commands.pop_front() {
+            if let Some(command) = self.control.lock().lifecycle.next() {
                 return Ok(command);
             }
             self.wait(&[], None)?;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::id::Id;
 use super::wire::{Answer, Introduction, Purpose, handshake};
 use super::*;
-use crate::communicator::{State, UniqueId, Work};
+use crate::communicator::{Refusal, Refuser, State, UniqueId, Work};
 
 /// How long anything may take before the test counts as hung.
 const PATIENCE: Duration = Duration::from_secs(60);
