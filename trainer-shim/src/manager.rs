@@ -1,9 +1,8 @@
 //! Communicators that live as long as their members do.
 //!
 //! [`CommunicatorManager::acquire`] gives a group's communicator of the current
-//! generation: the store decides who is in it, a
-//! [`Backend`](crate::communicator::Backend) builds it, and nobody gets it
-//! before all members have built it. When a member ends, or anybody reports a
+//! generation: the store decides who is in it, a [`Backend`] builds it, and nobody
+//! gets it before all members have built it. When a member ends, or anybody reports a
 //! failure, the generation is revoked for all; a thread of each process then
 //! stops the communicator, frees it and says so to the store, wherever the
 //! program is meanwhile, and every pending and later call answers
@@ -38,7 +37,8 @@
 //! # Architecture invariants
 //!
 //! * An id is minted for one generation, by its rank 0, and its members alone
-//!   read it, in a round among the generation.
+//!   read it, in a round among the generation. Its minter ends when that is
+//!   formed, or is over.
 //! * Staleness is looked for before building, after building, and after each
 //!   call: no result of a revoked generation is handed out.
 //! * An arrival says that nothing of the communicator runs: a group with

@@ -111,7 +111,7 @@ pub(super) async fn join(
     round: &str,
     deadline: Deadline,
 ) -> Result<Option<Arc<dyn Communicator>>, Error> {
-    let minter = mint(held, &place)?;
+    let minter = mint(held, &place).await?;
     let value = minter
         .as_ref()
         .map_or_else(Blob::default, |minter| Blob::from(&minter.id().as_bytes()[..]));
@@ -138,13 +138,27 @@ pub(super) async fn join(
     Ok(Some(communicator))
 }
 
-fn mint(held: &HeldGeneration, place: &Place) -> Result<Option<Box<dyn Minter>>, Error> {
+/// Mints in a thread of its own, since a library may start a process for it. One
+/// that comes too late is dropped, and its id with it.
+async fn mint(held: &HeldGeneration, place: &Place) -> Result<Option<Box<dyn Minter>>, Error> {
     if place.rank != Some(0) {
         return Ok(None);
     }
     let (group, generation, nranks) = (place.name.clone(), held.generation(), place.nranks);
-    let minter = held.backend().mint(&MintOptions { group, generation, nranks });
-    minter.map(Some).map_err(Error::Failed)
+    let backend = held.backend().clone();
+    let options = MintOptions { group, generation, nranks };
+    let minting = tokio::task::spawn_blocking(move || backend.mint(&options));
+    let minted = tokio::select! {
+        minted = minting => minted,
+        () = held.over() => return Err(Error::Revoked),
+    };
+    match minted {
+        Ok(minted) => minted.map(Some).map_err(Error::Failed),
+        Err(error) => {
+            let reason = error.to_string();
+            Err(Error::Failed(Failure::System { call: "minting a unique id", reason }))
+        }
+    }
 }
 
 /// Waits until all members have joined. A minter that ends before is a failure of
