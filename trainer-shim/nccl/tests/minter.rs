@@ -1,5 +1,7 @@
 //! Minters, as real processes with the library of the package registry.
 
+#[path = "support/mint.rs"]
+mod mint;
 mod support;
 
 use std::collections::BTreeSet;
@@ -10,11 +12,11 @@ use std::process::{Child, Command, Stdio};
 
 use holdfast_nccl::minter::Options;
 use holdfast_nccl::{MintError, Minter, UniqueId};
+use mint::minter_options;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use support::{
-    Counts, PATIENCE, in_a_process_of_its_own, is_open, library, meeting_point, minter_options,
-    variable,
+    Counts, PATIENCE, in_a_process_of_its_own, is_open, library, meeting_point, variable,
 };
 
 /// What a minter of the test's own writes before its answer.

@@ -11,10 +11,8 @@ use holdfast_nccl::{
     Buffer, Communicator, Device, Nccl, Reduction, Seat, State, Stream, UniqueId, group,
 };
 
+use crate::rank_processes::ANSWER;
 use crate::support::Counts;
-
-/// Stands before each answer: NCCL's log goes the same way.
-pub const ANSWER: &str = "rank: ";
 
 /// Between two looks at what NCCL and the device can only be asked for.
 const LOOK_EVERY: Duration = Duration::from_millis(1);

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use crate::ranks::{PEERS_MS, Rank, all, begin, form, minter, reduce, start};
-
-/// A test.
-pub type Scenario = fn(&Path);
+use crate::gpu::Scenario;
+use crate::ranks::{
+    NOTHING_MS, PEERS_MS, Rank, all, assert_nothing_lost, begin, counts, form, minter, reduce,
+    start,
+};
 
 /// All of them, with their names.
 pub const ALL: &[(&str, Scenario)] = &[
@@ -18,13 +19,6 @@ pub const ALL: &[(&str, Scenario)] = &[
     ("two_communicators_are_grouped", two_communicators_are_grouped),
     ("ten_cycles_leak_nothing", ten_cycles_leak_nothing),
 ];
-
-/// How long it is looked that something does not happen.
-const NOTHING_MS: u64 = 1_000;
-
-/// Bytes of the device by which the ranks of a test may differ between cycles:
-/// what the driver's allocator keeps of pages that it shares out.
-const DEVICE_BYTES_MAX: u64 = 64 << 20;
 
 fn ranks_form_and_reduce(library: &Path) {
     let mut ranks = start(library, 4);
@@ -158,17 +152,5 @@ fn ten_cycles_leak_nothing(library: &Path) {
     // The first ones load kernels, and start what NCCL keeps.
     let (_, before) = (cycle(1), cycle(2));
     let after = (3..=12).map(&mut cycle).last().expect("ten cycles");
-    for (rank, (before, after)) in before.iter().zip(&after).enumerate() {
-        assert_eq!((before.0, before.1), (after.0, after.1), "threads, descriptors of {rank}");
-        let lost = before.2.saturating_sub(after.2);
-        assert!(lost <= DEVICE_BYTES_MAX, "the device lost {lost} bytes");
-    }
-}
-
-fn counts(answer: &str) -> (u64, u64, u64) {
-    let numbers: Vec<u64> = answer.split(' ').filter_map(|word| word.parse().ok()).collect();
-    match numbers[..] {
-        [threads, descriptors, free] => (threads, descriptors, free),
-        _ => panic!("no counts: {answer}"),
-    }
+    assert_nothing_lost(&before, &after);
 }

@@ -1,4 +1,4 @@
-//! What the tests of this crate share.
+//! What tests of NCCL share, here and in the crates that use this one.
 #![allow(dead_code, reason = "each test target uses a part of it")]
 
 use std::ffi::OsString;
@@ -8,7 +8,6 @@ use std::process::Command;
 use std::time::Duration;
 
 use holdfast_nccl::UniqueId;
-use holdfast_nccl::minter::Options;
 
 /// Bound on every wait: long enough for a loaded machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -30,16 +29,6 @@ pub fn library() -> Option<PathBuf> {
     }
     assert!(!named.is_empty(), "run `tests/prepare nccl` and source target/environment");
     Some(PathBuf::from(named))
-}
-
-/// A minter of this build, on the loopback interface.
-pub fn minter_options(library: Option<PathBuf>) -> Options {
-    Options {
-        program: env!("CARGO_BIN_EXE_holdfast-nccl-mint").into(),
-        library,
-        environment: vec![variable("NCCL_SOCKET_IFNAME", "lo")],
-        deadline: PATIENCE,
-    }
 }
 
 pub fn variable(name: &str, value: impl Into<OsString>) -> (OsString, OsString) {
@@ -78,25 +67,26 @@ impl Counts {
     /// Those of this process.
     pub fn now() -> Counts {
         let entries = |folder: &str| std::fs::read_dir(folder).expect("a folder of /proc").count();
-        let own = std::process::id().to_string();
-        let is_child = |entry: std::io::Result<std::fs::DirEntry>| {
-            let stat = std::fs::read_to_string(entry.expect("an entry").path().join("stat"));
-            // The name, in parentheses, may have spaces; behind it come the state
-            // and the parent.
-            stat.is_ok_and(|stat| {
-                let rest = stat.rsplit(')').next().unwrap_or_default();
-                rest.split_whitespace().nth(1) == Some(&own)
-            })
-        };
-        let children = std::fs::read_dir("/proc")
-            .expect("/proc")
-            .filter_map(|entry| is_child(entry).then_some(()));
         Counts {
             threads: entries("/proc/self/task"),
             descriptors: entries("/proc/self/fd"),
-            children: children.count(),
+            children: children().len(),
         }
     }
+}
+
+/// The processes that this one has started and not reaped.
+pub fn children() -> Vec<u32> {
+    let own = std::process::id().to_string();
+    let child = |entry: std::io::Result<std::fs::DirEntry>| {
+        let folder = entry.expect("an entry").path();
+        let stat = std::fs::read_to_string(folder.join("stat")).ok()?;
+        // The name, in parentheses, may have spaces; behind it come the state and
+        // the parent.
+        let parent = stat.rsplit(')').next()?.split_whitespace().nth(1)?;
+        if parent == own { folder.file_name()?.to_str()?.parse().ok() } else { None }
+    };
+    std::fs::read_dir("/proc").expect("/proc").filter_map(child).collect()
 }
 
 /// Runs one of this target's tests in a process where nothing else runs. That
