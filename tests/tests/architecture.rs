@@ -8,14 +8,15 @@ use std::process::Command;
 use holdfast_tests::binaries::workspace;
 use serde_json::Value;
 
-/// Who may depend on whom, tests and build scripts included.
+/// Who may depend on whom, tests and build scripts included. A crate that is
+/// depended on only where a feature asks for it stands in [`OPTIONAL`], too.
 const ARROWS: &[(&str, &[&str])] = &[
     ("holdfast-api", &[]),
     ("holdfast-machine", &["holdfast-api"]),
     ("holdfast-store", &["holdfast-api", "holdfast-machine"]),
     ("holdfast-client", &["holdfast-api"]),
     ("holdfast-cli", &["holdfast-api", "holdfast-client"]),
-    ("holdfast-trainer-shim", &["holdfast-api", "holdfast-client"]),
+    ("holdfast-trainer-shim", &["holdfast-api", "holdfast-client", "holdfast-nccl"]),
     ("holdfast-nccl", &[]),
     ("holdfast-python", &["holdfast-api", "holdfast-client", "holdfast-trainer-shim"]),
     ("holdfast-agent", &["holdfast-api", "holdfast-client", "holdfast-trainer-shim"]),
@@ -26,6 +27,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("holdfast-bench", &["holdfast-api", "holdfast-client"]),
 ];
+
+/// Arrows that only a feature draws: programs without it know nothing of NCCL.
+const OPTIONAL: &[(&str, &str)] = &[("holdfast-trainer-shim", "holdfast-nccl")];
 
 /// Outside crates that the machine must never see: it would no longer be a
 /// pure function of its log.
@@ -41,9 +45,10 @@ fn packages() -> Vec<Value> {
     metadata["packages"].as_array().expect("a list").clone()
 }
 
+/// Their names, and whether only a feature asks for them.
 fn dependencies(package: &Value) -> Vec<(&str, bool)> {
     let all = package["dependencies"].as_array().expect("a list").iter();
-    all.map(|d| (d["name"].as_str().expect("a name"), d["kind"] == "dev")).collect()
+    all.map(|d| (d["name"].as_str().expect("a name"), d["optional"] == true)).collect()
 }
 
 #[test]
@@ -54,8 +59,12 @@ fn dependencies_point_one_way() {
     assert_eq!(names, allowed.keys().copied().collect(), "a new crate needs its arrows here");
     for package in &packages {
         let name = package["name"].as_str().expect("a name");
-        for (dependency, _) in dependencies(package) {
+        for (dependency, is_optional) in dependencies(package) {
             let inside = names.contains(dependency);
+            assert!(
+                is_optional || !OPTIONAL.contains(&(name, dependency)),
+                "{name} must not depend on {dependency} without a feature"
+            );
             assert!(
                 !inside || allowed[name].contains(&dependency),
                 "{name} must not depend on {dependency}"

@@ -92,7 +92,7 @@ pub enum Failure {
         /// What is wrong with it.
         reason: String,
     },
-    /// The operating system refused.
+    /// The operating system refused, or a library that is called.
     #[error("{call} failed: {reason}")]
     System {
         /// What was attempted.

@@ -37,6 +37,7 @@
 //! | `lifecycle` | pure: how a communicator is doing, and what waits in it |
 //! | `used_ids` | ids that serve no second time |
 //! | [`ring`] | the backend without a GPU: TCP, with NCCL's bad manners |
+//! | `nccl` | the backend for GPUs, with the feature `nccl` |
 //!
 //! # Architecture invariants
 //!
@@ -52,6 +53,8 @@ pub mod backend;
 pub mod buffer;
 pub mod failure;
 mod lifecycle;
+#[cfg(feature = "nccl")]
+pub mod nccl;
 pub mod ring;
 mod used_ids;
 pub mod work;
