@@ -286,6 +286,8 @@ async fn start(
     tasks.spawn(stop.clone().run_until_cancelled_owned(bounding));
     tasks.spawn(witnessing.clone().run(consensus.clone(), stop.clone()));
     tasks.spawn_on(stop.clone().run_until_cancelled_owned(node.clone().watch_leader()), threads);
+    let watching_disk = node.clone().hand_over_when_stalled(storage.log());
+    tasks.spawn_on(stop.clone().run_until_cancelled_owned(watching_disk), threads);
     tasks.spawn(stop.clone().run_until_cancelled_owned(node.clone().look_after()));
     tasks.spawn(stop.clone().run_until_cancelled_owned(node.clone().watch_majority()));
     tasks.spawn(stop.clone().run_until_cancelled_owned(node.clone().watch_members()));

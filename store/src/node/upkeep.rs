@@ -1,5 +1,5 @@
 //! What the leader looks after on its own: the cluster's id in the replicated
-//! state, and the feature level that all nodes obey.
+//! state, the feature level that all nodes obey, and its own disk.
 
 use std::time::Duration;
 
@@ -20,6 +20,15 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// How soon it looks again after it has begun to lead; each look doubles it.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// A leader whose disk takes longer for one write hands over. The others go on
+/// without its disk: what they hold is committed.
+const WRITE_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// How often its disk is looked at, and the pause behind a hand-over: all disks
+/// may be slow, and leadership is not to go round.
+const LOOK_AT_DISK_EVERY: Duration = Duration::from_millis(100);
+const HAND_OVER_PAUSE: Duration = Duration::from_secs(10);
 
 /// Keeps the log's bytes bounded on this node, whatever its role. Runs until
 /// it is dropped.
@@ -48,6 +57,25 @@ pub async fn bound_log(consensus: Consensus, log: LogStore) {
 }
 
 impl Node {
+    /// Hands leadership over while this node's disk does not finish a write.
+    /// Belongs on the threads of consensus.
+    pub async fn hand_over_when_stalled(self, log: LogStore) {
+        loop {
+            tokio::time::sleep(LOOK_AT_DISK_EVERY).await;
+            let stalled = log.writes_for().filter(|lasted| *lasted >= WRITE_TIME_MAX);
+            let Some(lasted) = stalled.filter(|_| self.consensus().leads()) else { continue };
+            match self.transfer_leader(None).await {
+                Ok(()) => tracing::warn!(
+                    "the disk has not finished a write for {lasted:?}; handed leadership over"
+                ),
+                Err(problem) => tracing::warn!(
+                    %problem, "the disk has not finished a write for {lasted:?}, and nobody takes over"
+                ),
+            }
+            tokio::time::sleep(HAND_OVER_PAUSE).await;
+        }
+    }
+
     /// Looks after the cluster while this node leads.
     pub async fn look_after(self) {
         let (mut pause, troubles) = (LOOK_AGAIN, Troubles::default());

@@ -9,6 +9,7 @@ use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
+use std::time::Duration;
 
 use holdfast_api::NodeId;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
@@ -197,6 +198,11 @@ impl LogStore {
     /// Index of the last entry, if there ever was one.
     pub fn last_index(&self) -> Option<u64> {
         self.shared.memory.read().last_id().map(|id| id.index)
+    }
+
+    /// For how long the disk has been at the write that it is at now.
+    pub fn writes_for(&self) -> Option<Duration> {
+        self.shared.queue.writes_for()
     }
 
     /// The writer's counters.

@@ -95,8 +95,8 @@ struct State {
     witnesses: BTreeMap<NodeId, WitnessRecord>,
     /// The writer sleeps without a timeout.
     parked: bool,
-    /// A batch is being written.
-    writing: bool,
+    /// Since when a batch is being written.
+    writing: Option<Instant>,
     /// When the last batch was done, and how long it took.
     last: Option<(Instant, Duration)>,
     closed: bool,
@@ -112,7 +112,7 @@ impl State {
         let quick = |(at, took): (Instant, Duration)| {
             took <= CALLER_WAITS_MAX && at.elapsed() >= CALLER_QUIET_MIN
         };
-        !self.writing && self.requests.len() == 1 && self.last.is_some_and(quick)
+        self.writing.is_none() && self.requests.len() == 1 && self.last.is_some_and(quick)
     }
 
     fn has_lazy(&self) -> bool {
@@ -239,7 +239,7 @@ impl Queue {
             return self.notify();
         }
         let taken = state.take();
-        state.writing = true;
+        state.writing = Some(Instant::now());
         drop(state);
         self.commit(taken, By::Caller);
     }
@@ -290,6 +290,11 @@ impl Queue {
         if parked {
             self.notify();
         }
+    }
+
+    /// For how long the batch is being written that is being written now.
+    pub fn writes_for(&self) -> Option<Duration> {
+        self.state.lock().writing.map(|since| since.elapsed())
     }
 
     /// The first failure, if there was one.
@@ -377,10 +382,10 @@ impl Queue {
             if state.failed.is_some() {
                 return None;
             }
-            if !state.writing {
+            if state.writing.is_none() {
                 let closed = state.closed;
                 if !state.requests.is_empty() || closed && state.has_lazy() {
-                    state.writing = true;
+                    state.writing = Some(Instant::now());
                     return Some(state.take());
                 }
                 if closed {
@@ -390,12 +395,13 @@ impl Queue {
             match patience {
                 Some(until) => {
                     if self.ready.wait_until(&mut state, until).timed_out() {
-                        if !state.writing && state.requests.is_empty() && state.has_lazy() {
-                            state.writing = true;
+                        if state.writing.is_none() && state.requests.is_empty() && state.has_lazy()
+                        {
+                            state.writing = Some(Instant::now());
                             return Some(state.take());
                         }
                         // What is noted while somebody writes waits for a batch, too.
-                        let noted = state.writing && state.has_lazy();
+                        let noted = state.writing.is_some() && state.has_lazy();
                         patience = noted.then(|| Instant::now() + LAZY_DELAY);
                     }
                 }
@@ -417,7 +423,7 @@ impl Queue {
             {
                 let mut state = self.state.lock();
                 if !state.requests.is_empty() || state.has_lazy() {
-                    state.writing = true;
+                    state.writing = Some(Instant::now());
                     return Some(state.take());
                 }
                 if state.closed {
@@ -442,7 +448,7 @@ impl Drop for Writing<'_> {
             self.queue.fail(&StorageError::Stopped);
         }
         let mut state = self.queue.state.lock();
-        state.writing = false;
+        state.writing = None;
         state.last = Some((Instant::now(), self.begun.elapsed()));
         let due = !state.requests.is_empty() || state.closed || state.failed.is_some();
         drop(state);

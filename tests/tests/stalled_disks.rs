@@ -1,0 +1,124 @@
+//! The disk of one node stalls: no error, no end, just nothing.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use holdfast_tests::cluster::job;
+use holdfast_tests::{Cluster, eventually, soon};
+use tokio::task::JoinSet;
+
+/// How big the file systems are: RocksDB sets 64 MiB aside for its log.
+const IMAGE_BYTES: u64 = 192 << 20;
+
+/// How often a put is begun while a disk stalls.
+const PUT_EVERY: Duration = Duration::from_millis(10);
+
+/// A file system of its own that can be made to stall. Unmounted in the end.
+struct Disk(PathBuf);
+
+impl Disk {
+    /// None where this user may not mount.
+    fn new(at: PathBuf) -> Option<Disk> {
+        fs::create_dir_all(&at).expect("a temporary folder");
+        let image = at.with_extension("image");
+        let file = File::create(&image).expect("a file for the image");
+        file.set_len(IMAGE_BYTES).expect("a sparse file");
+        let image = image.to_str().expect("a path that is text");
+        let mounted = run(&["mkfs.ext4", "-q", "-F", image], None)
+            && run(&["mount", "-o", "loop", image], Some(&at));
+        mounted.then(|| Disk(at))
+    }
+
+    /// From now on whoever writes waits.
+    fn stall(&self) {
+        assert!(run(&["fsfreeze", "-f"], Some(&self.0)), "what is mounted can be frozen");
+    }
+
+    fn go_on(&self) {
+        assert!(run(&["fsfreeze", "-u"], Some(&self.0)), "what is frozen can thaw");
+    }
+}
+
+fn run(program: &[&str], at: Option<&Path>) -> bool {
+    let mut command = Command::new(program[0]);
+    command.args(&program[1..]).args(at);
+    command.output().is_ok_and(|output| output.status.success())
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        run(&["fsfreeze", "-u"], Some(&self.0));
+        run(&["umount", "-l"], Some(&self.0));
+    }
+}
+
+/// Three nodes, each on a disk of its own; none where that cannot be.
+async fn cluster() -> Option<(Cluster, Vec<Disk>)> {
+    let mut cluster = Cluster::plan(3, &[]);
+    let mut disks = Vec::new();
+    for id in cluster.ids() {
+        let Some(disk) = Disk::new(cluster.folder().join(format!("disk-{id}"))) else {
+            println!("SKIPPED: this user may not mount file systems");
+            return None;
+        };
+        let data = disk.0.join("data");
+        disks.push(disk);
+        cluster.set_data_dir(id, data);
+        cluster.launch(id);
+    }
+    cluster.wait_all_ready().await;
+    Some((cluster, disks))
+}
+
+/// Begins a put every so often for this long; the worst of them.
+async fn worst_put(cluster: &Cluster, lasting: Duration) -> Duration {
+    let keys = cluster.client().keys(job("stall"));
+    let (mut puts, begun) = (JoinSet::new(), Instant::now());
+    while begun.elapsed() < lasting {
+        let keys = keys.clone();
+        puts.spawn(async move {
+            let begun = Instant::now();
+            keys.put("k", "v", soon()).await.expect("the others go on");
+            begun.elapsed()
+        });
+        tokio::time::sleep(PUT_EVERY).await;
+    }
+    puts.join_all().await.into_iter().max().expect("there were puts")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_whose_disk_stalls_hands_over() {
+    let Some((mut cluster, disks)) = cluster().await else { return };
+    worst_put(&cluster, Duration::from_millis(200)).await;
+    let leader = cluster.leader().await;
+    let disk = &disks[leader as usize - 1];
+    disk.stall();
+    let worst = worst_put(&cluster, Duration::from_secs(3)).await;
+    println!("the leader's disk stalled for 3 s: the worst put took {worst:?}");
+    eventually("another leader", async || (cluster.leader().await != leader).then_some(())).await;
+    disk.go_on();
+    cluster.wait_all_ready().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_whose_disk_stalls_holds_up_nobody() {
+    let Some((mut cluster, disks)) = cluster().await else { return };
+    worst_put(&cluster, Duration::from_millis(200)).await;
+    let (follower, leader) = cluster.follower_and_leader().await;
+    let disk = &disks[follower as usize - 1];
+    disk.stall();
+    let worst = worst_put(&cluster, Duration::from_secs(2)).await;
+    disk.go_on();
+    println!("a follower's disk stalled for 2 s: the worst put took {worst:?}");
+    assert_eq!(cluster.leader().await, leader);
+    eventually("the follower to catch up", async || {
+        let status = cluster.status(follower).await?;
+        let applied = status.nodes.iter().find(|node| node.id == follower)?.applied?;
+        let led = status.nodes.iter().find(|node| node.id == leader)?.applied?;
+        (applied >= led).then_some(())
+    })
+    .await;
+    cluster.wait_all_ready().await;
+}
