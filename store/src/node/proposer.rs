@@ -2,7 +2,9 @@
 //!
 //! Connections hand it commands with a callback each. It stamps the time,
 //! proposes, and keeps a few entries under way, so that the next batch forms
-//! while the disk works on the last.
+//! while the disk works on the last. Of entries that take long to write and to
+//! apply one is under way at a time, and small commands pass those that wait:
+//! nobody waits for more than one.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -34,6 +36,10 @@ const ENTRY_BYTES_MAX: usize = 1024 * 1024;
 /// Keys and processes that an entry touches after which it takes no more: to
 /// apply it must not take long.
 const ENTRY_STEPS_MAX: usize = 8 * 1024;
+
+/// Keys and processes, or bytes, from which on a command takes long.
+const LONG_STEPS_MIN: usize = 1024;
+const LONG_BYTES_MIN: usize = 256 * 1024;
 
 /// Entries under way at once.
 const PIPELINE_MAX: usize = 8;
@@ -72,6 +78,8 @@ pub struct Proposer {
     queue: mpsc::Sender<Ticket>,
     /// Ends, arrivals and the like: they go before everything else.
     urgent: mpsc::Sender<Ticket>,
+    /// Commands that take long: one at a time.
+    long: mpsc::Sender<Ticket>,
     /// Renewals of leases have time: they go with whatever is proposed next, at
     /// the next tick at the latest.
     renewals: mpsc::Sender<Ticket>,
@@ -87,6 +95,7 @@ impl Proposer {
     ) -> (Proposer, impl Future<Output = ()> + Send) {
         let (queue, tickets) = mpsc::channel(QUEUE_MAX);
         let (urgent, urgent_tickets) = mpsc::channel(QUEUE_MAX);
+        let (long, long_tickets) = mpsc::channel(QUEUE_MAX);
         let (renewals, renewal_tickets) = mpsc::channel(QUEUE_MAX);
         let task = Task {
             id,
@@ -94,12 +103,14 @@ impl Proposer {
             state,
             tickets,
             urgent: urgent_tickets,
+            long: long_tickets,
+            long_under_way: false,
             renewals: renewal_tickets,
             clock: LogClock::new(Instant::now()),
             started_term: None,
             ended_runs_kept,
         };
-        (Proposer { queue, urgent, renewals }, task.run())
+        (Proposer { queue, urgent, long, renewals }, task.run())
     }
 
     /// Queues a command; `done` hears what became of it. Never blocks.
@@ -107,6 +118,7 @@ impl Proposer {
         let queue = match &proposal.command {
             Command::Lease(LeaseCommand::KeepAlive { .. }) => &self.renewals,
             command if goes_first(command) => &self.urgent,
+            _ if takes_long(&proposal) => &self.long,
             _ => &self.queue,
         };
         let (ticket, problem) = match queue.try_send(Ticket { proposal, done }) {
@@ -129,6 +141,15 @@ struct Packed {
     dones: VecDeque<Done>,
     bytes: usize,
     steps: usize,
+    /// Whether a command that takes long is among them.
+    is_long: bool,
+}
+
+/// What became of an entry.
+struct Proposed {
+    was_long: bool,
+    /// The term that it announced, if that was not heard.
+    unheard: Option<u64>,
 }
 
 struct Task {
@@ -137,6 +158,8 @@ struct Task {
     state: SharedState,
     tickets: mpsc::Receiver<Ticket>,
     urgent: mpsc::Receiver<Ticket>,
+    long: mpsc::Receiver<Ticket>,
+    long_under_way: bool,
     renewals: mpsc::Receiver<Ticket>,
     clock: LogClock,
     /// The term in which this node has announced itself as leader.
@@ -172,6 +195,11 @@ impl Task {
                     let packed = self.pack(Some(ticket));
                     under_way.push_back(self.propose(Vec::new(), packed));
                 }
+                Some(ticket) = self.long.recv(), if has_room && !self.long_under_way => {
+                    self.long_under_way = true;
+                    let packed = Packed { is_long: true, ..self.pack(Some(ticket)) };
+                    under_way.push_back(self.propose(Vec::new(), packed));
+                }
                 ticket = self.tickets.recv(), if has_room => {
                     let Some(ticket) = ticket else { break };
                     let packed = self.pack(Some(ticket));
@@ -185,18 +213,19 @@ impl Task {
         }
         // All handles are gone: what is left is left by them.
         loop {
-            let packed = self.pack(None);
-            if packed.commands.is_empty() {
-                break;
-            }
+            let next = self.waiting().or_else(|| self.long.try_recv().ok());
+            let Some(ticket) = next else { break };
+            let packed = self.pack(Some(ticket));
             under_way.push_back(self.propose(Vec::new(), packed));
         }
         while under_way.next().await.is_some() {}
     }
 
     /// An announcement that was not heard has to be made again.
-    fn heard_back(&mut self, proposed: Result<(), Option<u64>>) {
-        if proposed.is_err_and(|announced| announced.is_some() && announced == self.started_term) {
+    fn heard_back(&mut self, proposed: Proposed) {
+        let Proposed { was_long, unheard } = proposed;
+        self.long_under_way &= !was_long;
+        if unheard.is_some() && unheard == self.started_term {
             self.started_term = None;
         }
     }
@@ -276,13 +305,12 @@ impl Task {
     }
 
     /// Proposes one entry, the leader's own commands first; everybody hears what
-    /// became of it. The future fails with the term that the entry announced, if
-    /// it did.
+    /// became of it.
     fn propose(
         &mut self,
         own: Vec<Proposal>,
         packed: Packed,
-    ) -> impl Future<Output = Result<(), Option<u64>>> + Send + use<> {
+    ) -> impl Future<Output = Proposed> + Send + use<> {
         let time = self.stamp();
         let (term, leads) = self.consensus.leadership();
         let mut commands = own;
@@ -296,11 +324,12 @@ impl Task {
         }
         let own = commands.len();
         commands.extend(packed.commands);
-        let consensus = self.consensus.clone();
+        let (consensus, was_long) = (self.consensus.clone(), packed.is_long);
         let done = EntryDone::new(move |result| tell(packed.dones, result, own));
         async move {
             let proposed = consensus.propose(Entry { time, commands }, done).await;
-            proposed.map_err(|_| announces.then_some(term))
+            let unheard = if proposed.is_err() && announces { Some(term) } else { None };
+            Proposed { was_long, unheard }
         }
     }
 }
@@ -308,6 +337,11 @@ impl Task {
 /// Whether a command goes before those on keys: hosts live by it.
 pub(crate) fn goes_first(command: &Command) -> bool {
     matches!(command, Command::Lease(_) | Command::Process(_) | Command::Round(_))
+}
+
+/// Whether writing and applying a command takes long.
+fn takes_long(proposal: &Proposal) -> bool {
+    steps(&proposal.command) >= LONG_STEPS_MIN || weight(proposal) >= LONG_BYTES_MIN
 }
 
 /// How often log time moves while anything can expire.

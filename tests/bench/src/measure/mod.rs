@@ -7,6 +7,7 @@ mod deaths;
 mod door;
 mod failover;
 mod idle;
+mod isolation;
 mod large;
 mod million;
 mod peers;
@@ -35,6 +36,8 @@ pub enum Measurement {
     Door,
     /// Leader killed, or frozen, to the first acknowledged write.
     Failover,
+    /// One job's puts while another does its worst.
+    Isolation,
     /// Many TCPStore connections at once.
     Storm,
     /// Memory, restart and snapshots of a big state.
@@ -67,6 +70,7 @@ pub const ALL: &[Measurement] = &[
     Measurement::Throughput,
     Measurement::Door,
     Measurement::Failover,
+    Measurement::Isolation,
     Measurement::Storm,
     Measurement::Million,
     Measurement::Watchers,
@@ -89,6 +93,7 @@ impl Measurement {
             Measurement::Throughput => "throughput",
             Measurement::Door => "door",
             Measurement::Failover => "failover",
+            Measurement::Isolation => "isolation",
             Measurement::Storm => "storm",
             Measurement::Million => "million",
             Measurement::Watchers => "watchers",
@@ -111,6 +116,7 @@ impl Measurement {
             Measurement::Throughput => "Reads and writes through the client",
             Measurement::Door => "Reads and writes through the TCPStore door",
             Measurement::Failover => "Leader lost, to the first acknowledged write",
+            Measurement::Isolation => "Puts of one job while another does its worst",
             Measurement::Storm => "Many TCPStore connections at once",
             Measurement::Million => "A big state: memory, restart, snapshots",
             Measurement::Watchers => "Puts beside unrelated watchers",
@@ -134,6 +140,7 @@ impl Measurement {
             Measurement::Throughput => Box::pin(throughput::run(bench, title)).await,
             Measurement::Door => Box::pin(door::run(bench, title)).await,
             Measurement::Failover => Box::pin(failover::run(bench, title)).await,
+            Measurement::Isolation => Box::pin(isolation::run(bench, title)).await,
             Measurement::Storm => Box::pin(storm::run(bench, title)).await,
             Measurement::Million => Box::pin(million::run(bench, title)).await,
             Measurement::Watchers => Box::pin(watchers::run(bench, title)).await,
