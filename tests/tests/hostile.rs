@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
+use holdfast_api::{Blob, Read};
+use holdfast_client::Deadline;
 use holdfast_tests::cluster::job;
 use holdfast_tests::stream::upgrade;
 use holdfast_tests::tcpstore::{MAGIC, TcpStore, key, op, text};
-use holdfast_tests::{Adders, Agent, Cluster, RawStream, eventually, patiently};
+use holdfast_tests::{Adders, Agent, Cluster, RawStream, eventually, patiently, soon};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rand::RngExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -202,6 +204,50 @@ async fn a_node_survives_any_frames_on_its_stream() {
     assert!(grown < GROWTH_MAX, "the node gained {} MiB", grown / MIB);
     let tally = load.finish().await;
     assert_eq!(tally.failed, 0, "{tally:?}");
+}
+
+/// Clients that ask for much and read nothing, and what each asks for.
+const DEAF: usize = 70;
+const LISTINGS: usize = 400;
+/// How soon others are served beside them.
+const SERVED_TIME_MAX: Duration = Duration::from_secs(15);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_ask_for_much_and_read_nothing_hold_up_nobody() {
+    let cluster = Cluster::start(3).await;
+    let keys = cluster.client().keys(job("listed"));
+    for n in 0..64 {
+        keys.put(format!("k{n}").as_str(), vec![b'v'; 16 * 1024], soon()).await.expect("a put");
+    }
+    let leader = cluster.leader().await;
+    let node = cluster.address(leader).to_owned();
+    let list = Read::List {
+        scope: job("listed"),
+        prefix: Blob::default(),
+        after: None,
+        limit: 0,
+        keys_only: false,
+    };
+    let list = holdfast_api::RequestBody::Read { read: list, stale: false };
+    let asks: Vec<_> = (0..LISTINGS)
+        .map(|id| holdfast_api::Request { id: id as u64, body: list.clone() })
+        .collect();
+    let asks = whole_frame(&rmp_serde::to_vec_named(&asks).expect("requests are values"));
+    let mut deaf = Vec::new();
+    for _ in 0..DEAF {
+        let mut stream = upgrade(&node).await.expect("a stream");
+        stream.write_all(&asks).await.expect("it reads");
+        deaf.push(stream);
+    }
+    // Behind all of them, on a connection of its own.
+    let keys = cluster.client_of(&[leader]).keys(job("served"));
+    for _ in 0..10 {
+        let soon = Deadline::after(SERVED_TIME_MAX);
+        keys.put("k", "v", soon).await.expect("a put beside them");
+        let listed = keys.list("k", None, 0, soon).await.expect("a listing beside them");
+        assert_eq!(listed.entries.len(), 1);
+    }
+    drop(deaf);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -53,8 +53,8 @@ impl<'m> Draft<'m> {
     }
 
     pub fn put(&mut self, key: &Blob, value: Blob) {
-        let anew = self.staged.get(key).is_some_and(|staged| staged.anew);
-        self.staged.insert(key.clone(), Staged { value: Some(value), anew });
+        let staged = self.staged.entry(key.clone());
+        staged.or_insert(Staged { value: None, anew: false }).value = Some(value);
     }
 
     /// Whether there was anything to delete.

@@ -11,6 +11,10 @@ use crate::applied::{Compacted, RunKey};
 /// What a change, or a revision without changes, weighs beside its key and value.
 const CHANGE_BYTES: u64 = 256;
 
+/// Changes of one revision from which on they are not indexed by key: looking
+/// through such a revision, which is in order, costs less than the index.
+const MANY_CHANGES: usize = 256;
+
 /// A contiguous range of revisions, up to the present one.
 #[derive(Clone, Default)]
 pub(crate) struct History {
@@ -20,9 +24,12 @@ pub(crate) struct History {
     /// A revision without changes counts as one.
     pub changes: u64,
     pub bytes: u64,
-    /// Every change by key, so that a resumed wait does not read everything.
-    /// One command changes one run, and a key of it once.
+    /// Every change by key, so that a resumed wait does not read everything, but
+    /// those of revisions with many. One command changes one run, and a key of it
+    /// once.
     pub by_key: OrdSet<(Blob, Revision)>,
+    /// The revisions with many changes.
+    pub many: OrdSet<Revision>,
 }
 
 impl History {
@@ -35,8 +42,12 @@ impl History {
         let (changes, bytes) = weight(&batch);
         self.changes += changes;
         self.bytes += bytes;
-        for change in &batch.changes {
-            self.by_key.insert((change.key.clone(), batch.revision));
+        if batch.changes.len() < MANY_CHANGES {
+            for change in &batch.changes {
+                self.by_key.insert((change.key.clone(), batch.revision));
+            }
+        } else {
+            self.many.insert(batch.revision);
         }
         self.batches.insert(batch.revision, batch);
     }
@@ -54,8 +65,10 @@ impl History {
             let (changes, bytes) = weight(&batch);
             self.changes -= changes;
             self.bytes -= bytes;
-            for change in &batch.changes {
-                self.by_key.remove(&(change.key.clone(), oldest));
+            if self.many.remove(&oldest).is_none() {
+                for change in &batch.changes {
+                    self.by_key.remove(&(change.key.clone(), oldest));
+                }
             }
             self.compacted = oldest;
         }
@@ -107,7 +120,8 @@ impl History {
         met: impl Fn(&ChangeKind) -> bool,
     ) -> bool {
         let wanted = (key.clone(), from)..=(key.clone(), Revision::MAX);
-        self.by_key.range(wanted).any(|(_, revision)| {
+        let indexed = self.by_key.range(wanted).map(|(_, revision)| revision);
+        indexed.chain(self.many.range(from..)).any(|revision| {
             let changes = self.batches.get(revision).map_or(&[][..], |batch| &batch.changes);
             // Changes lie in byte order of their keys.
             let place = changes.binary_search_by(|change| change.key.cmp(key));

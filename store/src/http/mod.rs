@@ -87,6 +87,8 @@ struct Inner {
     first_room: Arc<Semaphore>,
     /// KiB of large frames that are being read, likewise.
     frame_room: Arc<Semaphore>,
+    /// Whether anybody waits for one of these.
+    pressure: stream::Pressure,
     reports: agents::Reports,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -142,6 +144,7 @@ impl App {
             stream_room: Arc::new(Semaphore::new(stream::UNDER_WAY_KIB_MAX)),
             first_room: Arc::new(Semaphore::new(stream::UNDER_WAY_KIB_MAX)),
             frame_room: Arc::new(Semaphore::new(stream::UNDER_WAY_KIB_MAX)),
+            pressure: stream::Pressure::default(),
             reports: agents::Reports::default(),
             tasks,
             stop,

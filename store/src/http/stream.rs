@@ -33,6 +33,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use self::cost::cost;
+pub use self::pressure::Pressure;
 use self::size::reply_bytes;
 use super::App;
 use super::accept::Place as ConnectionPlace;
@@ -43,6 +44,7 @@ use crate::node::{Node, ParkedWait, Topic, VERSION};
 
 mod cost;
 mod feeding;
+mod pressure;
 mod size;
 mod through;
 mod watching;
@@ -65,6 +67,9 @@ const FRAME_REPLIES_MAX: usize = 1_024;
 
 /// Bytes after which a frame takes no more replies.
 const FRAME_BYTES_FULL: usize = 1024 * 1024;
+
+/// Bytes that a client is expected to take at once while others wait for room.
+const WRITE_BYTES: usize = 256 * 1024;
 
 /// Longest time a client may take to read a frame.
 const WRITE_TIME_MAX: Duration = Duration::from_secs(30);
@@ -192,6 +197,23 @@ async fn send(sink: &mut Sink, value: &impl serde::Serialize) -> io::Result<()> 
     sink.flush().await
 }
 
+/// Sends a frame; false if the client paused in it while others waited for room.
+async fn send_unless_paused(
+    sink: &mut Sink,
+    replies: &[Reply],
+    pressure: &Pressure,
+) -> io::Result<bool> {
+    let frame = frame::encode(&replies, FRAME_BYTES_MAX as usize).map_err(io::Error::other)?;
+    for piece in frame.chunks(WRITE_BYTES) {
+        match pressure.step(sink.write_all(piece)).await {
+            Some(written) => written?,
+            None => return Ok(false),
+        }
+    }
+    sink.flush().await?;
+    Ok(true)
+}
+
 /// Where a connection's replies go.
 #[derive(Clone)]
 struct Replies {
@@ -304,16 +326,30 @@ impl Connection {
         }
         let kib = length / 1024;
         let room = if kib > SMALL_FRAME_KIB {
-            let room = self.app.inner.frame_room.clone().acquire_many_owned(kib).await;
+            let room = self.app.inner.frame_room.clone().acquire_many_owned(kib);
+            let room = self.app.inner.pressure.wait_for(room).await;
             Some(room.map_err(|e| e.to_string())?)
         } else {
             None
         };
         let mut frame = Vec::new();
         let mut rest = source.take(u64::from(length));
-        let read = tokio::time::timeout(FRAME_TIME_MAX, rest.read_to_end(&mut frame)).await;
-        read.map_err(|_| format!("the rest of a frame did not come in {FRAME_TIME_MAX:?}"))?
-            .map_err(|e| e.to_string())?;
+        let reading = async {
+            while rest.limit() > 0 {
+                // What holds no room may pause.
+                let read = match &room {
+                    Some(_) => self.app.inner.pressure.step(rest.read_buf(&mut frame)).await,
+                    None => Some(rest.read_buf(&mut frame).await),
+                };
+                let read = read.ok_or("a large frame paused while others waited for room")?;
+                if read.map_err(|e| e.to_string())? == 0 {
+                    break;
+                }
+            }
+            Ok::<_, String>(())
+        };
+        let read = tokio::time::timeout(FRAME_TIME_MAX, reading).await;
+        read.map_err(|_| format!("the rest of a frame did not come in {FRAME_TIME_MAX:?}"))??;
         if frame.len() < length as usize {
             return Ok(None);
         }
@@ -331,12 +367,14 @@ impl Connection {
         {
             let cost = cost.min(u32::try_from(FIRST_KIB_MAX).unwrap_or(u32::MAX));
             let place = self.first_kib.clone().acquire_many_owned(cost).await;
-            let room = self.app.inner.first_room.clone().acquire_many_owned(cost).await;
+            let room = self.app.inner.first_room.clone().acquire_many_owned(cost);
+            let room = self.app.inner.pressure.wait_for(room).await;
             let (room, place) = (room.map_err(|_| closing())?, place.map_err(|_| closing())?);
             return Ok(Place { _room: Some(room), _place: place });
         }
         let taking = async {
-            let room = self.app.inner.stream_room.clone().acquire_many_owned(cost).await;
+            let room = self.app.inner.stream_room.clone().acquire_many_owned(cost);
+            let room = self.app.inner.pressure.wait_for(room).await;
             let place = self.under_way.clone().acquire_owned().await;
             Ok(Place {
                 _room: Some(room.map_err(|_| closing())?),
@@ -560,15 +598,16 @@ async fn write(
             frame.push(reply);
             places.push(place);
         }
-        let sent = tokio::time::timeout(WRITE_TIME_MAX, send(&mut sink, &frame)).await;
+        let sending = send_unless_paused(&mut sink, &frame, &app.inner.pressure);
+        let sent = tokio::time::timeout(WRITE_TIME_MAX, sending).await;
         waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
         match sent {
-            Ok(Ok(())) => drop(places),
+            Ok(Ok(true)) => drop(places),
             Ok(Err(error)) => return tracing::debug!(%error, "a client went away"),
-            Err(_) => {
+            Ok(Ok(false)) | Err(_) => {
                 if app.inner.troubles.met("write", &"") {
                     tracing::warn!(
-                        "a client did not read for {WRITE_TIME_MAX:?}; its connection is closed"
+                        "a client did not read for {WRITE_TIME_MAX:?}, or for a second while others waited for room; its connection is closed"
                     );
                 }
                 return;

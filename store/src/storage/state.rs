@@ -29,7 +29,7 @@ const APPLY_CHUNK: usize = 64;
 const APPLY_TIME: Duration = Duration::from_millis(5);
 
 /// Bytes of entries whose applying may take long.
-const LONG_BYTES_MIN: usize = 16 * 1024;
+const LONG_BYTES_MIN: usize = 256 * 1024;
 
 /// Whoever performs what applying entries asks for.
 pub trait EffectSink: Send + Sync + 'static {
@@ -121,45 +121,37 @@ impl StateMachine {
     /// Takes entries off a chunk and applies them under one lock, as many as the
     /// time allows, then answers. Entries before one that cannot be applied are
     /// applied and answered all the same.
-    fn apply_some(
-        &self,
-        chunk: &mut VecDeque<Result<EntryResponder<TypeConfig>, io::Error>>,
-    ) -> Result<(), io::Error> {
-        let begun = Instant::now();
-        let mut unreadable = Ok(());
-        let mut effects = Vec::new();
-        let mut garbage = Vec::new();
-        let mut applied = Vec::with_capacity(chunk.len());
-        let unsupported = {
-            let mut state = self.state.write();
-            while let Some(item) = chunk.pop_front() {
-                match item.and_then(Prepared::new) {
-                    Ok(Prepared { id, change, done, responder }) => {
-                        let answers = state.apply(id, change, &mut effects, &mut garbage);
-                        applied.push((answers, done, responder));
-                    }
-                    Err(error) => {
-                        unreadable = Err(error);
-                        // What follows is dropped, and whoever waits for it hears so.
-                        chunk.clear();
-                    }
-                }
-                if begun.elapsed() >= APPLY_TIME {
-                    break;
-                }
-            }
-            state.machine.unsupported_level()
-        };
-        if let Some(level) = unsupported {
-            return Err(io::Error::other(format!(
-                "the cluster is at feature level {level}, this version of holdfast-store knows \
-                 {FEATURE_LEVEL}: install the version that the other nodes run"
-            )));
-        }
+    fn apply_some(&self, chunk: &mut Chunk) -> Result<(), io::Error> {
+        let mut applied = Applied::default();
+        let mut state = self.state.write();
+        let result = state.apply_some(chunk, &mut applied);
+        state.check_level()?;
+        drop(state);
+        self.tell(applied);
+        result
+    }
+
+    /// The same for entries that take long, beside what everybody reads: nobody
+    /// waits for the lock meanwhile, or for the thread.
+    fn apply_long(&self, chunk: &mut Chunk) -> Result<(), io::Error> {
+        at_length(|| {
+            let mut applied = Applied::default();
+            let mut state = self.state.read().clone();
+            let result = state.apply_some(chunk, &mut applied);
+            state.check_level()?;
+            let before = std::mem::replace(&mut *self.state.write(), state);
+            applied.garbage.push(Box::new(before));
+            self.tell(applied);
+            result
+        })
+    }
+
+    fn tell(&self, applied: Applied) {
+        let Applied { effects, garbage, answers } = applied;
         if !effects.is_empty() {
             self.sink.applied(effects);
         }
-        for (answers, done, responder) in applied {
+        for (answers, done, responder) in answers {
             if let Some(done) = done {
                 done.tell(Ok(answers));
             }
@@ -170,8 +162,19 @@ impl StateMachine {
         if !garbage.is_empty() {
             self.offload().discard(garbage);
         }
-        unreadable
     }
+}
+
+/// Entries to be applied.
+type Chunk = VecDeque<Result<EntryResponder<TypeConfig>, io::Error>>;
+
+/// What entries came to that were applied.
+#[derive(Default)]
+struct Applied {
+    effects: Vec<Effect>,
+    /// What takes long to drop.
+    garbage: Vec<Box<dyn Send>>,
+    answers: Vec<(Vec<Answer>, Option<Done>, Option<ApplyResponder<TypeConfig>>)>,
 }
 
 fn bytes(entry: &RaftEntry) -> usize {
@@ -221,6 +224,38 @@ impl Prepared {
 }
 
 impl AppliedState {
+    fn apply_some(&mut self, chunk: &mut Chunk, applied: &mut Applied) -> Result<(), io::Error> {
+        let begun = Instant::now();
+        let mut unreadable = Ok(());
+        while let Some(item) = chunk.pop_front() {
+            match item.and_then(Prepared::new) {
+                Ok(Prepared { id, change, done, responder }) => {
+                    let Applied { effects, garbage, answers } = applied;
+                    answers.push((self.apply(id, change, effects, garbage), done, responder));
+                }
+                Err(error) => {
+                    unreadable = Err(error);
+                    // What follows is dropped, and whoever waits for it hears so.
+                    chunk.clear();
+                }
+            }
+            if begun.elapsed() >= APPLY_TIME {
+                break;
+            }
+        }
+        unreadable
+    }
+
+    /// Nothing that was applied under rules which this version does not know is
+    /// told to anybody.
+    fn check_level(&self) -> Result<(), io::Error> {
+        let Some(level) = self.machine.unsupported_level() else { return Ok(()) };
+        Err(io::Error::other(format!(
+            "the cluster is at feature level {level}, this version of holdfast-store knows \
+             {FEATURE_LEVEL}: install the version that the other nodes run"
+        )))
+    }
+
     fn apply(
         &mut self,
         id: LogId,
@@ -266,7 +301,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
                 if bytes < LONG_BYTES_MIN {
                     self.apply_some(&mut chunk)?;
                 } else {
-                    at_length(|| self.apply_some(&mut chunk))?;
+                    self.apply_long(&mut chunk)?;
                 }
                 tokio::task::yield_now().await;
             }

@@ -138,7 +138,7 @@ fn sessions(sessions: &Sessions, out: &mut Writer<'_>) -> io::Result<()> {
 
 fn history(history: &History, out: &mut Writer<'_>) -> io::Result<()> {
     // The accounts and the index by key follow from the batches.
-    let History { compacted, batches, changes: _, bytes: _, by_key: _ } = history;
+    let History { compacted, batches, changes: _, bytes: _, by_key: _, many: _ } = history;
     out.u64(*compacted)?;
     out.length(batches.len())?;
     for batch in batches.values() {

@@ -25,13 +25,16 @@ const PUT_EVERY: Duration = Duration::from_millis(5);
 /// Keys of the largest multi-put, and how many are under way at once.
 const MULTI_KEYS: u32 = 131_072;
 /// A large value, in bytes.
-const LARGE_BYTES: usize = 8 << 20;
+const LARGE_BYTES: usize = 8_000_000;
 /// Keys that are counted again and again.
 const COUNTED_KEYS: u32 = 1_000_000;
 /// Connections that say nothing.
 const SILENT: usize = 4_000;
 /// Small puts under way at once: about three times what keeps three nodes busy.
 const SMALL_PUTS: usize = 768;
+
+/// Pause behind each load.
+const SETTLING: Duration = Duration::from_secs(3);
 
 /// What the loud job does.
 #[derive(Clone, Copy)]
@@ -49,7 +52,7 @@ impl Load {
         match self {
             Load::None => "nothing".to_owned(),
             Load::MultiPuts(count) => format!("{count} multi-puts of {MULTI_KEYS} keys at once"),
-            Load::LargeValues(count) => format!("{count} puts of 8 MiB at once"),
+            Load::LargeValues(count) => format!("{count} puts of 8 MB at once"),
             Load::Counts(count) => format!("{count} counts of {COUNTED_KEYS} keys at once"),
             Load::SmallPuts => format!("{SMALL_PUTS} small puts at once"),
             Load::Silent => format!("{SILENT} connections that say nothing"),
@@ -165,6 +168,7 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
     let lasting = bench.effort.load * 2;
     for load in [
         Load::None,
+        Load::MultiPuts(1),
         Load::MultiPuts(4),
         Load::MultiPuts(8),
         Load::LargeValues(8),
@@ -179,6 +183,8 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
         let (latencies, refused) = puts(&cluster, lasting).await;
         let answered = done.load(Ordering::Relaxed);
         drop(running);
+        // What the disks still have to do is not the next load's.
+        tokio::time::sleep(SETTLING).await;
         let elections = cluster.status(cluster.leader().await?).await?.term - term;
         section.row([
             load.name(),
