@@ -15,9 +15,15 @@ use tokio::runtime::{Builder, Runtime};
 /// Exit code of a wrong command line, environment or configuration file.
 const USAGE: u8 = 2;
 
-/// Threads of consensus alone: one can sync the log or apply a large entry
-/// while the other hears and answers the other nodes.
-const CONSENSUS_THREADS: usize = 2;
+/// Threads of consensus alone. Whatever blocks one of them is taken over by
+/// another, so that a second one is of use only where it has a processor.
+fn consensus_threads() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    (processors / 4).clamp(1, CONSENSUS_THREADS_MAX)
+}
+
+/// More do not help: one task decides, one applies.
+const CONSENSUS_THREADS_MAX: usize = 2;
 
 /// More do not help: one consensus, one state machine.
 const WORKER_THREADS_MAX: usize = 8;
@@ -47,7 +53,7 @@ fn main() -> ExitCode {
         say_mistyped();
     }
     let started = threads("serve", worker_threads())
-        .and_then(|serving| Ok((serving, threads("consensus", CONSENSUS_THREADS)?)));
+        .and_then(|serving| Ok((serving, threads("consensus", consensus_threads())?)));
     let (runtime, consensus) = match started {
         Ok(runtimes) => runtimes,
         Err(error) => {
