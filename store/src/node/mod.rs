@@ -140,11 +140,10 @@ impl Node {
         let (proposer, proposing) =
             Proposer::new(id, consensus.clone(), state.clone(), ended_runs_kept);
         let (reader, reading) = Reader::new(consensus.clone());
-        for task in
-            [futures::future::Either::Left(proposing), futures::future::Either::Right(reading)]
-        {
-            tasks.spawn(stop.clone().run_until_cancelled_owned(task));
-        }
+        // Log time, expiries and renewals are consensus's own: no load delays them.
+        let proposing = stop.clone().run_until_cancelled_owned(proposing);
+        tasks.spawn_on(proposing, consensus.threads());
+        tasks.spawn(stop.clone().run_until_cancelled_owned(reading));
         let inner = Inner {
             id,
             cluster_id,

@@ -21,8 +21,9 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::clock::{LogClock, TICK};
 use crate::raft::Consensus;
-use crate::raft::types::Done as EntryDone;
+use crate::raft::types::{Done as EntryDone, LogEntry};
 use crate::storage::SharedState;
+use crate::storage::offload::at_length;
 
 /// Most commands waiting to be proposed; more are refused as `overloaded`.
 pub const QUEUE_MAX: usize = 32_768;
@@ -326,8 +327,10 @@ impl Task {
         commands.extend(packed.commands);
         let (consensus, was_long) = (self.consensus.clone(), packed.is_long);
         let done = EntryDone::new(move |result| tell(packed.dones, result, own));
+        let encode = || LogEntry::new(Entry { time, commands }, Some(done));
+        let entry = if was_long { at_length(encode) } else { encode() };
         async move {
-            let proposed = consensus.propose(Entry { time, commands }, done).await;
+            let proposed = consensus.propose(entry).await;
             let unheard = if proposed.is_err() && announces { Some(term) } else { None };
             Proposed { was_long, unheard }
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt};
-use holdfast_api::{Code, Entry, LeaderHint, NodeId, NodeRole, Problem};
+use holdfast_api::{Code, LeaderHint, NodeId, NodeRole, Problem};
 use openraft::Instant as _;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ClientWriteError, ForwardToLeader, LinearizableReadError, RaftError};
@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use super::evidence::Evidence;
 use super::network::Network;
 use super::transport::{Target, Transport};
-use super::types::{Done, LogEntry, NodeAddress, TypeConfig};
+use super::types::{LogEntry, NodeAddress, TypeConfig};
 use super::wire::{Ask, Channel, Told};
 use crate::recurring::Troubles;
 use crate::storage::{LogStore, SnapshotStore, StateMachine};
@@ -308,10 +308,9 @@ impl Consensus {
         }
     }
 
-    /// Commits and applies one entry; `done` hears the answers to its commands.
-    /// Fails if it heard a problem instead.
-    pub async fn propose(&self, entry: Entry, done: Done) -> Result<(), Problem> {
-        let entry = LogEntry::new(entry, Some(done));
+    /// Commits and applies one entry; whoever it was made for hears the answers to
+    /// its commands. Fails if it heard a problem instead.
+    pub async fn propose(&self, entry: LogEntry) -> Result<(), Problem> {
         let Err(error) = self.raft.client_write(entry.clone()).await else { return Ok(()) };
         let problem = self.write_problem(error);
         if let Some(done) = entry.take_done() {
