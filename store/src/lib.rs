@@ -37,6 +37,8 @@
 //!   the majority is one node.
 //! * Reads are confirmed by a quorum (ReadIndex). No clock and no lease decides
 //!   what is true.
+//! * Consensus, its log, its timers and the proposer run on threads of their own.
+//!   Nothing that clients ask for runs there, or holds for long what they wait for.
 //! * A node whose log was lost or rolled back does not come back under its id.
 //! * Every queue, buffer, frame and wait has a bound, and the bound has a name.
 //! * Nothing here depends on a wall clock; time comes from `tokio::time`.
