@@ -78,6 +78,8 @@ struct Link {
     /// Whether the node has yet to hear the report, and would understand it.
     report_due: bool,
     takes_reports: bool,
+    /// Signs of life as last seen: what moves, in either direction, is no silence.
+    moved: u64,
 }
 
 /// A question of the client itself.
@@ -153,6 +155,7 @@ impl Actor {
         self.calls.tick(now, leads, || self.navigator.tried());
         let alive_until = self.check_liveness(now);
         self.note_unanswered(now);
+        self.note_progress(now);
         let navigate_at = loop {
             match self.navigator.next(now, self.wants(), self.owes_since) {
                 Step::Connect(way) => self.attempt(way),
@@ -182,6 +185,17 @@ impl Actor {
             self.unanswered_since = None;
         }
         self.counters.set_unanswered_since(self.unanswered_since);
+    }
+
+    /// A long frame that is under way is no silence.
+    fn note_progress(&mut self, now: Instant) {
+        let Some(link) = &mut self.link else { return };
+        let moved = link.connection.signs_of_life();
+        if std::mem::replace(&mut link.moved, moved) != moved
+            && let Some(since) = &mut self.owes_since
+        {
+            *since = now;
+        }
     }
 
     /// What it takes of a connection. After a leader that owed an answer another one
@@ -416,6 +430,7 @@ impl Actor {
                     connection,
                     report_due: takes_reports && self.report.is_some(),
                     takes_reports,
+                    moved: 0,
                     liveness: Liveness::new(
                         self.options.probe_after,
                         self.options.probe_timeout,

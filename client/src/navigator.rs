@@ -34,6 +34,9 @@ const DOUBT_SHARE: u32 = 4;
 const THROUGH_AFTER: Duration = Duration::from_millis(600);
 /// Pause after a try to reach the leader through another node.
 const THROUGH_PAUSE: Duration = Duration::from_millis(150);
+/// How long a leader that owes an answer is left alone once it was connected to
+/// anew: it can be reached, so it is busy.
+const BUSY_PAUSE: Duration = Duration::from_secs(2);
 /// Pauses between tries of the direct way, while another one is taken.
 const DIRECT_PAUSE_MIN: Duration = Duration::from_secs(1);
 const DIRECT_PAUSE_MAX: Duration = Duration::from_secs(30);
@@ -99,6 +102,9 @@ pub(crate) struct Navigator {
     cluster_id: Option<String>,
     /// Whether any node ever let this client in.
     admitted: bool,
+    /// When the direct way to the leader was last left for another, and the pause
+    /// before it was to be tried.
+    left_direct: Option<(Instant, Duration)>,
 }
 
 #[derive(Debug)]
@@ -123,6 +129,8 @@ enum Why {
     Through,
     /// The leader is connected through another node.
     Direct,
+    /// The connected node leads, and owes an answer: whether it can be reached.
+    Check,
 }
 
 #[derive(Debug)]
@@ -157,6 +165,8 @@ struct Search {
     /// Since when the node that is said to lead could not be connected to.
     unreachable_since: Option<Instant>,
     through_not_before: Option<Instant>,
+    /// The leader that owes an answer could not be connected to anew.
+    check_failed: bool,
 }
 
 impl Navigator {
@@ -172,6 +182,7 @@ impl Navigator {
             successor: None,
             cluster_id: None,
             admitted: false,
+            left_direct: None,
         }
     }
 
@@ -245,6 +256,7 @@ impl Navigator {
         let soonest = |at: Option<Instant>| Step::Wait([at, direct_at].into_iter().flatten().min());
         let Some(since) = owes_since else {
             self.doubt_not_before = None;
+            self.search.check_failed = false;
             return soonest(None);
         };
         let under_way = |address: &str| self.attempts.iter().any(|a| a.way.address == address);
@@ -257,11 +269,22 @@ impl Navigator {
         }
         let pause = DOUBT_AGAIN.max((now - since) / DOUBT_SHARE);
         self.doubt_not_before = Some(now + pause);
-        // In turn, once it is time: who leads, and whether it answers another way.
-        let through = since + THROUGH_AFTER <= now
+        // Once it is time: whether it can be reached, and if not, another way.
+        let is_time = since + THROUGH_AFTER <= now
             && direct_at.is_none()
             && self.search.through_not_before.is_none_or(|at| at <= now)
             && !self.attempts.iter().any(|attempt| attempt.way.through);
+        let check = self.attempts.iter().find(|attempt| attempt.why == Why::Check);
+        let through = match check {
+            _ if !is_time => false,
+            Some(check) => check.since + HEDGE_AFTER <= now,
+            None if self.search.check_failed => true,
+            None => {
+                let link = self.link.as_ref().map(|link| link.address.clone());
+                let Some(address) = link else { return soonest(Some(now + pause)) };
+                return self.attempt(Way::to(address), now, Why::Check);
+            }
+        };
         match self.another(now) {
             Some(address) if through => {
                 self.search.through_not_before = Some(now + pause.max(THROUGH_PAUSE) * 2);
@@ -398,6 +421,10 @@ impl Navigator {
                 Why::Doubt => self.is_succeeded_by(hello),
                 Why::Through => is_same || self.is_succeeded_by(hello),
                 Why::Direct => is_same,
+                Why::Check => {
+                    self.search.through_not_before = Some(now + BUSY_PAUSE);
+                    false
+                }
                 Why::Search | Why::Hint | Why::Rotation => false,
             };
             if !is_better {
@@ -415,10 +442,10 @@ impl Navigator {
             return Arrival::Drop;
         }
         let term = hello.term;
-        let direct = hello.leader.as_ref().filter(|_| way.through).map(|leader| Direct {
-            address: leader.address.clone(),
-            at: now + DIRECT_PAUSE_MIN,
-            pause: DIRECT_PAUSE_MIN * 2,
+        let direct = hello.leader.as_ref().filter(|_| way.through).map(|leader| {
+            let pause = self.direct_pause(now);
+            let address = leader.address.clone();
+            Direct { address, at: now + pause, pause: (pause * 2).min(DIRECT_PAUSE_MAX) }
         });
         let address = address.to_owned();
         self.link = Some(Link { address, node: hello.node, leads, term, direct });
@@ -436,6 +463,19 @@ impl Navigator {
             }
         }
         Arrival::Use
+    }
+
+    /// How long another way is taken before the direct one is tried: longer each time
+    /// that it was found again and did not last.
+    fn direct_pause(&mut self, now: Instant) -> Duration {
+        let pause = match self.left_direct {
+            Some((at, pause)) if now < at + DIRECT_PAUSE_MAX * 2 => {
+                (pause * 2).min(DIRECT_PAUSE_MAX)
+            }
+            _ => DIRECT_PAUSE_MIN,
+        };
+        self.left_direct = Some((now, pause));
+        pause
     }
 
     /// Whether this node leads in a later term than the connected one. If another
@@ -490,7 +530,8 @@ impl Navigator {
         now: Instant,
         random: Random<'_>,
     ) {
-        self.finish_attempt(way);
+        let why_made = self.finish_attempt(way).map(|attempt| attempt.why);
+        self.search.check_failed |= why_made == Some(Why::Check);
         if way.through {
             // The node itself is well.
             self.endpoints.said(&way.address, why);

@@ -13,6 +13,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
+use crate::http::accept;
+
 /// Longest time for a connection to open. An address that swallows packets
 /// must not look like a node that took a request and fell silent.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
@@ -76,12 +78,13 @@ pub(crate) async fn connect(address: &str) -> Result<TcpStream, DialError> {
     let connecting = tokio::time::timeout(CONNECT_TIME_MAX, connecting).await;
     let stream = connecting.map_err(|_| failed(ErrorKind::TimedOut.into()))?.map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
+    accept::keep_alive(&stream).map_err(failed)?;
     Ok(stream)
 }
 
 /// The addresses of a name. The system's look-up cannot be stopped: one that
 /// hangs holds its thread and its place, and nobody waits for it.
-async fn look_up(address: &str) -> io::Result<Vec<SocketAddr>> {
+pub(crate) async fn look_up(address: &str) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = address.parse() {
         return Ok(vec![address]);
     }

@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::config::ServeOptions;
 use crate::formation::{self, FormationError, Place, Plan};
@@ -260,7 +260,8 @@ async fn start(
         Arc::new(transport),
         (storage.log(), state, storage.snapshots()),
     );
-    let consensus = threads.spawn(starting).await.map_err(|error| error.to_string());
+    let starting = AbortOnDropHandle::new(threads.spawn(starting));
+    let consensus = starting.await.map_err(|error| error.to_string());
     let consensus = consensus.flatten().map_err(ServeError::Fatal)?;
     let parts = Parts {
         id: identity.node_id,

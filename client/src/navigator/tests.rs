@@ -431,13 +431,16 @@ fn a_leader_that_says_nothing_here_is_asked_through_another_node() {
     let start = bench.now;
     let address = loop {
         let Step::Connect(way) = bench.step_later() else { panic!("it waits, or asks") };
-        if way.through {
-            break way.address;
+        match way.address.as_str() {
+            _ if way.through => break way.address,
+            // Whether it can be reached: it does not say.
+            "a:1" => continue,
+            "b:1" => drop(bench.arrive_with("b:1", said(2, Some(1), 5))),
+            _ => drop(bench.arrive_with("c:1", said(3, Some(1), 5))),
         }
-        let node = if way.address == "b:1" { 2 } else { 3 };
-        assert_eq!(bench.arrive_with(&way.address, said(node, Some(1), 5)), Arrival::Drop);
     };
-    assert!(bench.now - start >= THROUGH_AFTER);
+    assert!(bench.now - start >= THROUGH_AFTER + HEDGE_AFTER);
+    bench.fail("a:1");
     // One that leads no more is of no use there, either.
     assert_eq!(bench.arrive_through(&address, said(1, None, 5)), Arrival::Drop);
     let address = loop {
@@ -469,4 +472,40 @@ fn a_node_that_cannot_reach_the_leader_either_is_not_blamed() {
     let way = Way::through("b:1".to_owned());
     bench.navigator.attempt_failed(&way, why, bench.now, &mut || 1.0);
     assert!(bench.navigator.endpoints.ready_at("b:1", bench.now) == Some(bench.now));
+}
+
+#[test]
+fn a_leader_that_is_busy_is_not_left_for_another_way() {
+    let mut bench = silent();
+    let start = bench.now;
+    while bench.now < start + 10_000 * MS {
+        let Step::Connect(way) = bench.step_later() else { panic!("it waits, or asks") };
+        assert!(!way.through, "it can be reached");
+        let node = 1 + ["a:1", "b:1", "c:1"].iter().position(|a| *a == way.address).unwrap();
+        let said = said(node as NodeId, Some(1), 5);
+        assert_eq!(bench.arrive_with(&way.address, said), Arrival::Drop);
+    }
+}
+
+#[test]
+fn a_direct_way_that_does_not_last_is_tried_ever_less_often() {
+    let mut bench = silent();
+    let mut pauses = Vec::new();
+    for _ in 0..4 {
+        bench.owes_since = Some(bench.now);
+        let address = loop {
+            match bench.step_later() {
+                Step::Connect(Way { address, through: true }) => break address,
+                Step::Connect(Way { address, .. }) => bench.fail(&address),
+                step => panic!("{step:?}"),
+            }
+        };
+        assert_eq!(bench.arrive_through(&address, said(1, Some(1), 5)), Arrival::Use);
+        bench.owes_since = None;
+        let begun = bench.now;
+        assert_eq!(bench.step_later(), connect("a:1"));
+        pauses.push((bench.now - begun).as_secs());
+        assert_eq!(bench.arrive_with("a:1", said(1, Some(1), 5)), Arrival::Use);
+    }
+    assert_eq!(pauses, [1, 2, 4, 8]);
 }

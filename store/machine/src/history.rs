@@ -13,7 +13,7 @@ const CHANGE_BYTES: u64 = 256;
 
 /// Changes of one revision from which on they are not indexed by key: looking
 /// through such a revision, which is in order, costs less than the index.
-const MANY_CHANGES: usize = 256;
+const MANY_CHANGES: usize = 4096;
 
 /// A contiguous range of revisions, up to the present one.
 #[derive(Clone, Default)]

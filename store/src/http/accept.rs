@@ -114,16 +114,21 @@ async fn accept(
     let place = room.permit().await.map_err(std::io::Error::other)?;
     let (stream, _) = listener.accept().await?;
     stream.set_nodelay(true)?;
+    keep_alive(&stream)?;
+    Ok((stream, room.taken(place)))
+}
+
+/// Lets the system notice when the other host is gone in silence.
+pub fn keep_alive(stream: &tokio::net::TcpStream) -> std::io::Result<()> {
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)
         .with_interval(KEEPALIVE_EVERY)
         .with_retries(KEEPALIVES_MAX);
-    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
-    Ok((stream, room.taken(place)))
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
 /// How many descriptors this process may have.
-fn descriptors() -> usize {
+pub fn descriptors() -> usize {
     let soft = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
     usize::try_from(soft).unwrap_or(usize::MAX)
 }

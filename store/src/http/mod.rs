@@ -87,6 +87,8 @@ struct Inner {
     first_room: Arc<Semaphore>,
     /// KiB of large frames that are being read, likewise.
     frame_room: Arc<Semaphore>,
+    /// Streams that may be passed on: each takes a descriptor more.
+    through_room: Arc<Semaphore>,
     /// Whether anybody waits for one of these.
     pressure: stream::Pressure,
     reports: agents::Reports,
@@ -144,6 +146,7 @@ impl App {
             stream_room: Arc::new(Semaphore::new(stream::UNDER_WAY_KIB_MAX)),
             first_room: Arc::new(Semaphore::new(stream::UNDER_WAY_KIB_MAX)),
             frame_room: Arc::new(Semaphore::new(stream::UNDER_WAY_KIB_MAX)),
+            through_room: Arc::new(Semaphore::new((accept::descriptors() / 8).clamp(1, 4096))),
             pressure: stream::Pressure::default(),
             reports: agents::Reports::default(),
             tasks,

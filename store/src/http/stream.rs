@@ -68,9 +68,6 @@ const FRAME_REPLIES_MAX: usize = 1_024;
 /// Bytes after which a frame takes no more replies.
 const FRAME_BYTES_FULL: usize = 1024 * 1024;
 
-/// Bytes that a client is expected to take at once while others wait for room.
-const WRITE_BYTES: usize = 256 * 1024;
-
 /// Longest time a client may take to read a frame.
 const WRITE_TIME_MAX: Duration = Duration::from_secs(30);
 
@@ -84,6 +81,9 @@ const FIRST_KIB_MAX: usize = 64 * 1024;
 
 /// Longest time for the rest of a frame, once its length is known.
 const FRAME_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// Bytes that are set aside for a frame before any of it has come.
+const READ_BYTES: usize = 64 * 1024;
 
 /// Frames up to this many KiB are read without asking for room.
 const SMALL_FRAME_KIB: u32 = 256;
@@ -197,16 +197,22 @@ async fn send(sink: &mut Sink, value: &impl serde::Serialize) -> io::Result<()> 
     sink.flush().await
 }
 
-/// Sends a frame; false if the client paused in it while others waited for room.
+/// Sends a frame; false if the client took nothing of it for a while under
+/// pressure, which is given if the frame holds room.
 async fn send_unless_paused(
     sink: &mut Sink,
     replies: &[Reply],
-    pressure: &Pressure,
+    pressure: Option<&Pressure>,
 ) -> io::Result<bool> {
     let frame = frame::encode(&replies, FRAME_BYTES_MAX as usize).map_err(io::Error::other)?;
-    for piece in frame.chunks(WRITE_BYTES) {
-        match pressure.step(sink.write_all(piece)).await {
-            Some(written) => written?,
+    let mut rest = &frame[..];
+    while !rest.is_empty() {
+        let written = match pressure {
+            Some(pressure) => pressure.step(sink.write(rest)).await,
+            None => Some(sink.write(rest).await),
+        };
+        match written {
+            Some(written) => rest = &rest[written?..],
             None => return Ok(false),
         }
     }
@@ -332,7 +338,8 @@ impl Connection {
         } else {
             None
         };
-        let mut frame = Vec::new();
+        // A length is only what somebody claims.
+        let mut frame = Vec::with_capacity((length as usize).min(READ_BYTES));
         let mut rest = source.take(u64::from(length));
         let reading = async {
             while rest.limit() > 0 {
@@ -598,7 +605,9 @@ async fn write(
             frame.push(reply);
             places.push(place);
         }
-        let sending = send_unless_paused(&mut sink, &frame, &app.inner.pressure);
+        let holds_room = places.iter().flatten().any(|place| place._room.is_some());
+        let pressure = holds_room.then_some(&app.inner.pressure);
+        let sending = send_unless_paused(&mut sink, &frame, pressure);
         let sent = tokio::time::timeout(WRITE_TIME_MAX, sending).await;
         waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
         match sent {

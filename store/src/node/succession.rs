@@ -34,7 +34,8 @@ const LOOK_ALONE: Duration = Duration::from_millis(200);
 const STAGGER: Duration = Duration::from_millis(40);
 
 /// How long an election may take. After that, and some more so that two do not
-/// meet again, whoever knows of no leader stands if most would follow.
+/// meet again, whoever knows of no leader stands if most would follow; each time
+/// it is given twice as long, since disks may be slow.
 const ELECTION_TIME: Duration = Duration::from_millis(80);
 
 impl Node {
@@ -45,30 +46,26 @@ impl Node {
         let evidence = consensus.evidence();
         // How often it was looked in vain.
         let (mut looks, mut pause) = (0, LOOK_EVERY);
-        // When this node is to stand next, knowing of no leader.
-        let mut stands_at = None;
+        let mut search = Search::default();
         loop {
             let _ = tokio::time::timeout(pause, evidence.channel_closed()).await;
             pause = LOOK_EVERY;
             let (leader, term, silent) = match consensus.follows() {
                 Follows::Leader { leader, term, silent } => (leader, term, silent),
                 Follows::Itself => {
-                    stands_at = None;
+                    search = Search::default();
                     continue;
                 }
-                Follows::Nobody => {
-                    let now = Instant::now();
-                    let some_more = STAGGER.mul_f64(rand::rng().random_range(0.0..2.0));
-                    let at = *stands_at.get_or_insert(now + ELECTION_TIME + some_more);
-                    if at <= now && self.turn(self.id()).is_some() {
+                Follows::Nobody { term, candidate } => {
+                    let is_due = search.is_due((term, candidate), consensus.loyalty());
+                    if is_due && self.turn(self.id()).is_some() {
                         consensus.stand().await;
-                        stands_at = None;
                     }
                     continue;
                 }
             };
-            stands_at = None;
-            if evidence.hears(leader) && silent < consensus.silence() {
+            search = Search::default();
+            if evidence.is_heard(leader, consensus.silence()) {
                 looks = 0;
                 continue;
             }
@@ -80,8 +77,8 @@ impl Node {
             if lost && consensus.quorum_has_lost(leader, term).await {
                 // The first of the followers has most likely won by then.
                 tokio::time::sleep(turn).await;
-                let same = |now: &Follows| matches!(now, Follows::Leader { leader: l, term: t, .. } if (*l, *t) == (leader, term));
-                if same(&consensus.follows()) {
+                let same = matches!(consensus.follows(), Follows::Leader { leader: l, term: t, .. } if (l, t) == (leader, term));
+                if same && !evidence.is_heard(leader, consensus.silence()) {
                     tracing::info!(leader, term, "the leader is lost; standing for election");
                     consensus.succeed(leader).await;
                 }
@@ -111,5 +108,65 @@ impl Node {
         let others = view.voters.iter().filter(|voter| **voter != leader);
         let turn = others.take_while(|voter| **voter != view.id).count();
         Some(STAGGER * u32::try_from(turn).unwrap_or(u32::MAX))
+    }
+}
+
+/// The time since this node last knew of a leader.
+#[derive(Default)]
+struct Search {
+    /// Term and candidate as last seen: a vote that was given begins the time anew.
+    vote: Option<(u64, NodeId)>,
+    stands_at: Option<Instant>,
+    tries: u32,
+}
+
+impl Search {
+    /// Whether to stand now.
+    fn is_due(&mut self, vote: (u64, NodeId), time_max: Duration) -> bool {
+        let now = Instant::now();
+        if self.vote.replace(vote) != Some(vote) {
+            self.stands_at = None;
+        }
+        let tries = self.tries;
+        let at = *self.stands_at.get_or_insert_with(|| {
+            let time = (ELECTION_TIME * 2_u32.pow(tries)).min(time_max);
+            now + time.mul_f64(rand::rng().random_range(1.0..2.0))
+        });
+        let is_due = at <= now;
+        if is_due {
+            self.stands_at = None;
+            self.tries = (tries + 1).min(TRIES_MAX);
+        }
+        is_due
+    }
+}
+
+/// Tries after which the time grows no more.
+const TRIES_MAX: u32 = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn elections_are_given_ever_more_time_and_a_vote_begins_it_anew() {
+        let most = Duration::from_millis(500);
+        let (mut search, mut tries) = (Search::default(), Vec::new());
+        let mut begun = Instant::now();
+        while tries.len() < 5 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            if search.is_due((7, 1), most) {
+                tries.push(begun.elapsed());
+                begun = Instant::now();
+            }
+        }
+        for (nth, time) in [80, 160, 320, 500, 500].map(Duration::from_millis).iter().enumerate() {
+            let slack = Duration::from_millis(2);
+            assert!((*time..*time * 2 + slack).contains(&tries[nth]), "{nth}: {tries:?}");
+        }
+        for term in 8..1_000 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            assert!(!search.is_due((term, 1), most), "somebody was voted for a moment ago");
+        }
     }
 }

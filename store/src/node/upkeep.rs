@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use holdfast_api::{ClusterCommand, Code, Command};
 use holdfast_machine::FEATURE_LEVEL;
+use tokio::time::Instant;
 
 use super::Node;
 use crate::raft::Consensus;
@@ -23,12 +24,12 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// A leader whose disk takes longer for one write hands over. The others go on
 /// without its disk: what they hold is committed.
-const WRITE_TIME_MAX: Duration = Duration::from_secs(1);
+const WRITE_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// How often its disk is looked at, and the pause behind a hand-over: all disks
-/// may be slow, and leadership is not to go round.
+/// How often its disk is looked at, and how long it has led by then: all disks may
+/// be slow, and leadership is not to go round.
 const LOOK_AT_DISK_EVERY: Duration = Duration::from_millis(100);
-const HAND_OVER_PAUSE: Duration = Duration::from_secs(10);
+const LED_TIME_MIN: Duration = Duration::from_secs(10);
 
 /// Keeps the log's bytes bounded on this node, whatever its role. Runs until
 /// it is dropped.
@@ -60,10 +61,24 @@ impl Node {
     /// Hands leadership over while this node's disk does not finish a write.
     /// Belongs on the threads of consensus.
     pub async fn hand_over_when_stalled(self, log: LogStore) {
+        let mut led_since = None;
         loop {
             tokio::time::sleep(LOOK_AT_DISK_EVERY).await;
+            if !self.consensus().leads() {
+                led_since = None;
+                continue;
+            }
+            let led_since = led_since.get_or_insert_with(Instant::now);
             let stalled = log.writes_for().filter(|lasted| *lasted >= WRITE_TIME_MAX);
-            let Some(lasted) = stalled.filter(|_| self.consensus().leads()) else { continue };
+            let Some(lasted) = stalled.filter(|_| led_since.elapsed() >= LED_TIME_MIN) else {
+                continue;
+            };
+            // The others' disks go on: what they hold is committed beyond this one's.
+            let view = self.view();
+            if view.matched.get(&view.id).is_none_or(|own| *own >= view.committed) {
+                continue;
+            }
+            *led_since = Instant::now();
             match self.transfer_leader(None).await {
                 Ok(()) => tracing::warn!(
                     "the disk has not finished a write for {lasted:?}; handed leadership over"
@@ -72,7 +87,6 @@ impl Node {
                     %problem, "the disk has not finished a write for {lasted:?}, and nobody takes over"
                 ),
             }
-            tokio::time::sleep(HAND_OVER_PAUSE).await;
         }
     }
 

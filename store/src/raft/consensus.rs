@@ -160,7 +160,12 @@ pub enum Follows {
     /// It leads.
     Itself,
     /// It knows of no leader.
-    Nobody,
+    Nobody {
+        /// The term that it is in.
+        term: u64,
+        /// Whom it has voted for, or what led before its process began.
+        candidate: NodeId,
+    },
     /// Another node.
     Leader {
         /// Which.
@@ -416,7 +421,10 @@ impl Consensus {
         let receiver = self.raft.server_metrics();
         let metrics = receiver.borrow_watched();
         match metrics.current_leader {
-            None => Follows::Nobody,
+            None => {
+                let vote = &metrics.vote.leader_id;
+                Follows::Nobody { term: vote.term, candidate: vote.node_id }
+            }
             Some(leader) if leader == metrics.id => Follows::Itself,
             Some(leader) => {
                 let silent = self.evidence.silent_for(leader).unwrap_or_default();

@@ -16,6 +16,8 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::dial::look_up;
+
 /// How long a port may take to answer or to refuse.
 const PROBE_TIME_MAX: Duration = Duration::from_millis(100);
 
@@ -54,6 +56,8 @@ pub enum Port {
     Refuses,
     /// Nothing, in time.
     Silent,
+    /// It could not be tried from here: that says nothing of the other.
+    Unknown,
 }
 
 impl Evidence {
@@ -76,15 +80,21 @@ impl Evidence {
     /// Whether a node is lost: its port refuses, or says nothing, and nothing came
     /// from it for this long; a refusal is enough where its channels are closed.
     pub async fn is_lost(&self, node: NodeId, address: &str, silence: Duration) -> bool {
-        let silent = self.silent_for(node).is_some_and(|silent| silent >= silence);
-        if !silent && self.hears(node) {
+        if self.is_heard(node, silence) {
             return false;
         }
-        match self.port(node, address).await {
-            Port::Listens => false,
-            Port::Refuses => true,
-            Port::Silent => silent,
+        let port = self.port(node, address).await;
+        // It may have been heard meanwhile.
+        match port {
+            Port::Listens | Port::Unknown => false,
+            Port::Refuses => !self.is_heard(node, silence),
+            Port::Silent => self.silent_for(node).is_some_and(|silent| silent >= silence),
         }
+    }
+
+    /// Whether a channel of this node is open, and something came on it.
+    pub fn is_heard(&self, node: NodeId, silence: Duration) -> bool {
+        self.hears(node) && self.silent_for(node).is_some_and(|silent| silent < silence)
     }
 
     /// Returns when a channel closes.
@@ -93,12 +103,15 @@ impl Evidence {
     }
 
     async fn port(&self, node: NodeId, address: &str) -> Port {
-        let known = self.channels.lock().get(&node).and_then(|channels| channels.unanswered);
+        let seen = self.channels.lock().get(&node).map(|seen| (seen.heard, seen.unanswered));
+        let known = seen.and_then(|(_, unanswered)| unanswered);
         if known.is_some_and(|at| at.elapsed() < UNANSWERED_TIME) {
             return Port::Silent;
         }
         let port = probe(address).await;
-        if let Some(channels) = self.channels.lock().get_mut(&node) {
+        if let Some(channels) = self.channels.lock().get_mut(&node)
+            && seen.is_some_and(|(heard, _)| heard == channels.heard)
+        {
             channels.unanswered = (port == Port::Silent).then(Instant::now);
         }
         port
@@ -130,10 +143,18 @@ impl Drop for OpenChannel {
 
 /// Connects to a port to see what it says.
 pub async fn probe(address: &str) -> Port {
-    match tokio::time::timeout(PROBE_TIME_MAX, TcpStream::connect(address)).await {
+    let looked_up = tokio::time::timeout(PROBE_TIME_MAX, look_up(address)).await;
+    let Ok(Ok(addresses)) = looked_up else { return Port::Unknown };
+    match tokio::time::timeout(PROBE_TIME_MAX, TcpStream::connect(&addresses[..])).await {
         Ok(Ok(_)) => Port::Listens,
-        Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => Port::Refuses,
-        Ok(Err(_)) | Err(_) => Port::Silent,
+        Err(_) => Port::Silent,
+        Ok(Err(error)) => match error.kind() {
+            ErrorKind::ConnectionRefused => Port::Refuses,
+            ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable | ErrorKind::TimedOut => {
+                Port::Silent
+            }
+            _ => Port::Unknown,
+        },
     }
 }
 

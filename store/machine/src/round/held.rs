@@ -127,7 +127,7 @@ impl HeldRounds {
     pub fn is_over(&self, key: &RoundKey, round: &Round) -> bool {
         let is_held = round.base.as_ref().is_some_and(|base| base.is_held);
         let held = key.generation().and_then(|generation| self.of_generation(generation));
-        is_held && held.is_none_or(|(_, held)| held.revoked.is_some())
+        is_held && held.is_none_or(|(_, held)| held.is_over())
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&RoundKey, &HeldRound)> {
@@ -205,6 +205,12 @@ impl HeldRound {
 
     pub fn hold(&self) -> Hold {
         self.numbers.hold.clone().unwrap_or_default()
+    }
+
+    /// Nothing more is built on it: it was revoked, or all have agreed to close it
+    /// and somebody has.
+    pub fn is_over(&self) -> bool {
+        self.revoked.is_some() || self.closing && !self.released.is_empty()
     }
 
     /// A quorum that has as many members as it may: who waits adds nobody.

@@ -141,7 +141,9 @@ impl Act<'_> {
         let (closing, drained, generation) = (held.closing, held.holding() == 0, held.generation);
         self.changed = true;
         self.held_changed(key);
-        if !closing {
+        if closing {
+            self.end_built(generation);
+        } else {
             self.revoke_generation(key, RevokeCause::Released { process, incarnation });
         }
         if drained {
@@ -483,10 +485,11 @@ impl Act<'_> {
             return Ok(());
         };
         match self.job.held.of_generation(generation) {
-            Some((_, HeldRound { revoked: Some(revoked), .. })) => Err(Refusal::Revoked {
-                generation,
-                revoked: Some(Box::new(revoked.as_ref().clone())),
-            }),
+            Some((_, held)) if held.is_over() => {
+                let revoked = held.revoked.as_ref();
+                let revoked = revoked.map(|revoked| Box::new(revoked.as_ref().clone()));
+                Err(Refusal::Revoked { generation, revoked })
+            }
             Some(_) => Ok(()),
             None if base.is_held => Err(Refusal::Revoked { generation, revoked: None }),
             None if key.is_of_held() => Err(Refusal::TermsInvalid {

@@ -36,6 +36,10 @@ pub async fn open(
         Some(leader) if leader.node != node.id() => leader,
         Some(_) | None => return problem::respond(Problem::not_leader(None)),
     };
+    let Ok(second) = app.inner.through_room.clone().try_acquire_owned() else {
+        let message = "this node passes on as many streams as it may; retry";
+        return problem::respond(Problem::retryable(Code::Overloaded, message));
+    };
     let headers = node.access().headers();
     let opened =
         dial::upgrade(&leader.address, routes::STREAM, UPGRADE, headers, OPEN_TIME_MAX).await;
@@ -51,6 +55,7 @@ pub async fn open(
     };
     let stop = app.inner.stop.clone();
     let passing = async move {
+        let _second = second;
         // Cut off when this node stops.
         let _ = stop.run_until_cancelled(pass(upgrade, there)).await;
     };
@@ -61,10 +66,16 @@ pub async fn open(
     super::switched()
 }
 
-async fn pass(upgrade: OnUpgrade, mut there: TokioIo<Upgraded>) {
+/// Whichever side ends first ends the other.
+async fn pass(upgrade: OnUpgrade, there: TokioIo<Upgraded>) {
     let Ok(here) = upgrade.await else { return };
-    // Either side may go away.
-    if let Err(error) = tokio::io::copy_bidirectional(&mut TokioIo::new(here), &mut there).await {
-        tracing::debug!(%error, "a stream that was passed on ended");
+    let (mut from_here, mut to_here) = tokio::io::split(TokioIo::new(here));
+    let (mut from_there, mut to_there) = tokio::io::split(there);
+    let ended = tokio::select! {
+        ended = tokio::io::copy(&mut from_here, &mut to_there) => ended,
+        ended = tokio::io::copy(&mut from_there, &mut to_here) => ended,
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a stream that was passed on broke");
     }
 }
