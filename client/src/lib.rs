@@ -39,6 +39,8 @@
 //!   unknown. If the session expires, commands on leases, processes and rounds
 //!   that say themselves what they are (by a nonce, a life, the number of a
 //!   call) go out again in the next one: twice is once. All others end.
+//!   Commands that are open at the same time have no order among each other: a
+//!   small one may pass one that takes long. Await the first where it matters.
 //! * **Reads** are linearizable unless asked otherwise, and simply repeated.
 //!   Callers that ask the same at the same time share one read, which is sent
 //!   after the last of them has asked: of each question one is on the wire and
