@@ -67,6 +67,11 @@ impl Endpoints {
         }
     }
 
+    /// Whether there is any other than the one that is used.
+    pub(crate) fn has_several(&self) -> bool {
+        self.known.len() > 1
+    }
+
     /// When this node may be tried; none if it is not known.
     pub(crate) fn ready_at(&self, address: &str, now: Instant) -> Option<Instant> {
         let known = self.known.iter().find(|known| known.address == address)?;

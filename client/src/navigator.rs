@@ -272,6 +272,7 @@ impl Navigator {
         // Once it is time: whether it can be reached, and if not, another way.
         let is_time = since + THROUGH_AFTER <= now
             && direct_at.is_none()
+            && self.endpoints.has_several()
             && self.search.through_not_before.is_none_or(|at| at <= now)
             && !self.attempts.iter().any(|attempt| attempt.way.through);
         let check = self.attempts.iter().find(|attempt| attempt.why == Why::Check);
