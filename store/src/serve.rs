@@ -262,7 +262,7 @@ async fn start(
     );
     let starting = AbortOnDropHandle::new(threads.spawn(starting));
     let consensus = starting.await.map_err(|error| error.to_string());
-    let consensus = consensus.flatten().map_err(ServeError::Fatal)?;
+    let consensus = consensus.and_then(|started| started).map_err(ServeError::Fatal)?;
     let parts = Parts {
         id: identity.node_id,
         cluster_id: identity.cluster_id.clone(),

@@ -174,8 +174,11 @@ struct Applied {
     effects: Vec<Effect>,
     /// What takes long to drop.
     garbage: Vec<Box<dyn Send>>,
-    answers: Vec<(Vec<Answer>, Option<Done>, Option<ApplyResponder<TypeConfig>>)>,
+    answers: Vec<Answered>,
 }
+
+/// The answers to an entry's commands, and who hears of them.
+type Answered = (Vec<Answer>, Option<Done>, Option<ApplyResponder<TypeConfig>>);
 
 fn bytes(entry: &RaftEntry) -> usize {
     match &entry.payload {
