@@ -24,7 +24,7 @@
 //! | [`closed`] | closed rounds, and what was made of them |
 //! | [`members`] | members and ranks in few bytes |
 //! | [`limits`] | the replicated limits |
-//! | [`span`] | durations in words |
+//! | [`mod@span`] | durations in words |
 //! | [`status`] | nodes, roles, the `status` document |
 //! | [`majority`] | which voters answer, and the words for it |
 //! | [`hold`] | rounds that are held: communicators, locks |

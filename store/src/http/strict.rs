@@ -8,10 +8,10 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`shape`] | what a value may be, made from a schema of the description |
-//! | [`body`] | a JSON body against its shape |
-//! | [`query`] | the parameters of an address against theirs |
-//! | [`words`] | the nearest known name, and what was found in place of a value |
+//! | `shape` | what a value may be, made from a schema of the description |
+//! | `body` | a JSON body against its shape |
+//! | `query` | the parameters of an address against theirs |
+//! | `words` | the nearest known name, and what was found in place of a value |
 
 mod body;
 mod query;
