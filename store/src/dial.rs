@@ -10,14 +10,19 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
-
-use crate::http::accept;
 
 /// Longest time for a connection to open. An address that swallows packets
 /// must not look like a node that took a request and fell silent.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// A silent host is asked for a sign of life after this time, so often, and so
+/// many times before it is taken for dead.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(3);
+const KEEPALIVES_MAX: u32 = 3;
 
 /// Most names that are looked up at once.
 const LOOKUPS_MAX: usize = 16;
@@ -78,8 +83,17 @@ pub(crate) async fn connect(address: &str) -> Result<TcpStream, DialError> {
     let connecting = tokio::time::timeout(CONNECT_TIME_MAX, connecting).await;
     let stream = connecting.map_err(|_| failed(ErrorKind::TimedOut.into()))?.map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
-    accept::keep_alive(&stream).map_err(failed)?;
+    keep_alive(&stream).map_err(failed)?;
     Ok(stream)
+}
+
+/// Lets the system notice when the other host is gone in silence.
+pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_EVERY)
+        .with_retries(KEEPALIVES_MAX);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
 /// The addresses of a name. The system's look-up cannot be stopped: one that

@@ -390,6 +390,17 @@ fn through(address: &str) -> Step {
 }
 
 impl Bench {
+    /// Fails all attempts until the leader is sought through a node; which.
+    fn until_through(&mut self) -> String {
+        loop {
+            match self.step_later() {
+                Step::Connect(Way { address, through: true }) => return address,
+                Step::Connect(Way { address, .. }) => self.fail(&address),
+                step => panic!("{step:?}"),
+            }
+        }
+    }
+
     fn arrive_through(&mut self, address: &str, hello: Hello) -> Arrival {
         let way = Way::through(address.to_owned());
         self.navigator.connected(&way, &hello, self.now, &mut || 1.0)
@@ -443,13 +454,7 @@ fn a_leader_that_says_nothing_here_is_asked_through_another_node() {
     bench.fail("a:1");
     // One that leads no more is of no use there, either.
     assert_eq!(bench.arrive_through(&address, said(1, None, 5)), Arrival::Drop);
-    let address = loop {
-        match bench.step_later() {
-            Step::Connect(Way { address, through: true }) => break address,
-            Step::Connect(Way { address, .. }) => bench.fail(&address),
-            step => panic!("{step:?}"),
-        }
-    };
+    let address = bench.until_through();
     assert_eq!(bench.arrive_through(&address, said(1, Some(1), 5)), Arrival::Use);
     assert!(bench.navigator.leads());
     bench.owes_since = None;
@@ -493,13 +498,7 @@ fn a_direct_way_that_does_not_last_is_tried_ever_less_often() {
     let mut pauses = Vec::new();
     for _ in 0..4 {
         bench.owes_since = Some(bench.now);
-        let address = loop {
-            match bench.step_later() {
-                Step::Connect(Way { address, through: true }) => break address,
-                Step::Connect(Way { address, .. }) => bench.fail(&address),
-                step => panic!("{step:?}"),
-            }
-        };
+        let address = bench.until_through();
         assert_eq!(bench.arrive_through(&address, said(1, Some(1), 5)), Arrival::Use);
         bench.owes_since = None;
         let begun = bench.now;

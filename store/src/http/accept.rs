@@ -19,13 +19,13 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use nix::sys::resource::{Resource, getrlimit};
 use parking_lot::Mutex;
-use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::dial;
 use crate::recurring::Troubles;
 
 /// Most connections at once, channels of other nodes not counted.
@@ -38,12 +38,6 @@ const DESCRIPTORS_KEPT: usize = 256;
 /// can be had.
 const ROUND_MAX: usize = 64;
 const ROUND_TIME: Duration = Duration::from_secs(5);
-
-/// A silent host is asked for a sign of life after this time, so often, and so
-/// many times before it is taken for dead.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(3);
-const KEEPALIVES_MAX: u32 = 3;
 
 /// Longest time for a request's head to arrive, and for a connection to idle
 /// between requests.
@@ -114,17 +108,8 @@ async fn accept(
     let place = room.permit().await.map_err(std::io::Error::other)?;
     let (stream, _) = listener.accept().await?;
     stream.set_nodelay(true)?;
-    keep_alive(&stream)?;
+    dial::keep_alive(&stream)?;
     Ok((stream, room.taken(place)))
-}
-
-/// Lets the system notice when the other host is gone in silence.
-pub fn keep_alive(stream: &tokio::net::TcpStream) -> std::io::Result<()> {
-    let keepalive = TcpKeepalive::new()
-        .with_time(KEEPALIVE_IDLE)
-        .with_interval(KEEPALIVE_EVERY)
-        .with_retries(KEEPALIVES_MAX);
-    SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
 /// How many descriptors this process may have.

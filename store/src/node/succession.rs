@@ -38,6 +38,9 @@ const STAGGER: Duration = Duration::from_millis(40);
 /// it is given twice as long, since disks may be slow.
 const ELECTION_TIME: Duration = Duration::from_millis(80);
 
+/// Tries after which the time grows no more.
+const TRIES_MAX: u32 = 8;
+
 impl Node {
     /// Looks at the leader for as long as this node follows one. Belongs on the
     /// threads of consensus.
@@ -140,9 +143,6 @@ impl Search {
         is_due
     }
 }
-
-/// Tries after which the time grows no more.
-const TRIES_MAX: u32 = 8;
 
 #[cfg(test)]
 mod tests {
