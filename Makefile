@@ -12,7 +12,12 @@ BINARIES := $(or $(CARGO_TARGET_DIR),target)/$(if $(filter dev,$(PROFILE)),debug
 ENVIRONMENT := source target/environment
 PYTHON_FILES = $(shell git ls-files '*.py') tests/prepare
 
-.PHONY: help quickstart demo-elastic demo-comm test check fix bench chaos-rounds build
+# Which seeds `make sim` tries, what it plants, and where it keeps which were tried.
+SEEDS ?= 1..1000
+PLANTED ?=
+SIM_OUT ?= $(or $(CARGO_TARGET_DIR),target)/seeds
+
+.PHONY: help quickstart demo-elastic demo-comm test check fix bench chaos chaos-rounds sim build
 
 help: ## Print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,14 +79,25 @@ fix: ## Format, and apply what clippy can apply by itself; writes
 	cargo fmt --all
 
 bench: ## The benchmarks (release build); arguments in ARGS
-	@tests/prepare build
+	@tests/prepare build hosts
 	@$(ENVIRONMENT); cargo build --release --workspace --bins
 	@$(ENVIRONMENT); cargo run --release --package holdfast-bench --bin holdfast-bench -- $(ARGS)
+
+chaos: ## Five minutes of everything that can be broken on this machine, judged; arguments in ARGS
+	@tests/prepare build
+	@$(ENVIRONMENT); cargo build --profile $(PROFILE) --bins
+	@$(BINARIES)/holdfast-chaos run $(if $(findstring --duration,$(ARGS))$(findstring --ops,$(ARGS)),,--duration 5min) $(ARGS)
 
 chaos-rounds: ## 10 000 rounds, votes and blocks of jobs that are killed and paused, judged; arguments in ARGS
 	@tests/prepare build
 	@$(ENVIRONMENT); cargo build --profile $(PROFILE) --workspace --bins
 	@$(BINARIES)/chaos-rounds $(ARGS)
+
+sim: ## Whole clusters in one thread, from the seeds SEEDS=1..1000; again goes on; PLANTED=NAME finds a defect
+	@tests/prepare build
+	@$(ENVIRONMENT); cargo build --profile sim --package holdfast-sim $(if $(PLANTED),--features planted)
+	@$(or $(CARGO_TARGET_DIR),target)/sim/holdfast-sim --seeds $(SEEDS) --out $(SIM_OUT) \
+		$(if $(PLANTED),--planted $(PLANTED) --until-found) $(ARGS)
 
 build: ## The binaries: holdfast-store, holdfast, holdfast-agent
 	@tests/prepare build

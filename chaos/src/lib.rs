@@ -2,33 +2,57 @@
 //! recorded, and judged afterwards by what they saw, not by what the store says
 //! of itself.
 //!
-//! Entry points: [`Recorder`] (a program writes down what it does), [`History`]
-//! (all of that, read again), [`check`](check::check) (the verdict).
+//! Entry points: [`run::drive`] (a cluster is started, broken and judged) and
+//! [`run::attached`] (one that is there), [`Recording`](recording::Recording) and
+//! [`summary::summarize`] (the verdict on what was recorded), [`report::write`].
+//! For rounds: [`Recorder`] (a program writes down what it does), [`History`] (all
+//! of that, read again), [`check`](check::check) (the verdict).
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`history`] | what is recorded, and the files of it |
+//! | [`operation`], [`recording`] | what clients of keys call and get, and the files of it |
+//! | [`mod@judge`] | pure: a checker for each kind of data, with models of their own |
+//! | [`summary`] | pure: the verdict on a run, and why |
+//! | [`report`] | pure but for two files: the page, and the same for programs |
+//! | [`run`] | a run from its first process to its last |
+//! | [`workload`] | what clients do meanwhile |
+//! | [`nemesis`] | what breaks the cluster: injected, held, verified, healed |
+//! | [`cluster`], [`network`] | nodes as processes, and a network of their own; how it is undone |
+//! | [`history`] | what is recorded of rounds, and the files of it |
 //! | [`clock`] | the one clock of a history |
 //! | [`story`] | pure: lives, calls and closings, put together from the records |
 //! | [`order`] | pure: points in time of which only bounds and orders are known |
-//! | [`mod@check`] | pure: the rules, and the verdict |
+//! | [`mod@check`] | pure: the rules of rounds, and the verdict |
 //!
 //! # Architecture invariants
 //!
-//! * Nothing of the store is linked but its vocabulary: a model copied from the
-//!   code cannot find its bugs.
+//! * Nothing of the store is linked but its vocabulary and the client: a model
+//!   copied from the code cannot find its bugs.
 //! * The verdict rests on what programs called and got and on when they were
 //!   killed. What the store says (revisions, events) is compared with that and
 //!   must fit; it excuses nothing.
-//! * What cannot be decided is a failure, never a pass.
+//! * What cannot be decided is no pass: of rounds a failure, of a run unknown.
+//! * A fault of which nobody saw that it was there proves nothing.
+//! * Whatever a run makes on the machine is written down before it is made, and is
+//!   undone at its end, at Ctrl-C, and by `heal` after a kill.
 //! * A kill, a registration, a closing: each is a moment that is known as an
 //!   interval, and every rule allows for all moments in it.
 
 pub mod check;
 pub mod clock;
+pub mod cluster;
 pub mod history;
+pub mod judge;
+pub mod nemesis;
+pub mod network;
+pub mod operation;
 pub mod order;
+pub mod recording;
+pub mod report;
+pub mod run;
 pub mod story;
+pub mod summary;
+pub mod workload;
 
 pub use check::{Report, check};
 pub use history::{History, Recorder};

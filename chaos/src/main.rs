@@ -1,12 +1,21 @@
-//! `holdfast-chaos`: judges recorded histories.
+//! `holdfast-chaos`: breaks clusters, and judges whether they kept their
+//! promises.
 
-use std::path::PathBuf;
+mod commands;
+
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use holdfast_chaos::{History, Report, check};
 
-/// Says whether a cluster kept its promises.
+use self::commands::{attach, check, heal, list, run};
+
+/// What a program ends with that could not do what it was asked for: no verdict.
+const TROUBLE: u8 = 2;
+
+/// Breaks a cluster and says whether it kept its promises.
+///
+/// Ends with 0: pass; 1: fail; 3: unknown (it was not decided); 2: it could not
+/// be done, and nothing is said of the cluster.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct CommandLine {
@@ -16,24 +25,26 @@ struct CommandLine {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Judge recorded histories of rounds: each folder that of one job.
-    Check {
-        /// The folders.
-        #[arg(required = true)]
-        folders: Vec<PathBuf>,
-    },
+    Run(run::Arguments),
+    Attach(attach::Arguments),
+    Check(check::Arguments),
+    Heal(heal::Arguments),
+    List(list::Arguments),
 }
 
-fn main() -> anyhow::Result<ExitCode> {
-    let Command::Check { folders } = CommandLine::parse().command;
-    let mut report = Report::default();
-    for folder in folders {
-        let mut one = check(&History::read(&folder)?);
-        for violation in &mut one.violations {
-            violation.text = format!("{}: {}", folder.display(), violation.text);
+fn main() -> ExitCode {
+    let done = match CommandLine::parse().command {
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Attach(arguments) => attach::run(&arguments),
+        Command::Check(arguments) => check::run(&arguments),
+        Command::Heal(arguments) => heal::run(&arguments),
+        Command::List(arguments) => list::run(&arguments),
+    };
+    match done {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("holdfast-chaos: {error:#}");
+            ExitCode::from(TROUBLE)
         }
-        report.add(one);
     }
-    println!("{report}");
-    Ok(ExitCode::from(u8::from(!report.violations.is_empty())))
 }

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use holdfast_api::stream::MINOR_EVENTS;
 use holdfast_api::{
@@ -375,9 +376,9 @@ impl Calls {
 
     /// Sends a call again after the `nth` pause. Calls that are delayed at the
     /// same time go on together, at the end of the shortest pause.
-    pub(crate) fn delay(&mut self, id: CallId, nth: u32, now: Instant, random: f64) {
+    pub(crate) fn delay(&mut self, id: CallId, pause: Duration, now: Instant) {
         self.delayed.insert(id);
-        let until = now + self.backoff.pause(nth, random);
+        let until = now + pause;
         self.delayed_until = Some(self.delayed_until.map_or(until, |other| other.min(until)));
     }
 

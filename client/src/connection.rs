@@ -10,13 +10,12 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use holdfast_api::frame::{self, FrameError};
 use holdfast_api::{Code, Hello, Problem, Reply, Request, Token, routes, stream};
+use holdfast_net::{ReadHalf, Stream, WriteHalf};
 use http::{StatusCode, header};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -130,7 +129,7 @@ pub(crate) async fn connect(
     let signs_of_life = Arc::new(AtomicU64::new(0));
     let shake_hands = async {
         let token = token(token_file).await?;
-        let tcp = TcpStream::connect(&way.address).await.map_err(ConnectionError::Connect)?;
+        let tcp = Stream::connect(&way.address).await.map_err(ConnectionError::Connect)?;
         tcp.set_nodelay(true).map_err(ConnectionError::Connect)?;
         let (tcp, behind) = upgrade(tcp, way, cluster_id, token.as_ref()).await?;
         let (read, write) = tcp.into_split();
@@ -168,11 +167,11 @@ async fn until(end: CancellationToken, task: impl Future<Output = ()>) {
 /// The HTTP/1.1 upgrade. Answers the socket and what was already read behind
 /// the handshake.
 async fn upgrade(
-    tcp: TcpStream,
+    tcp: Stream,
     way: &Way,
     cluster_id: Option<&str>,
     token: Option<&Token>,
-) -> Result<(TcpStream, Bytes), ConnectionError> {
+) -> Result<(Stream, Bytes), ConnectionError> {
     let mut request = http::Request::get(routes::STREAM)
         .header(header::HOST, &way.address)
         .header(header::CONNECTION, "Upgrade")
@@ -200,7 +199,7 @@ async fn upgrade(
     };
     let upgraded = drive(driver.with_upgrades(), exchange).await?;
     let parts = upgraded
-        .downcast::<TokioIo<TcpStream>>()
+        .downcast::<TokioIo<Stream>>()
         .expect("the upgraded connection is the one that the handshake was given");
     Ok((parts.io.into_inner(), parts.read_buf))
 }
@@ -246,7 +245,7 @@ async fn read_frames(
 }
 
 async fn write_frames(
-    mut write: OwnedWriteHalf,
+    mut write: WriteHalf,
     mut requests: mpsc::Receiver<Vec<Request>>,
     replies: mpsc::Sender<Result<Vec<Reply>, ConnectionError>>,
     signs_of_life: Arc<AtomicU64>,
@@ -267,7 +266,7 @@ async fn write_frames(
 }
 
 async fn write_frame(
-    write: &mut OwnedWriteHalf,
+    write: &mut WriteHalf,
     frame: &[u8],
     signs_of_life: &AtomicU64,
 ) -> io::Result<()> {
@@ -284,13 +283,13 @@ async fn write_frame(
 
 /// Reads frames off a socket.
 struct FrameReader {
-    read: OwnedReadHalf,
+    read: ReadHalf,
     buffer: BytesMut,
     signs_of_life: Arc<AtomicU64>,
 }
 
 impl FrameReader {
-    fn new(read: OwnedReadHalf, behind: &[u8], signs_of_life: Arc<AtomicU64>) -> Self {
+    fn new(read: ReadHalf, behind: &[u8], signs_of_life: Arc<AtomicU64>) -> Self {
         FrameReader { read, buffer: BytesMut::from(behind), signs_of_life }
     }
 

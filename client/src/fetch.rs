@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
+use holdfast_net::Stream;
 use http::{StatusCode, header};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 
 use crate::connection;
 
@@ -52,7 +52,7 @@ pub async fn fetch(
     let exchange = async {
         let token = connection::token(token_file.map(Path::to_owned)).await;
         let token = token.map_err(|error| FetchError::Token(error.to_string()))?;
-        let stream = TcpStream::connect(address).await.map_err(FetchError::Connect)?;
+        let stream = Stream::connect(address).await.map_err(FetchError::Connect)?;
         stream.set_nodelay(true).map_err(FetchError::Connect)?;
         let mut request = http::Request::get(path).header(header::HOST, address);
         if let Some(token) = &token {

@@ -19,6 +19,9 @@ use crate::tenancy::ChoreKind;
 /// Times that a call is sent again at once after a node turned it away.
 const QUICK_RETRIES_MAX: u32 = 3;
 
+/// Longest time that a node's wish to be asked later is heeded.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
+
 /// What a reply says about the node that sent it.
 #[derive(Debug, PartialEq)]
 pub(crate) enum News {
@@ -87,7 +90,7 @@ impl Calls {
             Outcome::Refused(refusal @ Refusal::SessionWindowFull { .. }) => {
                 let turned_away = self.open.get(&id).map_or(0, |call| call.progress.turned_away);
                 self.turned_away(id, refusal.to_string());
-                self.delay(id, turned_away, now, random());
+                self.delay(id, self.backoff.pause(turned_away, random()), now);
             }
             Outcome::Refused(refusal) => {
                 if let Refusal::LeaseEnded { lease } = &refusal {
@@ -235,18 +238,30 @@ impl Calls {
         call.progress.uncertain |= problem.outcome != Effectiveness::None && call.ask.has_effect();
         let nobody_leads = call.ask.needs_leader() && says_nobody_leads(&problem);
         let turned_away = call.progress.turned_away;
+        let asked_for = Duration::from_millis(problem.retry_after_ms.unwrap_or(0));
         self.turned_away(id, problem.message);
         if !nobody_leads {
-            self.delay(id, turned_away, now, random());
+            self.give_number_back(id);
+            let pause = self.backoff.pause(turned_away, random());
+            self.delay(id, pause.max(asked_for.min(RETRY_AFTER_MAX)), now);
             return News::None;
         }
         // A node may lead and still serve nothing, for instance with a full
         // disk. Whatever it turns away again and again is sent less often.
         match turned_away.checked_sub(QUICK_RETRIES_MAX) {
-            Some(nth) => self.delay(id, nth, now, random()),
+            Some(nth) => self.delay(id, self.backoff.pause(nth, random()), now),
             None => self.enqueue(id),
         }
         News::NotLeader(problem.leader)
+    }
+
+    /// A command that was certainly not done waits for its next try without its place in
+    /// the session: that would hold up all the others after some time.
+    fn give_number_back(&mut self, id: CallId) {
+        let call = self.open.get_mut(&id).filter(|call| !call.progress.uncertain);
+        if let Some(sequence) = call.and_then(|call| call.progress.sequence.take()) {
+            self.tenancy.release(sequence);
+        }
     }
 
     fn turned_away(&mut self, id: CallId, why: String) {

@@ -5,12 +5,14 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
 use holdfast_api::NodeId;
 use serde::Deserialize;
 
 use crate::access::{Access, AccessError};
 use crate::formation::Plan;
+use crate::node::room::Reserves;
 use crate::raft::ConsensusOptions;
 use crate::regular_file::read_regular_text;
 
@@ -20,6 +22,8 @@ const FILE_BYTES_MAX: u64 = 64 * 1024;
 /// Most letters in which a mistyped key differs from the one that was meant.
 const SLIPS_MAX: usize = 2;
 
+/// How often the disk is read again, unless somebody says.
+const SCRUB_EVERY_DEFAULT: Duration = Duration::from_secs(3600);
 /// How long a run is kept after its end, unless somebody says.
 const ENDED_RUNS_KEPT_DEFAULT: Duration = Duration::from_secs(24 * 3600);
 
@@ -72,10 +76,10 @@ pub struct ServeArgs {
     /// How often the leader speaks [default: 50ms]
     #[arg(long, env = "HOLDFAST_HEARTBEAT", value_name = "TIME", value_parser = humantime::parse_duration)]
     pub heartbeat: Option<Duration>,
-    /// Shortest silence after which a follower stands for election [default: 200ms]
+    /// Shortest silence after which a follower stands for election [default: 300ms]
     #[arg(long, env = "HOLDFAST_ELECTION_MIN", value_name = "TIME", value_parser = humantime::parse_duration)]
     pub election_min: Option<Duration>,
-    /// Longest such silence [default: 400ms]
+    /// Longest such silence [default: 500ms]
     #[arg(long, env = "HOLDFAST_ELECTION_MAX", value_name = "TIME", value_parser = humantime::parse_duration)]
     pub election_max: Option<Duration>,
     /// Log entries after which a snapshot is made (by the node up to two thirds more, so that nodes
@@ -88,6 +92,17 @@ pub struct ServeArgs {
     /// How long a run is kept after its end, in log time, while this node leads [default: 24h]
     #[arg(long, env = "HOLDFAST_ENDED_RUNS_KEPT", value_name = "TIME", value_parser = humantime::parse_duration)]
     pub ended_runs_kept: Option<Duration>,
+    /// Disk that is to stay free beyond one more snapshot, such as 2GiB: below it on too many nodes
+    /// writes that add are refused [default: 1GiB, at most a tenth of the disk]
+    #[arg(long, env = "HOLDFAST_DISK_RESERVE", value_name = "BYTES")]
+    pub disk_reserve: Option<ByteSize>,
+    /// Memory that is to stay free, likewise [default: 512MiB, at most a twentieth of it]
+    #[arg(long, env = "HOLDFAST_MEMORY_RESERVE", value_name = "BYTES")]
+    pub memory_reserve: Option<ByteSize>,
+    /// How often the disk is read again, and what is damaged written anew from memory; 0s: never
+    /// [default: 1h]
+    #[arg(long, env = "HOLDFAST_SCRUB_EVERY", value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub scrub_every: Option<Duration>,
     /// How long a stopping node lets requests finish [default: 5s]
     #[arg(long, env = "HOLDFAST_SHUTDOWN_GRACE", value_name = "TIME", value_parser = humantime::parse_duration)]
     pub shutdown_grace: Option<Duration>,
@@ -115,6 +130,9 @@ struct File {
     snapshot_entries: Option<u64>,
     entries_kept: Option<u64>,
     ended_runs_kept: Option<String>,
+    disk_reserve: Option<ByteSize>,
+    memory_reserve: Option<ByteSize>,
+    scrub_every: Option<String>,
     shutdown_grace: Option<String>,
     log_format: Option<LogFormat>,
 }
@@ -138,6 +156,10 @@ pub struct ServeOptions {
     pub consensus: ConsensusOptions,
     /// Log time for which a run is kept after its end.
     pub ended_runs_kept: Duration,
+    /// What is to stay free of disk and memory.
+    pub reserves: Reserves,
+    /// How often the disk is read again; none = never.
+    pub scrub_every: Option<Duration>,
     /// How long requests may finish when it stops.
     pub shutdown_grace: Duration,
     /// How log lines look.
@@ -288,6 +310,17 @@ impl ServeArgs {
                 file.ended_runs_kept,
                 ENDED_RUNS_KEPT_DEFAULT,
             )?,
+            reserves: Reserves {
+                disk: self.disk_reserve.or(file.disk_reserve).map(|size| size.as_u64()),
+                memory: self.memory_reserve.or(file.memory_reserve).map(|size| size.as_u64()),
+            },
+            scrub_every: Some(time(
+                "scrub_every",
+                self.scrub_every,
+                file.scrub_every,
+                SCRUB_EVERY_DEFAULT,
+            )?)
+            .filter(|every| !every.is_zero()),
             shutdown_grace: time(
                 "shutdown_grace",
                 self.shutdown_grace,

@@ -5,18 +5,42 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use bytes::Bytes;
+use holdfast_net::Stream;
 use http::{HeaderMap, Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
 /// Longest time for a connection to open. An address that swallows packets
 /// must not look like a node that took a request and fell silent.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// The same for a connection that stays: whoever opens it tries again at once, and
+/// a lost packet must not keep it from a host that is back.
+const STAYING_CONNECT_TIME_MAX: Duration = Duration::from_millis(300);
+
+/// How long the other host may take nothing of what was sent on a connection that
+/// stays, or it is closed: its own pauses between two tries would outlast the trouble.
+/// A host that is there and does not read counts as well.
+#[derive(Debug, Clone, Copy)]
+pub enum Patience {
+    /// For what is small, or soon sent again.
+    Short,
+    /// For what is long, and begins anew if it is cut off.
+    Long,
+}
+
+impl Patience {
+    fn time(self) -> Duration {
+        match self {
+            Patience::Short => Duration::from_secs(1),
+            Patience::Long => Duration::from_secs(10),
+        }
+    }
+}
 
 /// A silent host is asked for a sign of life after this time, so often, and so
 /// many times before it is taken for dead.
@@ -77,18 +101,25 @@ fn broken(address: &str, why: impl std::fmt::Display) -> DialError {
 
 /// Opens a connection. A name is looked up anew for each: the node behind it
 /// may have moved.
-pub(crate) async fn connect(address: &str) -> Result<TcpStream, DialError> {
+pub(crate) async fn connect(address: &str) -> Result<Stream, DialError> {
+    connect_within(address, CONNECT_TIME_MAX).await
+}
+
+async fn connect_within(address: &str, limit: Duration) -> Result<Stream, DialError> {
     let failed = |why| DialError::Connect { address: address.to_owned(), why };
-    let connecting = async { TcpStream::connect(&look_up(address).await?[..]).await };
-    let connecting = tokio::time::timeout(CONNECT_TIME_MAX, connecting).await;
-    let stream = connecting.map_err(|_| failed(ErrorKind::TimedOut.into()))?.map_err(failed)?;
+    let late = |_| failed(ErrorKind::TimedOut.into());
+    let found = tokio::time::timeout(CONNECT_TIME_MAX, look_up(address)).await;
+    let found = found.map_err(late)?.map_err(failed)?;
+    let connecting = tokio::time::timeout(limit, Stream::connect_any(&found)).await;
+    let stream = connecting.map_err(late)?.map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
     keep_alive(&stream).map_err(failed)?;
     Ok(stream)
 }
 
 /// Lets the system notice when the other host is gone in silence.
-pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+pub(crate) fn keep_alive(stream: &Stream) -> io::Result<()> {
+    let Some(stream) = stream.as_tcp() else { return Ok(()) };
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)
         .with_interval(KEEPALIVE_EVERY)
@@ -161,10 +192,12 @@ pub async fn upgrade(
     path: &str,
     protocol: &'static str,
     headers: HeaderMap,
+    patience: Patience,
     limit: Duration,
 ) -> Result<(HeaderMap, TokioIo<Upgraded>), DialError> {
     within(address, limit, async {
-        let stream = connect(address).await?;
+        let mut stream = connect_within(address, STAYING_CONNECT_TIME_MAX).await?;
+        stream.set_user_timeout(patience.time()).map_err(|why| broken(address, why))?;
         let (mut sender, connection) = http1::handshake::<_, Full<Bytes>>(TokioIo::new(stream))
             .await
             .map_err(|e| broken(address, e))?;

@@ -24,6 +24,7 @@
 //! | [`storage`] | log, vote, snapshots, identity on disk |
 //! | [`http`] | everything on the one port |
 //! | [`dial`] | short HTTP conversations with other nodes |
+//! | `gauge` | free bytes of the disk and of memory |
 //! | `regular_file` | files that people name, read within a bound |
 //! | [`recurring`] | log lines about trouble that goes on |
 //!
@@ -49,6 +50,7 @@ pub mod config;
 pub mod dev;
 pub mod dial;
 pub mod formation;
+mod gauge;
 pub mod http;
 pub mod node;
 pub mod raft;
@@ -56,3 +58,6 @@ pub mod recurring;
 mod regular_file;
 pub mod serve;
 pub mod storage;
+
+#[cfg(feature = "planted")]
+pub use holdfast_machine::planted;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_api::NodeId;
+use holdfast_net::Listener;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
@@ -16,15 +16,17 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::config::ServeOptions;
 use crate::formation::{self, FormationError, Place, Plan};
+use crate::gauge;
 use crate::http::metrics::Metrics;
 use crate::http::{self, App, HandedOver, Running, Told};
 use crate::node::effects::Effects;
-use crate::node::upkeep::bound_log;
+use crate::node::room::Gauge;
 use crate::node::witness::Witnessing;
 use crate::node::{Node, Parts, VERSION};
 use crate::raft::tcp::{Tcp, TcpTransport};
 use crate::raft::{Consensus, View};
 use crate::recurring::Recurring;
+use crate::storage::offload::Offload;
 use crate::storage::stats::WriteStats;
 use crate::storage::{LogStore, Opened, Options, Storage, StorageError};
 
@@ -107,12 +109,13 @@ pub async fn run(options: ServeOptions, consensus: Handle) -> Result<(), ServeEr
         })
     };
     let storage_options = Options { stats, ..Options::default() };
-    let opened = blocking(move || Storage::open(&dir, node_id, storage_options)).await?;
+    let open = move || Storage::open(&dir, node_id, storage_options);
+    let opened = Offload::Threads.run(open).await??;
     if matches!((&opened, &options.plan), (Opened::Empty(_), None)) {
         let ServeOptions { data_dir, listen, .. } = options;
         return Err(ServeError::NoPlan { data_dir, node: node_id, listen });
     }
-    let listener = match TcpListener::bind(&options.listen).await {
+    let listener = match Listener::bind(&options.listen).await {
         Ok(listener) => listener,
         Err(why) => {
             if let Opened::Existing(storage) = opened {
@@ -121,7 +124,35 @@ pub async fn run(options: ServeOptions, consensus: Handle) -> Result<(), ServeEr
             return Err(ServeError::Listen { address: options.listen.clone(), why });
         }
     };
+    let gauge = gauge::of(&options.data_dir);
+    let rim = Rim { opened, listener, metrics, gauge, started: Box::new(|_| {}) };
+    run_on(&options, rim, &consensus, &mut signals).await
+}
 
+/// What a node runs on.
+pub struct Rim {
+    /// Its disk.
+    pub opened: Opened,
+    /// Its port.
+    pub listener: Listener,
+    /// Its counters.
+    pub metrics: Arc<Metrics>,
+    /// Measures its room.
+    pub gauge: Gauge,
+    /// Hears of the node once it has its place.
+    pub started: Box<dyn FnOnce(&Node) + Send>,
+}
+
+/// Runs one node on the disk and the port that it is given, as [`run`] does on
+/// those of this machine.
+pub async fn run_on(
+    options: &ServeOptions,
+    rim: Rim,
+    consensus: &Handle,
+    signals: &mut Signals,
+) -> Result<(), ServeError> {
+    let Rim { opened, listener, metrics, gauge, started: tell } = rim;
+    let node_id = options.node_id;
     let (tasks, stop, accepting) =
         (TaskTracker::new(), CancellationToken::new(), CancellationToken::new());
     let initial = match &options.plan {
@@ -150,7 +181,7 @@ pub async fn run(options: ServeOptions, consensus: Handle) -> Result<(), ServeEr
     let placed = tokio::select! {
         // A folder with a place has it at once, and its storage is closed below.
         biased;
-        placed = take_place(&options, opened, &app) => placed?,
+        placed = take_place(options, opened, &app) => placed?,
         () = signals.received() => {
             tracing::info!("told to stop before it found its place");
             accepting.cancel();
@@ -159,7 +190,7 @@ pub async fn run(options: ServeOptions, consensus: Handle) -> Result<(), ServeEr
         }
     };
     let started = tokio::select! {
-        started = start(&options, &placed, &app, &consensus, (&tasks, &stop)) => started.map(Some),
+        started = start(options, &placed, &app, (consensus, gauge), (&tasks, &stop)) => started.map(Some),
         () = signals.received() => Ok(None),
     };
     let Placed { storage, written, .. } = placed;
@@ -176,9 +207,10 @@ pub async fn run(options: ServeOptions, consensus: Handle) -> Result<(), ServeEr
         // A founder that is gone asks again.
         let _ = written.send(());
     }
+    tell(&node);
     let mut started = Started { node, storage, witnessing, fatal };
-    let ended = watch_over(&mut started, &initial, &mut signals).await;
-    stop_node(started, ended.is_ok(), &options, &mut signals, (tasks, stop, accepting)).await;
+    let ended = watch_over(&mut started, &initial, signals).await;
+    stop_node(started, ended.is_ok(), options, signals, (tasks, stop, accepting)).await;
     ended
 }
 
@@ -188,14 +220,6 @@ struct Started {
     storage: Storage,
     witnessing: Arc<Witnessing>,
     fatal: mpsc::Receiver<String>,
-}
-
-/// Work on the disk, off the threads that serve.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, StorageError> + Send + 'static,
-) -> Result<T, ServeError> {
-    let done = tokio::task::spawn_blocking(work).await;
-    Ok(done.map_err(|error| ServeError::Fatal(error.to_string()))??)
 }
 
 /// A folder with its place in a cluster.
@@ -223,7 +247,7 @@ async fn take_place(
                 Place::Founder { cluster_id } => (cluster_id, true),
                 Place::Member { cluster_id } => (cluster_id, false),
             };
-            (blocking(move || empty.create(cluster_id)).await?, founder)
+            (empty.offload().run(move || empty.create(cluster_id)).await??, founder)
         }
     };
     tracing::info!(cluster = %storage.identity().cluster_id, "this node's cluster");
@@ -235,7 +259,7 @@ async fn start(
     options: &ServeOptions,
     placed: &Placed,
     app: &App,
-    threads: &Handle,
+    (threads, gauge): (&Handle, Gauge),
     (tasks, stop): (&TaskTracker, &CancellationToken),
 ) -> Result<(Node, Arc<Witnessing>, mpsc::Receiver<String>), ServeError> {
     let Placed { storage, founder, .. } = placed;
@@ -249,9 +273,9 @@ async fn start(
         identity.node_id,
         rand::random(),
         storage.last_index(),
-        storage.witnesses(),
+        &storage.log(),
         Arc::new(move |why| drop(fatal.try_send(why))),
-    )?;
+    );
     let transport = Tcp(TcpTransport::new(witnessing.clone(), options.access.clone()));
     let starting = Consensus::start(
         identity.node_id,
@@ -268,9 +292,11 @@ async fn start(
         cluster_id: identity.cluster_id.clone(),
         access: options.access.clone(),
         ended_runs_kept: options.ended_runs_kept,
+        reserves: options.reserves,
         consensus: consensus.clone(),
         state: shared,
         effects,
+        offload: storage.snapshots().offload(),
     };
     let node = Node::start(parts, tasks.clone(), stop.clone());
     app.run(Running { node: node.clone(), introduction: witnessing.clone() });
@@ -283,12 +309,18 @@ async fn start(
         };
         counted.watch(count).await;
     }));
-    let bounding = bound_log(consensus.clone(), storage.log());
+    if let Some(every) = options.scrub_every {
+        let scrubbing = node.clone().scrub(storage.log(), storage.snapshots(), every);
+        tasks.spawn(stop.clone().run_until_cancelled_owned(scrubbing));
+    }
+    let bounding = node.clone().bound_log(storage.log());
     tasks.spawn(stop.clone().run_until_cancelled_owned(bounding));
     tasks.spawn(witnessing.clone().run(consensus.clone(), stop.clone()));
     tasks.spawn_on(stop.clone().run_until_cancelled_owned(node.clone().watch_leader()), threads);
     let watching_disk = node.clone().hand_over_when_stalled(storage.log());
     tasks.spawn_on(stop.clone().run_until_cancelled_owned(watching_disk), threads);
+    let watching_room = node.clone().watch_room(gauge);
+    tasks.spawn(stop.clone().run_until_cancelled_owned(watching_room));
     tasks.spawn(stop.clone().run_until_cancelled_owned(node.clone().look_after()));
     tasks.spawn(stop.clone().run_until_cancelled_owned(node.clone().watch_majority()));
     tasks.spawn(stop.clone().run_until_cancelled_owned(node.clone().watch_members()));
@@ -426,9 +458,10 @@ async fn watch_over(
 
 async fn log_failed(log: &LogStore) -> String {
     let mut failure = log.failure();
-    match failure.wait_for(Option::is_some).await {
-        Ok(failure) => failure.as_ref().map(ToString::to_string).unwrap_or_default(),
-        Err(_) => std::future::pending().await,
+    let failed = failure.wait_for(Option::is_some).await.ok();
+    match failed.and_then(|failure| failure.as_ref().map(ToString::to_string)) {
+        Some(why) => why,
+        None => std::future::pending().await,
     }
 }
 
@@ -506,24 +539,37 @@ fn die() {
     }
 }
 
-/// SIGTERM and SIGINT.
-struct Signals {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
+/// What tells a node to stop.
+pub enum Signals {
+    /// SIGTERM and SIGINT.
+    System {
+        /// SIGTERM.
+        terminate: tokio::signal::unix::Signal,
+        /// SIGINT.
+        interrupt: tokio::signal::unix::Signal,
+    },
+    /// A simulation.
+    Told(mpsc::Receiver<()>),
 }
 
 impl Signals {
     fn new() -> std::io::Result<Signals> {
-        Ok(Signals {
+        Ok(Signals::System {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
         })
     }
 
     async fn received(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+        match self {
+            Signals::System { terminate, interrupt } => tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            },
+            Signals::Told(told) => match told.recv().await {
+                Some(()) => {}
+                None => std::future::pending().await,
+            },
         }
     }
 }

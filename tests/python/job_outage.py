@@ -13,6 +13,6 @@ class Told(logging.Handler):
 
 logging.getLogger("holdfast").addHandler(Told())
 where = {} if "HOLDFAST_CONTROL" in os.environ else {"job": "outage-own"}
-with holdfast.Job.join(world=2, members_min=2, ttl=90, timeout=80, **where) as job:
+with holdfast.Job.join(world=3, members_min=3, ttl=90, timeout=80, **where) as job:
     print("joined", flush=True)
     job.advance()

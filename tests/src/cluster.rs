@@ -71,8 +71,12 @@ impl Cluster {
     /// A running cluster with a node on each of these hosts; they listen on
     /// the network, so the flags say how strangers are kept out.
     pub async fn start_on(hosts: &[Host], flags: &[&str]) -> Cluster {
-        let hosts = hosts.iter().cloned().map(Some).collect();
         Cluster::plan_on(hosts, flags).started().await
+    }
+
+    /// The same, not running yet.
+    pub fn plan_on(hosts: &[Host], flags: &[&str]) -> Cluster {
+        Cluster::planned(hosts.iter().cloned().map(Some).collect(), flags)
     }
 
     async fn started(mut self) -> Cluster {
@@ -85,10 +89,10 @@ impl Cluster {
 
     /// A cluster that is not running yet.
     pub fn plan(nodes: u64, flags: &[&str]) -> Cluster {
-        Cluster::plan_on((0..nodes).map(|_| None).collect(), flags)
+        Cluster::planned((0..nodes).map(|_| None).collect(), flags)
     }
 
-    fn plan_on(hosts: Vec<Option<Host>>, flags: &[&str]) -> Cluster {
+    fn planned(hosts: Vec<Option<Host>>, flags: &[&str]) -> Cluster {
         let folder = tempfile::Builder::new().prefix("holdfast-test-").tempdir();
         let mut cluster = Cluster {
             nodes: BTreeMap::new(),

@@ -18,6 +18,7 @@
 //! | [`agent`] | the agent |
 //! | [`command`] | a command under `holdfast-agent run` |
 //! | [`load`] | concurrent adders and the check of what they were told |
+//! | [`disk`] | file systems that can be made to stall |
 //! | [`failover`] | leaders killed until a retry was answered from the session table |
 //! | [`communicators`] | what members of a group of communicators write down, and whether it may be |
 //! | [`histories`] | jobs whose ranks record what they call and get, while they and the cluster are broken |
@@ -47,6 +48,7 @@ pub mod binaries;
 pub mod cluster;
 pub mod command;
 pub mod communicators;
+pub mod disk;
 pub mod failover;
 pub mod histories;
 pub mod hosts;
@@ -67,6 +69,7 @@ pub mod way;
 
 pub use agent::Agent;
 pub use cluster::Cluster;
+pub use disk::Disk;
 pub use hosts::{Host, Mount, Names, Network};
 pub use job::Job;
 pub use link::RawLink;

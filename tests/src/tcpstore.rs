@@ -94,6 +94,11 @@ impl TcpStore {
     /// GET behind a WAIT.
     pub async fn get(&mut self, name: &str) -> Vec<u8> {
         self.wait(&[name]).await;
+        self.get_now(name).await
+    }
+
+    /// GET by itself; nothing of a key that is not there.
+    pub async fn get_now(&mut self, name: &str) -> Vec<u8> {
         self.send(op::GET, &[&key(name)]).await;
         self.text("a GET").await
     }
@@ -102,6 +107,11 @@ impl TcpStore {
     pub async fn add(&mut self, name: &str, delta: i64) -> i64 {
         self.send(op::ADD, &[&key(name), &delta.to_le_bytes()]).await;
         self.integer("an ADD").await
+    }
+
+    /// ADD; the answer is read later.
+    pub async fn start_add(&mut self, name: &str, delta: i64) {
+        self.send(op::ADD, &[&key(name), &delta.to_le_bytes()]).await;
     }
 
     /// COMPARE_SET.

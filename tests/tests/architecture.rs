@@ -13,19 +13,32 @@ use serde_json::Value;
 const ARROWS: &[(&str, &[&str])] = &[
     ("holdfast-api", &[]),
     ("holdfast-machine", &["holdfast-api"]),
-    ("holdfast-store", &["holdfast-api", "holdfast-machine"]),
-    ("holdfast-client", &["holdfast-api"]),
+    ("holdfast-net", &[]),
+    ("holdfast-store", &["holdfast-api", "holdfast-machine", "holdfast-net"]),
+    ("holdfast-client", &["holdfast-api", "holdfast-net"]),
     ("holdfast-cli", &["holdfast-api", "holdfast-client"]),
     ("holdfast-trainer-shim", &["holdfast-api", "holdfast-client", "holdfast-nccl"]),
     ("holdfast-nccl", &[]),
     ("holdfast-python", &["holdfast-api", "holdfast-client", "holdfast-trainer-shim"]),
     ("holdfast-agent", &["holdfast-api", "holdfast-client", "holdfast-trainer-shim"]),
-    ("holdfast-chaos", &["holdfast-api"]),
+    ("holdfast-chaos", &["holdfast-api", "holdfast-client"]),
+    // It runs all of them in one thread, and nobody else may link the store.
+    (
+        "holdfast-sim",
+        &[
+            "holdfast-api",
+            "holdfast-client",
+            "holdfast-machine",
+            "holdfast-net",
+            "holdfast-store",
+            "holdfast-trainer-shim",
+        ],
+    ),
     (
         "holdfast-tests",
         &["holdfast-api", "holdfast-client", "holdfast-trainer-shim", "holdfast-chaos"],
     ),
-    ("holdfast-bench", &["holdfast-api", "holdfast-client"]),
+    ("holdfast-bench", &["holdfast-api", "holdfast-client", "holdfast-tests"]),
 ];
 
 /// Arrows that only a feature draws: programs without it know nothing of NCCL.

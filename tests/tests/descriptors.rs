@@ -1,9 +1,7 @@
 //! More connections than a node may have: those that are served go on, and there
 //! is always one for a node that comes back and for an operator.
 
-use std::process::Command;
-
-use holdfast_tests::{Cluster, RawStream, eventually, soon};
+use holdfast_tests::{Cluster, RawStream, binaries, eventually, soon};
 use tokio::task::JoinSet;
 
 /// Descriptors of each node.
@@ -11,25 +9,11 @@ const DESCRIPTORS: usize = 600;
 /// Streams of the stranger, who asks for nothing and closes none.
 const STREAMS: usize = 700;
 
-/// The same command, with few descriptors.
-fn with_few_descriptors(command: &Command) -> Command {
-    let mut limited = Command::new("sh");
-    limited.args(["-c", &format!("ulimit -n {DESCRIPTORS}; exec \"$@\""), "sh"]);
-    limited.arg(command.get_program()).args(command.get_args());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => limited.env(name, value),
-            None => limited.env_remove(name),
-        };
-    }
-    limited
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_beyond_the_descriptors_of_a_node_stop_nobody() {
     let mut cluster = Cluster::plan(3, &[]);
     for id in cluster.ids() {
-        let command = with_few_descriptors(&cluster.command(id));
+        let command = binaries::with_descriptors(&cluster.command(id), DESCRIPTORS);
         cluster.launch_as(id, command);
     }
     cluster.wait_all_ready().await;
@@ -66,7 +50,7 @@ async fn streams_beyond_the_descriptors_of_a_node_stop_nobody() {
 
     // A node that comes back is let in, and an operator's command is answered.
     cluster.kill(follower);
-    let command = with_few_descriptors(&cluster.command(follower));
+    let command = binaries::with_descriptors(&cluster.command(follower), DESCRIPTORS);
     cluster.launch_as(follower, command);
     cluster.wait_all_ready().await;
     let status = cluster.operate_at(&address, &["status"]).await;

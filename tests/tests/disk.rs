@@ -5,13 +5,18 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use holdfast_api::Blob;
+use holdfast_client::Deadline;
 use holdfast_tests::cluster::job;
 use holdfast_tests::{Adders, Cluster, Ended, binaries, eventually, soon};
 
 /// Snapshots and purges soon, so that there are files of every kind.
 const SMALL: [&str; 4] = ["--snapshot-entries", "60", "--entries-kept", "10"];
+
+/// How often a node found its disk damaged and mended it.
+const REPAIRS: &str = "holdfast_disk_repairs";
 
 async fn write(cluster: &Cluster, count: u64) {
     let keys = cluster.client().keys(job("d"));
@@ -113,6 +118,51 @@ async fn a_full_disk_stops_its_node_alone_and_nothing_is_lost() {
     cluster.kill(full);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn disks_that_fill_together_take_no_more_and_nobody_dies() {
+    let mut cluster = Cluster::plan(3, &["--disk-reserve", "100MiB"]);
+    let mut disks = Vec::new();
+    for id in cluster.ids() {
+        let at = cluster.folder().join(format!("disk-{id}"));
+        let Some(disk) = Mount::new(at, "size=300m") else {
+            eprintln!("SKIPPED: this user may not mount file systems");
+            return;
+        };
+        cluster.set_data_dir(id, disk.0.join("node"));
+        disks.push(disk);
+        cluster.launch(id);
+    }
+    cluster.wait_all_ready().await;
+    let client = cluster.client();
+    let (keys, big) = (client.keys(job("big")), "x".repeat(500_000));
+    let mut written = 0;
+    let refused = loop {
+        let brief = Deadline::after(Duration::from_secs(3));
+        match keys.put(format!("k{written}").as_str(), big.as_str(), brief).await {
+            Ok(_) => written += 1,
+            Err(error) => break error.to_string(),
+        }
+        assert!(written < 600, "more than the disks hold");
+    };
+    println!("{written} values of 500 kB; then: {refused}");
+    assert!(refused.contains("of disk free, "), "{refused}");
+    let status = cluster.cli(&["status"]).await;
+    assert!(status.stderr.contains("writes that add are refused"), "{status:?}");
+    let told = cluster.cli(&["kv", "put", "k", "v", "--timeout", "1s"]).await;
+    assert!(told.stderr.contains("no_space"), "{told:?}");
+
+    // What frees room is taken; so is everything, once there is some.
+    for n in 0..written {
+        keys.delete(format!("k{n}").as_str(), soon()).await.expect("a delete frees room");
+    }
+    keys.put("small", "again", soon()).await.expect("there is room again");
+    cluster.wait_all_ready().await;
+    assert_eq!(cluster.agreement(&job("big")).await.len(), 1);
+    for id in cluster.ids() {
+        cluster.kill(id);
+    }
+}
+
 /// Files below a folder whose name `wanted` accepts, the biggest first.
 fn files(folder: &Path, wanted: impl Fn(&str) -> bool + Copy) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -188,6 +238,39 @@ async fn a_damaged_file_is_named_and_the_node_stays_down() {
     assert_holds(&cluster, 150).await;
 }
 
+/// What a running node has in memory is whole: it mends its own disk.
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_under_a_running_node_is_found_and_written_anew() {
+    let flags = [&SMALL[..], &["--scrub-every", "300ms"]].concat();
+    let mut cluster = Cluster::start_with(3, &flags).await;
+    write(&cluster, 150).await;
+    let (follower, leader) = cluster.follower_and_leader().await;
+    for victim in [follower, leader] {
+        let mended = async |what: &str, cluster: &Cluster, from: f64| {
+            eventually(&format!("{what} of node {victim} to be written anew"), async || {
+                (cluster.metric(victim, REPAIRS).await > from).then_some(())
+            })
+            .await;
+        };
+        for (kind, wanted) in [
+            ("the log", (|name| name.ends_with(".log")) as fn(&str) -> bool),
+            ("the manifest", |name| name.starts_with("MANIFEST")),
+            ("a snapshot", |name| name.ends_with(".snap")),
+            ("the watermark", |name| name == "watermark"),
+        ] {
+            let before = cluster.metric(victim, REPAIRS).await;
+            let path = files(cluster.data_dir(victim), wanted).into_iter().next();
+            damage(&path.expect("a running node has one of each"));
+            mended(kind, &cluster, before).await;
+        }
+        // A write that was under way may have covered the damage before it was seen.
+        write(&cluster, 150).await;
+        cluster.kill(victim);
+        cluster.restart(victim).await;
+    }
+    assert_holds(&cluster, 150).await;
+}
+
 /// Copies a folder with all that is in it.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("a temporary folder");
@@ -260,10 +343,8 @@ async fn a_node_whose_disk_was_rolled_back_refuses() {
         copy(cluster.data_dir(victim), &old);
         cluster.restart(victim).await;
         write(&cluster, 40).await;
-        // How far the node's log reaches is noted by whoever leads, once it is
-        // caught up.
         cluster.agreement(&job("d")).await;
-        noted(&cluster, victim).await;
+        led_by_another(&cluster, victim).await;
         cluster.stop(victim).await;
         let new = cluster.folder().join(format!("new-{victim}"));
         fs::rename(cluster.data_dir(victim), &new).expect("a stopped node's folder");
@@ -280,17 +361,15 @@ async fn a_node_whose_disk_was_rolled_back_refuses() {
     assert_holds(&cluster, 40).await;
 }
 
-/// Waits until a node's progress must have been written down by others: the
-/// leader does it each second, and at its end.
-async fn noted(cluster: &Cluster, victim: u64) {
+/// How far a node's log reaches is known to whoever leads, as soon as that has
+/// committed something.
+async fn led_by_another(cluster: &Cluster, victim: u64) {
     if cluster.leader().await == victim {
-        // What others hold is the leader's to note; who follows it learns it
-        // when it leads. A leader is judged by its followers.
         let to = cluster.follower().await;
         cluster.operate_ok(&["leader", "transfer", &to.to_string()]).await;
         eventually("the transfer", async || (cluster.leader().await == to).then_some(())).await;
+        write(cluster, 40).await;
     }
-    tokio::time::sleep(std::time::Duration::from_secs(6)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -112,10 +112,10 @@ async fn a_lock_that_nobody_waits_for_any_more_is_given_on() {
     let join = |process| host.join(Join { process: Some(process), ..Join::default() });
     let first = join(0).await.expect("a registration");
     let second = join(1).await.expect("a registration");
-    for pause in 0..40 {
+    for pause in 0..100 {
         let held = first.lock("only", soon()).await.expect("it is free");
         let waiting = tokio::time::timeout(
-            Duration::from_micros(500 * pause),
+            Duration::from_micros(200 * pause),
             second.lock("only", Deadline::never()),
         );
         let (released, given_up) = tokio::join!(first.release(held.generation, soon()), waiting);

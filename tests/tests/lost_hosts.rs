@@ -132,3 +132,37 @@ fn a_client_that_loses_only_the_leader_goes_through_another_node() {
         cluster.wait_all_ready().await;
     });
 }
+
+/// How long a follower is cut off, and how soon it holds a new write then: the
+/// kernel's own pauses between two tries have grown longer by then.
+const FOLLOWER_CUT_OFF: Duration = Duration::from_secs(8);
+const FOLLOWS_AGAIN: Duration = Duration::from_secs(4);
+
+#[test]
+fn a_follower_that_is_plugged_in_again_is_written_to_at_once() {
+    Network::test(async |network| {
+        let hosts: [Host; 3] = network.hosts(Names::Real);
+        let mut cluster = Cluster::start_on(&hosts, &["--insecure"]).await;
+        let keys = cluster.client().keys(job("again"));
+        let (follower, leader) = cluster.follower_and_leader().await;
+        let host = &hosts[follower as usize - 1];
+        host.cut_off();
+        let cut = Instant::now();
+        while cut.elapsed() < FOLLOWER_CUT_OFF {
+            keys.add("count", 1, soon()).await.expect("the others go on");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        host.plug_in();
+        let back = Instant::now();
+        let wanted = cluster.status_of(leader).await.nodes[leader as usize - 1].last_log;
+        eventually("the follower to have it all", async || {
+            let status = cluster.status(follower).await?;
+            (status.nodes[follower as usize - 1].last_log >= wanted).then_some(())
+        })
+        .await;
+        println!("plugged in to all written: {:?}", back.elapsed());
+        assert!(back.elapsed() < FOLLOWS_AGAIN, "{:?}", back.elapsed());
+        assert_eq!(cluster.leader().await, leader);
+        cluster.wait_all_ready().await;
+    });
+}

@@ -1,9 +1,12 @@
 //! Nodes join, vote, leave; and a new one is brought up to date.
 
+use std::process::Stdio;
+use std::time::Duration;
+
 use holdfast_api::{Admin, Blob, Code, Effectiveness, NodeRole};
 use holdfast_client::Error;
 use holdfast_tests::cluster::job;
-use holdfast_tests::{Adders, Cluster, eventually, soon};
+use holdfast_tests::{Adders, Cluster, binaries, eventually, soon};
 
 const ADDERS: usize = 24;
 
@@ -166,6 +169,60 @@ fn members_but(cluster: &Cluster, gone: &[u64]) -> Vec<u64> {
     cluster.ids().into_iter().filter(|id| !gone.contains(id)).collect()
 }
 
+/// Starts an operator's command and interrupts it after this time.
+async fn interrupted(cluster: &Cluster, arguments: &[&str], after: Duration) {
+    let mut command = binaries::command("holdfast");
+    command.args(["--store", &cluster.list()]).args(arguments);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("holdfast starts");
+    tokio::time::sleep(after).await;
+    child.kill().and_then(|()| child.wait()).expect("a child can be killed");
+}
+
+/// No change of voters is under way, as a leader sees it; who votes.
+async fn voters_in_the_end(cluster: &Cluster) -> Vec<u64> {
+    eventually("the change to be finished", async || {
+        let status = cluster.status(cluster.leader().await).await?;
+        status.leader?;
+        let voters = status.nodes.iter().filter(|node| node.voter).map(|node| node.id);
+        status.joint.is_none().then(|| voters.collect())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_voters_that_is_interrupted_is_finished() {
+    let mut cluster = Cluster::start(3).await;
+    let new = cluster.join();
+    add(&cluster, new).await;
+    let id = new.to_string();
+    // The leader dies at any point of it.
+    for ms in [15, 30, 45, 60] {
+        let leader = cluster.leader().await;
+        interrupted(&cluster, &["node", "promote", &id], Duration::from_millis(ms)).await;
+        cluster.kill(leader);
+        voters_in_the_end(&cluster).await;
+        cluster.restart(leader).await;
+        for id in [1, 2, 3] {
+            cluster.wait_ready(id).await;
+        }
+    }
+    if !voters_in_the_end(&cluster).await.contains(&new) {
+        promote(&cluster, new).await;
+    }
+    // Whoever asked for it is gone; it may have been asked for or not.
+    cluster.expect_error("was removed from cluster");
+    for ms in [10, 20, 40, 80] {
+        interrupted(&cluster, &["node", "remove", &id], Duration::from_millis(ms)).await;
+    }
+    eventually("the node to be gone", async || {
+        let ended = Box::pin(cluster.operate(&["node", "remove", &id])).await;
+        let voters = Box::pin(voters_in_the_end(&cluster)).await;
+        (ended.code.is_some() && voters == [1, 2, 3]).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_is_not_founded_yet_says_for_whom_it_waits() {
     let mut cluster = Cluster::plan(3, &[]);
@@ -178,7 +235,7 @@ async fn a_cluster_that_is_not_founded_yet_says_for_whom_it_waits() {
         let began = std::time::Instant::now();
         let said = cluster.cli_fails(3, &["status"]).await;
         // It gives up after 1.5 s; other commands wait for 10 s.
-        assert!(began.elapsed() < std::time::Duration::from_secs(9), "{:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
         said.contains(&third).then_some(said)
     })
     .await;
@@ -263,7 +320,7 @@ async fn leadership_goes_where_an_operator_wants_it() {
                 if cluster.leader().await == to {
                     return Some(());
                 }
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                tokio::time::sleep(Duration::from_millis(50)).await;
             }
             None
         })

@@ -1,58 +1,13 @@
 //! The disk of one node stalls: no error, no end, just nothing.
 
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use holdfast_tests::cluster::job;
-use holdfast_tests::{Cluster, eventually, soon};
+use holdfast_tests::{Cluster, Disk, eventually, soon};
 use tokio::task::JoinSet;
-
-/// How big the file systems are: RocksDB sets 64 MiB aside for its log.
-const IMAGE_BYTES: u64 = 192 << 20;
 
 /// How often a put is begun while a disk stalls.
 const PUT_EVERY: Duration = Duration::from_millis(10);
-
-/// A file system of its own that can be made to stall. Unmounted in the end.
-struct Disk(PathBuf);
-
-impl Disk {
-    /// None where this user may not mount.
-    fn new(at: PathBuf) -> Option<Disk> {
-        fs::create_dir_all(&at).expect("a temporary folder");
-        let image = at.with_extension("image");
-        let file = File::create(&image).expect("a file for the image");
-        file.set_len(IMAGE_BYTES).expect("a sparse file");
-        let image = image.to_str().expect("a path that is text");
-        let mounted = run(&["mkfs.ext4", "-q", "-F", image], None)
-            && run(&["mount", "-o", "loop", image], Some(&at));
-        mounted.then(|| Disk(at))
-    }
-
-    /// From now on whoever writes waits.
-    fn stall(&self) {
-        assert!(run(&["fsfreeze", "-f"], Some(&self.0)), "what is mounted can be frozen");
-    }
-
-    fn go_on(&self) {
-        assert!(run(&["fsfreeze", "-u"], Some(&self.0)), "what is frozen can thaw");
-    }
-}
-
-fn run(program: &[&str], at: Option<&Path>) -> bool {
-    let mut command = Command::new(program[0]);
-    command.args(&program[1..]).args(at);
-    command.output().is_ok_and(|output| output.status.success())
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        run(&["fsfreeze", "-u"], Some(&self.0));
-        run(&["umount", "-l"], Some(&self.0));
-    }
-}
 
 /// Three nodes, each on a disk of its own; none where that cannot be.
 async fn cluster() -> Option<(Cluster, Vec<Disk>)> {
@@ -63,7 +18,7 @@ async fn cluster() -> Option<(Cluster, Vec<Disk>)> {
             println!("SKIPPED: this user may not mount file systems");
             return None;
         };
-        let data = disk.0.join("data");
+        let data = disk.path().join("data");
         disks.push(disk);
         cluster.set_data_dir(id, data);
         cluster.launch(id);

@@ -370,7 +370,11 @@ impl Process {
         };
         // From the closing on, whether or not what they brought can be had.
         self.host().hold(whose.clone(), Some(held.generation));
-        let mut taken = Taken { process: self.clone(), generation: Some(held.generation) };
+        let mut taken = Taken {
+            process: self.clone(),
+            round: whose.1.clone(),
+            generation: Some(held.generation),
+        };
         let all = members(closed)?;
         let values = if held.again { Vec::new() } else { self.values_of(closed, deadline).await? };
         let mut ranked = by_rank(&all, ranks);
@@ -414,9 +418,10 @@ impl Drop for GivingBack {
 }
 
 /// A generation that is held, of which the caller has not heard yet. Dropped, it is
-/// released.
+/// released; no other call at its round goes out before.
 struct Taken {
     process: Process,
+    round: Blob,
     generation: Option<Generation>,
 }
 
@@ -424,10 +429,12 @@ impl Drop for Taken {
     fn drop(&mut self) {
         let Some(generation) = self.generation.take() else { return };
         let process = self.process.clone();
+        let giving_back = process.giving_back(self.round.clone());
         self.process.host().spawn(async move {
             if let Err(error) = process.release(generation, Deadline::never()).await {
                 tracing::debug!(%error, generation, "a generation of which nobody heard was not released");
             }
+            drop(giving_back);
         });
     }
 }

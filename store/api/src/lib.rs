@@ -91,7 +91,7 @@ pub use hold::{
     RevokeCause, SpecMismatch, Unreleased,
 };
 pub use lease::{LeaseCommand, LeaseId, LeaseOutcome};
-pub use limits::{LifeLimits, Limits};
+pub use limits::{Budget, LifeLimits, Limits};
 pub use majority::{Majority, MissingVoter};
 pub use members::{MemberStretch, Members, MembersChange, RankStretch, Ranks};
 pub use name::{Name, NodeId, Scope};
@@ -112,7 +112,7 @@ pub use round::{
 };
 pub use run::{RunChoice, RunHeld, RunOverCause, lasting};
 pub use span::span;
-pub use status::{Admin, CAUGHT_UP_ENTRIES, NodeRole, NodeStatus, Status};
+pub use status::{Admin, CAUGHT_UP_ENTRIES, Joint, NodeRole, NodeStatus, Room, Status};
 pub use stream::{Hello, Reply, ReplyBody, Request, RequestBody, WatchProgress};
 pub use terms::{
     Among, AssignmentStep, AtDeadline, Conclusion, Deadline, Policy, Rule, Terms, TreeLayer,

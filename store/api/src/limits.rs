@@ -43,7 +43,27 @@ pub struct Limits {
     /// Of leases, processes and rounds.
     #[serde(skip_serializing_if = "is_default")]
     pub life: Box<LifeLimits>,
+    /// Of all jobs together.
+    #[serde(skip_serializing_if = "is_default")]
+    pub budget: Budget,
 }
+
+/// What all jobs together may take of the nodes' memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default)]
+pub struct Budget {
+    /// Bytes of keys and values.
+    pub bytes_max: u64,
+    /// Bytes of parked waits and watches: the keys that waits miss, and
+    /// [`WAIT_BYTES`] for each.
+    pub wait_bytes_max: u64,
+    /// Bytes of the parked waits and watches of one job.
+    pub job_wait_bytes_max: u64,
+}
+
+/// What a key that is waited for counts beyond its own bytes.
+pub const WAIT_BYTES: u64 = 256;
 
 /// The limits of leases, processes and rounds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,14 +134,25 @@ impl Default for LifeLimits {
     }
 }
 
-fn is_default(limits: &LifeLimits) -> bool {
-    *limits == LifeLimits::default()
+impl Default for Budget {
+    fn default() -> Self {
+        Budget {
+            bytes_max: 4 * 1024 * MIB,
+            wait_bytes_max: 512 * MIB,
+            job_wait_bytes_max: 128 * MIB,
+        }
+    }
+}
+
+const MIB: u64 = 1024 * 1024;
+
+fn is_default<T: Default + PartialEq>(limits: &T) -> bool {
+    *limits == T::default()
 }
 
 impl Default for Limits {
     fn default() -> Self {
         const KIB: u64 = 1024;
-        const MIB: u64 = 1024 * KIB;
         Limits {
             key_bytes_max: 8 * KIB,
             value_bytes_max: 8 * MIB,
@@ -140,23 +171,27 @@ impl Default for Limits {
             history_bytes_max: 64 * MIB,
             list_page_max: 10_000,
             life: Box::default(),
+            budget: Budget::default(),
         }
     }
 }
 
-/// All limits, for people. In the log those of leases, processes and rounds are
-/// left out as long as they have their defaults.
+/// All limits, for people. In the log those of leases, processes and rounds, and
+/// those of all jobs together, are left out as long as they have their defaults.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Whole {
     #[serde(flatten)]
     others: Limits,
     life: Box<LifeLimits>,
+    budget: Budget,
 }
 
 impl From<&Limits> for Whole {
     fn from(limits: &Limits) -> Whole {
-        let Limits { life, .. } = limits.clone();
-        Whole { others: Limits { life: Box::default(), ..limits.clone() }, life }
+        let Limits { life, budget, .. } = limits.clone();
+        let (no_life, no_budget) = (Box::default(), Budget::default());
+        let others = Limits { life: no_life, budget: no_budget, ..limits.clone() };
+        Whole { others, life, budget }
     }
 }
 
@@ -203,7 +238,13 @@ mod tests {
         assert_eq!((calls_per_process_max, calls_per_command_max), (256, 65_536));
         assert_eq!((payload_bytes_max, run_payload_bytes_max), (65_536, 268_435_456));
         assert_eq!(events_per_job_max, 20_000);
+        let Budget { bytes_max, wait_bytes_max, job_wait_bytes_max } = Budget::default();
+        assert_eq!((bytes_max, wait_bytes_max), (4_294_967_296, 536_870_912));
+        assert_eq!(job_wait_bytes_max, 134_217_728);
         let bytes = rmp_serde::to_vec_named(&Limits::default()).unwrap();
-        assert!(!bytes.windows(4).any(|window| window == b"life"), "an older node reads it");
+        for newer in [&b"life"[..], b"budget"] {
+            let found = bytes.windows(newer.len()).any(|window| window == newer);
+            assert!(!found, "an older node reads it");
+        }
     }
 }

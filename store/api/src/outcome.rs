@@ -216,6 +216,14 @@ pub enum Refusal {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         oldest_ended: Option<Name>,
     },
+    /// All keys and values of the cluster together are as large as they may be.
+    #[error(
+        "the keys and values of all jobs would exceed the cluster's budget.bytes_max of {limit}: delete runs that have ended (`holdfast job list` shows who holds how much), or raise the limit (POST /v1/limits)"
+    )]
+    NoSpace {
+        /// The limit, in bytes.
+        limit: u64,
+    },
     /// The cluster holds as many of something as it may.
     #[error(
         "the cluster holds as many as it may: {what} is {limit}; close what is no longer used, or raise the limit"

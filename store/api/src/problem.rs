@@ -21,6 +21,10 @@ pub struct Problem {
     pub retryable: bool,
     /// Whether the request had an effect.
     pub outcome: Effectiveness,
+    /// How long to wait before the request is sent again, in milliseconds; none if
+    /// the sender may choose.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
     /// The leader, if the answering node knows one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader: Option<LeaderHint>,
@@ -73,6 +77,9 @@ pub enum Code {
     QuotaExceeded,
     /// Too many requests at once; back off.
     Overloaded,
+    /// The cluster's bytes are used up, or too many nodes run out of disk or memory:
+    /// only what frees room is taken.
+    NoSpace,
     /// The key is absent.
     KeyNotFound,
     /// The job is unknown.
@@ -131,6 +138,7 @@ impl Code {
             Code::LimitExceeded => "limit_exceeded",
             Code::QuotaExceeded => "quota_exceeded",
             Code::Overloaded => "overloaded",
+            Code::NoSpace => "no_space",
             Code::KeyNotFound => "key_not_found",
             Code::JobNotFound => "job_not_found",
             Code::RunNotFound => "run_not_found",
@@ -171,6 +179,7 @@ impl Problem {
             message: message.into(),
             retryable: false,
             outcome: Effectiveness::None,
+            retry_after_ms: None,
             leader: None,
             refusal: None,
         }
@@ -179,6 +188,11 @@ impl Problem {
     /// A problem that had no effect and may pass.
     pub fn retryable(code: Code, message: impl Into<String>) -> Self {
         Problem { retryable: true, ..Problem::refused(code, message) }
+    }
+
+    /// A problem that had no effect and may have passed in so many milliseconds.
+    pub fn retryable_after(code: Code, retry_after_ms: u64, message: impl Into<String>) -> Self {
+        Problem { retry_after_ms: Some(retry_after_ms), ..Problem::retryable(code, message) }
     }
 
     /// A problem after which nobody knows whether the request had an effect.
@@ -227,6 +241,7 @@ impl From<Refusal> for Problem {
             Refusal::QuotaExceeded { .. }
             | Refusal::ClusterFull { .. }
             | Refusal::RunFull { .. } => Code::QuotaExceeded,
+            Refusal::NoSpace { .. } => Code::NoSpace,
             Refusal::JobNotFound { .. } => Code::JobNotFound,
             Refusal::RunNotFound { .. } | Refusal::NoOpenRun { .. } => Code::RunNotFound,
             Refusal::Fenced { .. } | Refusal::ProcessFenced { .. } | Refusal::RunOver { .. } => {
@@ -264,6 +279,7 @@ impl From<Refusal> for Problem {
             message: refusal.to_string(),
             retryable: code == Code::Overloaded,
             outcome,
+            retry_after_ms: None,
             leader: None,
             refusal: Some(refusal),
         }

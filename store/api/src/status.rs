@@ -31,6 +31,50 @@ pub struct Status {
     /// Which voters answer; null from a node that cannot tell.
     #[serde(default)]
     pub majority: Option<Majority>,
+    /// The change of voters that is under way; null if none is.
+    #[serde(default)]
+    pub joint: Option<Joint>,
+}
+
+/// A change of voters that is under way: a majority of either set is needed for
+/// everything.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Joint {
+    /// Who votes before it.
+    pub from: Vec<NodeId>,
+    /// Who votes after it.
+    pub to: Vec<NodeId>,
+}
+
+impl Status {
+    /// Nodes that are short of disk or memory, in words; none if there are none.
+    pub fn shortage_in_words(&self) -> Option<String> {
+        let short: Vec<String> = self.nodes.iter().filter_map(NodeStatus::shortage).collect();
+        if short.is_empty() {
+            return None;
+        }
+        let voters = self.nodes.iter().filter(|node| node.voter);
+        let fit = voters.clone().filter(|node| node.has_room()).count();
+        let then = match fit > voters.count() / 2 {
+            true => "it does not lead; free some before others run short, too",
+            false => {
+                "too few nodes have room: writes that add are refused (no_space) until some is free; what deletes is taken"
+            }
+        };
+        Some(format!("{}: {then}", short.join("; ")))
+    }
+
+    /// A change of voters that is under way, in words; none if none is.
+    pub fn joint_in_words(&self) -> Option<String> {
+        let Joint { from, to } = self.joint.as_ref()?;
+        let ids = |ids: &[NodeId]| ids.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+        Some(format!(
+            "a change of voters is under way, from {} to {}: a majority of each is needed until the leader has finished it, which it does by itself",
+            ids(from),
+            ids(to)
+        ))
+    }
 }
 
 /// A learner whose log ends at most so many entries before the leader's has
@@ -59,6 +103,50 @@ pub struct NodeStatus {
     pub version: Option<String>,
     /// The newest feature level that it supports.
     pub feature_level: Option<u32>,
+    /// Room on the disk of its data folder; null when it did not answer or cannot
+    /// tell.
+    #[serde(default)]
+    pub disk: Option<Room>,
+    /// Memory that its process may still take; null likewise.
+    #[serde(default)]
+    pub memory: Option<Room>,
+}
+
+/// How much of something a node has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Room {
+    /// Bytes that are free.
+    pub free_bytes: u64,
+    /// Bytes that are to stay free.
+    pub reserve_bytes: u64,
+    /// Whether the node is short of it: from the moment that less than the reserve
+    /// is free until a quarter more than the reserve is.
+    pub low: bool,
+}
+
+impl NodeStatus {
+    /// Whether it answers and is short of nothing.
+    pub fn has_room(&self) -> bool {
+        let low = |room: &Option<Room>| room.is_some_and(|room| room.low);
+        self.role != NodeRole::Unreachable && !low(&self.disk) && !low(&self.memory)
+    }
+
+    /// What it is short of, in words.
+    fn shortage(&self) -> Option<String> {
+        let short = |what: &str, room: &Option<Room>| {
+            let Room { free_bytes, reserve_bytes, .. } = room.filter(|room| room.low)?;
+            let mib = |bytes: u64| bytes / (1024 * 1024);
+            Some(format!(
+                "{} MiB of {what} free, {} MiB are to stay free",
+                mib(free_bytes),
+                mib(reserve_bytes)
+            ))
+        };
+        let (disk, memory) = (short("disk", &self.disk), short("memory", &self.memory));
+        let both: Vec<String> = disk.into_iter().chain(memory).collect();
+        (!both.is_empty()).then(|| format!("node {} has {}", self.id, both.join(" and ")))
+    }
 }
 
 /// The role of a node.

@@ -8,7 +8,7 @@ use std::fmt;
 pub const PREFIX: &str = "HOLDFAST_";
 
 /// All that are read, by whichever program: each is handed on to others.
-pub const KNOWN: [&str; 33] = [
+pub const KNOWN: [&str; 36] = [
     // Of several programs.
     "HOLDFAST_STORE",
     "HOLDFAST_TOKEN_FILE",
@@ -33,6 +33,9 @@ pub const KNOWN: [&str; 33] = [
     "HOLDFAST_SNAPSHOT_ENTRIES",
     "HOLDFAST_ENTRIES_KEPT",
     "HOLDFAST_ENDED_RUNS_KEPT",
+    "HOLDFAST_DISK_RESERVE",
+    "HOLDFAST_SCRUB_EVERY",
+    "HOLDFAST_MEMORY_RESERVE",
     "HOLDFAST_SHUTDOWN_GRACE",
     // `holdfast-agent`
     "HOLDFAST_AGENT_CONFIG",
@@ -165,7 +168,6 @@ mod tests {
             "HOLDFAST_WHEEL_PYTHON",
             "HOLDFAST_TORCH",
             "HOLDFAST_HOSTS",
-            "HOLDFAST_SIM_SEED",
             "HOLDFAST_TEST_VICTIM",
             "HOLDFAST_MARK",
         ] {

@@ -116,3 +116,10 @@ pub struct Counts {
     /// Rounds that will look again by themselves.
     pub round_timers: u64,
 }
+
+impl Counts {
+    /// Bytes of an image of the state, about: what fills it in the main.
+    pub fn image_bytes(&self) -> u64 {
+        self.bytes + self.session_answer_bytes + self.history_bytes
+    }
+}

@@ -18,10 +18,7 @@ pub(crate) struct Use {
 /// `all`, which is one clone of a persistent set.
 #[derive(Clone, Default)]
 pub(crate) struct Deadlines {
-    /// Of a leader's first milliseconds no end falls into these, whatever the
-    /// TTL, of what was not used since: its user has to find the new leader.
-    spared_ms: u64,
-    /// Every id by (TTL, but at least what is spared; id).
+    /// Every id by (TTL, id).
     all: OrdSet<(u64, u64)>,
     /// Those not used since the leader started, by the same.
     idle: OrdSet<(u64, u64)>,
@@ -30,30 +27,18 @@ pub(crate) struct Deadlines {
 }
 
 impl Deadlines {
-    /// None yet; so many milliseconds after a leader's start are spared.
-    pub fn sparing(spared_ms: u64) -> Self {
-        Deadlines { spared_ms, ..Deadlines::default() }
-    }
-
     /// When something ends that was used so.
-    pub fn of(&self, usage: Use, leader_since: LogTime) -> LogTime {
-        match usage.last_used > leader_since {
-            true => usage.last_used.saturating_add(usage.ttl_ms),
-            false => leader_since.saturating_add(self.idle_ms(usage)),
-        }
-    }
-
-    fn idle_ms(&self, usage: Use) -> u64 {
-        usage.ttl_ms.max(self.spared_ms)
+    pub fn of(usage: Use, leader_since: LogTime) -> LogTime {
+        usage.last_used.max(leader_since).saturating_add(usage.ttl_ms)
     }
 
     pub fn insert(&mut self, id: u64, usage: Use, leader_since: LogTime) {
-        self.all.insert((self.idle_ms(usage), id));
+        self.all.insert((usage.ttl_ms, id));
         self.arm(id, usage, leader_since);
     }
 
     pub fn remove(&mut self, id: u64, usage: Use, leader_since: LogTime) {
-        self.all.remove(&(self.idle_ms(usage), id));
+        self.all.remove(&(usage.ttl_ms, id));
         self.disarm(id, usage, leader_since);
     }
 
@@ -85,17 +70,17 @@ impl Deadlines {
     /// idle; its deadline is the same in both sets.
     fn arm(&mut self, id: u64, usage: Use, leader_since: LogTime) {
         if usage.last_used > leader_since {
-            self.used.insert((self.of(usage, leader_since), id));
+            self.used.insert((Deadlines::of(usage, leader_since), id));
         } else {
-            self.idle.insert((self.idle_ms(usage), id));
+            self.idle.insert((usage.ttl_ms, id));
         }
     }
 
     fn disarm(&mut self, id: u64, usage: Use, leader_since: LogTime) {
         if usage.last_used > leader_since {
-            self.used.remove(&(self.of(usage, leader_since), id));
+            self.used.remove(&(Deadlines::of(usage, leader_since), id));
         } else {
-            self.idle.remove(&(self.idle_ms(usage), id));
+            self.idle.remove(&(usage.ttl_ms, id));
         }
     }
 }

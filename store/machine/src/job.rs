@@ -6,7 +6,7 @@ use imbl::{OrdMap, OrdSet, Vector};
 use std::sync::Arc;
 
 use crate::applied::RunKey;
-use crate::cluster::{Cluster, RUNS_LEVEL};
+use crate::cluster::{Cluster, LIFE_LEVEL, RUNS_LEVEL};
 use crate::life::{JobLife, Life};
 
 /// Most names of jobs in the life of a cluster.
@@ -195,6 +195,12 @@ impl Jobs {
         }
         if added.bytes > removed.bytes && after.bytes > limits.job_bytes_max {
             return exceeded("job_bytes_max", limits.job_bytes_max);
+        }
+        let mut all = self.usage;
+        balance.settle(&mut all);
+        let limit = limits.budget.bytes_max;
+        if cluster.feature_level >= LIFE_LEVEL && added.bytes > removed.bytes && all.bytes > limit {
+            return Err(Refusal::NoSpace { limit });
         }
         Ok(())
     }

@@ -19,11 +19,6 @@ use crate::round::held;
 use crate::run::Entered;
 use crate::size;
 
-/// No lease that was not renewed since ends sooner than this after a leader's
-/// start: three times what a host needs at worst to find the new one, where the
-/// old one was frozen.
-const FAILOVER_MS: u64 = 5_000;
-
 /// All leases of the cluster.
 #[derive(Clone)]
 pub(crate) struct Leases {
@@ -114,7 +109,7 @@ impl Leases {
             by_nonce: OrdMap::new(),
             by_run: OrdSet::new(),
             next_id,
-            deadlines: Deadlines::sparing(FAILOVER_MS),
+            deadlines: Deadlines::default(),
         }
     }
 
@@ -203,7 +198,7 @@ impl Leases {
     /// last lease is its only one.
     pub fn ends_at(&self, run: &RunKey, leader_since: LogTime) -> Option<LogTime> {
         let first = self.of_run(run).next().and_then(|id| self.by_id.get(&id))?;
-        first.is_last.then(|| self.deadlines.of(first.usage, leader_since))
+        first.is_last.then(|| Deadlines::of(first.usage, leader_since))
     }
 
     /// The last agent of a run, if it has left for good and the run is ending.
@@ -238,6 +233,10 @@ impl Machine {
     /// Renewals count before anything in their entry is carried out: an expiry
     /// and a renewal that travel together keep the lease.
     pub(crate) fn note_renewals(&mut self, entry: &Entry) {
+        #[cfg(feature = "planted")]
+        if crate::planted::is(crate::planted::Defect::ExpiryBeforeRenewal) {
+            return;
+        }
         for proposal in &entry.commands {
             if let Command::Lease(LeaseCommand::KeepAlive { lease }) = &proposal.command {
                 self.leases.touch(*lease, self.time, self.sessions.leader_since);
@@ -266,6 +265,8 @@ impl Machine {
             // The renewal itself was noted when the entry came.
             LeaseCommand::KeepAlive { lease } => {
                 self.leases.run(*lease)?;
+                #[cfg(feature = "planted")]
+                self.leases.touch(*lease, self.time, self.sessions.leader_since);
                 self.leases.held_in(*lease, session);
                 LeaseOutcome::Kept
             }
@@ -276,7 +277,7 @@ impl Machine {
             LeaseCommand::Expire { lease, deadline } => {
                 let since = self.sessions.leader_since;
                 let found = self.leases.by_id.get(lease);
-                let seen = found.map(|lease| self.leases.deadlines.of(lease.usage, since));
+                let seen = found.map(|lease| Deadlines::of(lease.usage, since));
                 if seen.is_some_and(|seen| seen != *deadline || seen > self.time) {
                     LeaseOutcome::StillInUse
                 } else {

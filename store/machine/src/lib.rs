@@ -69,6 +69,8 @@ mod life;
 mod machine;
 mod number;
 mod outcome;
+#[cfg(feature = "planted")]
+pub mod planted;
 mod process;
 mod queue;
 mod read;

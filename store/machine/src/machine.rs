@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use holdfast_api::{
     Answer, Change, Command, Entry, Limits, LogTime, NodeId, Outcome, Proposal, Refusal, Revision,
-    SessionId, WatchBatch,
+    SessionId, SessionRef, WatchBatch,
 };
 
 use crate::applied::{Applied, Compacted, Counts, Effect, RunKey};
@@ -157,6 +157,11 @@ impl Machine {
     /// The cluster's id, once it is founded.
     pub fn cluster_id(&self) -> Option<&str> {
         self.cluster.id.as_deref()
+    }
+
+    /// Whether the answer to a command of a session is kept: it was done.
+    pub fn is_answered(&self, place: &SessionRef) -> bool {
+        self.sessions.is_answered(place)
     }
 
     /// Whether a node id was used and is gone for ever.

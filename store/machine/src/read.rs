@@ -33,6 +33,11 @@ impl Machine {
         self.jobs.readable(scope)
     }
 
+    /// Whether there is such a job.
+    pub fn has_job(&self, job: &Name) -> bool {
+        self.jobs.by_name.contains_key(job)
+    }
+
     /// Whether a condition is true now, or was made true by a change after
     /// `since` that the history still has.
     pub fn met(&self, run: &RunKey, condition: &Condition, since: Option<Revision>) -> bool {

@@ -139,6 +139,12 @@ impl Sessions {
         Admission::Fresh
     }
 
+    /// Whether the answer of a command is kept.
+    pub fn is_answered(&self, place: &SessionRef) -> bool {
+        let session = self.by_id.get(&place.id);
+        session.is_some_and(|session| session.answers.contains_key(&place.sequence))
+    }
+
     /// Keeps the answer of a fresh command. The command may have ended its own
     /// session; then there is nothing left to keep it in.
     pub fn record(&mut self, place: &SessionRef, answer: &Answer) {
@@ -192,7 +198,7 @@ impl Sessions {
     /// Whether an expiry that the leader proposed holds.
     fn is_due(&self, id: SessionId, deadline: LogTime, time: LogTime) -> bool {
         let session = self.by_id.get(&id);
-        let of = |session: &Session| self.deadlines.of(session.usage, self.leader_since);
+        let of = |session: &Session| Deadlines::of(session.usage, self.leader_since);
         session.is_some_and(|session| of(session) == deadline) && deadline <= time
     }
 

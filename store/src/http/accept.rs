@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
+use holdfast_net::{Listener, Stream};
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -19,7 +20,6 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use nix::sys::resource::{Resource, getrlimit};
 use parking_lot::Mutex;
-use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -51,7 +51,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until `stop`, then lets requests under way finish for `grace`.
 pub async fn serve(
-    listener: TcpListener,
+    listener: Listener,
     router: Router,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -68,7 +68,7 @@ pub async fn serve(
     let room = Room::new(descriptors());
     let troubles = Troubles::default();
     while let Some(accepted) = stop.run_until_cancelled(accept(&listener, &room)).await {
-        let (stream, place) = match accepted {
+        let (mut stream, place) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 if troubles.met("accept", &error) {
@@ -101,12 +101,9 @@ pub async fn serve(
     }
 }
 
-async fn accept(
-    listener: &TcpListener,
-    room: &Room,
-) -> std::io::Result<(tokio::net::TcpStream, Place)> {
+async fn accept(listener: &Listener, room: &Room) -> std::io::Result<(Stream, Place)> {
     let place = room.permit().await.map_err(std::io::Error::other)?;
-    let (stream, _) = listener.accept().await?;
+    let stream = listener.accept().await?;
     stream.set_nodelay(true)?;
     dial::keep_alive(&stream)?;
     Ok((stream, room.taken(place)))

@@ -9,7 +9,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use holdfast_api::{Answer, Effectiveness, NodeId, Problem};
+use holdfast_api::{Answer, Effectiveness, NodeId, Problem, Room};
 use holdfast_machine::Counts;
 use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -219,6 +219,11 @@ struct Sample {
     revision: u64,
     counts: Counts,
     waits: u64,
+    parked_bytes: u64,
+    disk: Option<Room>,
+    memory: Option<Room>,
+    scrubs: u64,
+    repairs: u64,
     feeds: u64,
     watches: u64,
 }
@@ -235,13 +240,19 @@ impl Sample {
             revision,
             counts,
             waits: effects.waits.lock().len() as u64,
+            parked_bytes: effects.parking.bytes(),
+            disk: node.room().disk(),
+            memory: node.room().memory(),
+            scrubs: node.scrubs().rounds(),
+            repairs: node.scrubs().repairs(),
             feeds: effects.feeds.lock().len() as u64,
             watches: effects.watches.len(),
         }
     }
 
     fn register(&self, registry: &mut Registry) {
-        let Sample { view, revision, counts, waits, feeds, watches } = self;
+        let Sample { view, revision, counts, waits, parked_bytes, disk, memory, .. } = self;
+        let Sample { scrubs, repairs, feeds, watches, .. } = self;
         let mut add = |name, help, value| gauge(registry, name, help, value);
         let knows_leader = u64::from(view.leader.is_some());
         add("server_has_leader", "Whether this node knows a leader", knows_leader);
@@ -268,6 +279,21 @@ impl Sample {
         add("history_bytes", "Bytes of those changes", counts.history_bytes);
         add("leases_active", "Leases, each of a host with processes", counts.leases);
         add("waits_parked", "Waits parked on this node", *waits);
+        add("parked_bytes", "Bytes of waits and watches on this node", *parked_bytes);
+        if let Some(Room { free_bytes, reserve_bytes, low }) = *disk {
+            add("disk_free_bytes", "Bytes free on the disk", free_bytes);
+            add("disk_reserve_bytes", "Bytes of it that are to stay free", reserve_bytes);
+            add("disk_low", "Whether this node is short of disk", u64::from(low));
+        }
+        if let Some(Room { free_bytes, reserve_bytes, low }) = *memory {
+            add("memory_free_bytes", "Bytes of memory that are left", free_bytes);
+            add("memory_reserve_bytes", "Bytes of it that are to stay free", reserve_bytes);
+            add("memory_low", "Whether this node is short of memory", u64::from(low));
+        }
+        add("disk_scrubs", "How often the whole disk was read again since the start", *scrubs);
+        add("disk_repairs", "How often something on it was damaged and written anew", *repairs);
+        let joint = u64::from(view.joint.is_some());
+        add("raft_joint", "Whether a change of voters is under way", joint);
         add("feeds_parked", "Feeds of leases parked on this node", *feeds);
         add("watches_active", "Watches on this node", *watches);
         registry.register(
@@ -345,6 +371,7 @@ mod tests {
                 snapshot: None,
                 nodes: (1..=3).map(|node| (node, address(node))).collect(),
                 voters: BTreeSet::from([1, 2, 3]),
+                joint: None,
                 matched: BTreeMap::from([(1, 100), (2, 90)]),
                 heard: BTreeMap::new(),
                 quorum_seen: None,
@@ -353,6 +380,11 @@ mod tests {
             revision: 42,
             counts: Counts { keys: 7, ..Counts::default() },
             waits: 5,
+            parked_bytes: 9,
+            disk: Some(Room { free_bytes: 5, reserve_bytes: 6, low: true }),
+            memory: None,
+            scrubs: 0,
+            repairs: 0,
             feeds: 0,
             watches: 6,
         }
@@ -414,6 +446,9 @@ mod tests {
             "holdfast_kv_keys 7",
             "holdfast_waits_parked 5",
             "holdfast_watches_active 6",
+            "holdfast_parked_bytes 9",
+            "holdfast_disk_free_bytes 5",
+            "holdfast_disk_low 1",
             "holdfast_raft_replication_lag_entries{peer=\"2\"} 10",
             "holdfast_raft_replication_lag_entries{peer=\"3\"} 100",
         ] {

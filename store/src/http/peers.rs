@@ -10,10 +10,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use holdfast_api::{NodeId, NodeStatus, Problem};
+use holdfast_net::{Detached, Stream};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use hyper_util::server::conn::auto::upgrade::downcast;
-use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -47,9 +47,9 @@ async fn identity(State(app): State<App>) -> Json<Identity> {
         Err(_) => (None, BTreeMap::new(), Default::default()),
     };
     let reach = app.running().ok().and_then(|running| {
-        let index = running.node.view().own_reach()?;
+        let view = running.node.view();
         let boot = running.introduction.hello(app.inner.id).boot;
-        Some(Witness { boot, index })
+        Some(Witness { boot, index: view.own_reach()?, term: view.term })
     });
     let seen = app.running().map(|running| running.introduction.all_seen()).unwrap_or_default();
     let initial = app.inner.initial.clone();
@@ -180,8 +180,9 @@ async fn serve_channel(app: App, channel: Channel, from: NodeId, upgrade: OnUpgr
 
 /// The connection beneath, let go of by the threads that accepted it, and what
 /// was read of it already.
-fn opened(upgraded: Upgraded) -> io::Result<(std::net::TcpStream, Bytes)> {
-    let parts = downcast::<TokioIo<TcpStream>>(upgraded);
-    let parts = parts.map_err(|_| io::Error::other("it is not a connection of TCP"))?;
-    Ok((parts.io.into_inner().into_std()?, parts.read_buf))
+fn opened(upgraded: Upgraded) -> io::Result<(Detached, Bytes)> {
+    let parts = downcast::<TokioIo<Stream>>(upgraded);
+    let parts =
+        parts.map_err(|_| io::Error::other("it is not a connection that was accepted here"))?;
+    Ok((parts.io.into_inner().detach()?, parts.read_buf))
 }

@@ -21,12 +21,12 @@ pub const PROBLEM_JSON: &str = "application/problem+json";
 /// Start of a problem's `type`; its code follows.
 const TYPE_PREFIX: &str = "urn:holdfast:problem:";
 
-/// How long a client should wait before it retries what had no effect: about
-/// the time of an election.
-const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
+/// How long a client should wait before it retries what had no effect, in
+/// milliseconds: about the time of an election.
+const RETRY_AFTER_MS: u64 = 1_000;
 
 /// All codes, in the order of their declaration.
-pub const CODES: [Code; 30] = [
+pub const CODES: [Code; 31] = [
     Code::NotLeader,
     Code::Unavailable,
     Code::Timeout,
@@ -35,6 +35,7 @@ pub const CODES: [Code; 30] = [
     Code::LimitExceeded,
     Code::QuotaExceeded,
     Code::Overloaded,
+    Code::NoSpace,
     Code::KeyNotFound,
     Code::JobNotFound,
     Code::RunNotFound,
@@ -88,7 +89,7 @@ pub fn status_of(code: Code) -> StatusCode {
         Code::FeatureLevel => StatusCode::NOT_IMPLEMENTED,
         Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         Code::Timeout => StatusCode::GATEWAY_TIMEOUT,
-        Code::QuotaExceeded => StatusCode::INSUFFICIENT_STORAGE,
+        Code::QuotaExceeded | Code::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
     }
 }
 
@@ -103,6 +104,7 @@ pub fn title_of(code: Code) -> &'static str {
         Code::LimitExceeded => "A single thing is too big",
         Code::QuotaExceeded => "The job or the cluster is full",
         Code::Overloaded => "Too many requests at once",
+        Code::NoSpace => "The cluster has no room for more",
         Code::KeyNotFound => "The key is absent",
         Code::JobNotFound => "The job is unknown",
         Code::RunNotFound => "The run is unknown, or none is open",
@@ -203,9 +205,10 @@ impl IntoResponse for Failure {
         // only what had no effect invites them to.
         if self.problem.retryable
             && self.problem.outcome == Effectiveness::None
-            && matches!(self.problem.code, Code::Unavailable | Code::Overloaded)
+            && matches!(self.problem.code, Code::Unavailable | Code::Overloaded | Code::NoSpace)
         {
-            headers.insert(header::RETRY_AFTER, RETRY_AFTER_SECONDS);
+            let after = self.problem.retry_after_ms.unwrap_or(RETRY_AFTER_MS);
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(after.div_ceil(1_000)));
         }
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if self.problem.code == Code::Unauthorized {
@@ -320,28 +323,29 @@ mod tests {
             Code::LimitExceeded => 5,
             Code::QuotaExceeded => 6,
             Code::Overloaded => 7,
-            Code::KeyNotFound => 8,
-            Code::JobNotFound => 9,
-            Code::RunNotFound => 10,
-            Code::Fenced => 11,
-            Code::Conflict => 12,
-            Code::NotANumber => 13,
-            Code::SessionExpired => 14,
-            Code::Stale => 15,
-            Code::Compacted => 16,
-            Code::NodeNotFound => 17,
-            Code::QuorumWouldBeLost => 18,
-            Code::WrongCluster => 19,
-            Code::FeatureLevel => 20,
-            Code::LeaseEnded => 21,
-            Code::ProcessNotFound => 22,
-            Code::Superseded => 23,
-            Code::GenerationUnknown => 24,
-            Code::Regroup => 25,
-            Code::Over => 26,
-            Code::Revoked => 27,
-            Code::SpecMismatch => 28,
-            Code::Internal => 29,
+            Code::NoSpace => 8,
+            Code::KeyNotFound => 9,
+            Code::JobNotFound => 10,
+            Code::RunNotFound => 11,
+            Code::Fenced => 12,
+            Code::Conflict => 13,
+            Code::NotANumber => 14,
+            Code::SessionExpired => 15,
+            Code::Stale => 16,
+            Code::Compacted => 17,
+            Code::NodeNotFound => 18,
+            Code::QuorumWouldBeLost => 19,
+            Code::WrongCluster => 20,
+            Code::FeatureLevel => 21,
+            Code::LeaseEnded => 22,
+            Code::ProcessNotFound => 23,
+            Code::Superseded => 24,
+            Code::GenerationUnknown => 25,
+            Code::Regroup => 26,
+            Code::Over => 27,
+            Code::Revoked => 28,
+            Code::SpecMismatch => 29,
+            Code::Internal => 30,
         }
     }
 

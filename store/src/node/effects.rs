@@ -8,13 +8,15 @@ use holdfast_machine::Effect;
 use parking_lot::Mutex;
 
 use super::feeds::{Feeds, Topic};
+use super::parking::Parking;
 use super::waits::Waits;
 use super::watches::Watches;
 use crate::storage::EffectSink;
 
 /// Performs the machine's effects on this node.
-#[derive(Default)]
 pub struct Effects {
+    /// Room for what is parked.
+    pub parking: Arc<Parking>,
     /// Parked waits.
     pub waits: Mutex<Waits>,
     /// Parked feeds.
@@ -22,6 +24,19 @@ pub struct Effects {
     /// Registered watches.
     pub watches: Arc<Watches>,
     performed: AtomicU64,
+}
+
+impl Default for Effects {
+    fn default() -> Effects {
+        let parking = Arc::new(Parking::default());
+        Effects {
+            waits: Mutex::new(Waits::new(parking.clone())),
+            parking,
+            feeds: Mutex::default(),
+            watches: Arc::default(),
+            performed: AtomicU64::default(),
+        }
+    }
 }
 
 impl Effects {

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use holdfast_api::{Admin, CAUGHT_UP_ENTRIES, ClusterCommand, Code, Command, NodeId, Problem};
+use holdfast_api::{
+    Admin, CAUGHT_UP_ENTRIES, ClusterCommand, Code, Command, Joint, NodeId, Problem,
+};
 
 use tokio::time::Instant;
 
@@ -21,14 +23,57 @@ const HEALTHY_WITHIN: Duration = Duration::from_secs(2);
 /// Pause between two looks at who has answered.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
+/// How long a change waits for the one before it.
+const CHANGE_TIME_MAX: Duration = Duration::from_secs(5);
+
 /// How long a node that is to be added may take to answer.
 const PROBE_TIME_MAX: Duration = Duration::from_secs(2);
 
 impl Node {
-    /// Does what an operator asked; on the leader alone.
+    /// Does what an operator asked, to its end even if nobody waits for it any more;
+    /// on the leader alone.
     pub async fn admin(&self, admin: Admin) -> Result<(), Problem> {
+        let node = self.clone();
+        let doing = async move { node.do_admin(admin).await };
+        let doing = self.inner.stop.clone().run_until_cancelled_owned(doing);
+        match self.inner.tasks.spawn(doing).await {
+            Ok(Some(done)) => done,
+            Ok(None) => {
+                let message = "this node stops; see `holdfast node list` for how far it got";
+                Err(Problem::unknown(Code::Unavailable, message))
+            }
+            Err(error) => {
+                let message = format!("this broke off: {error}; see `holdfast node list`");
+                Err(Problem::unknown(Code::Internal, message))
+            }
+        }
+    }
+
+    /// Finishes what a leader before this one, or this one, left half done: a change
+    /// of voters, and the removal of a node.
+    pub(super) async fn finish_membership(&self) -> Result<(), Problem> {
+        let Ok(_one_at_a_time) = self.inner.membership.try_lock() else { return Ok(()) };
+        let view = self.view();
+        if let Some(Joint { from, to }) = &view.joint {
+            tracing::info!(?from, ?to, "finishing a change of voters");
+            self.inner.consensus.finish_change().await?;
+        }
+        let is_retired = |node: &&NodeId| self.machine().is_retired(**node);
+        let retired = view.nodes.keys().find(is_retired).copied();
+        match retired {
+            // Else it waits for the others, and in nobody's way.
+            Some(node) if keeps_quorum_without(&view, node).is_ok() => {
+                tracing::info!(node, "finishing the removal of a node");
+                self.remove_node(node).await
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    async fn do_admin(&self, admin: Admin) -> Result<(), Problem> {
         self.leads_or_refer()?;
-        let _one_at_a_time = self.inner.membership.try_lock().map_err(|_| {
+        let waiting = tokio::time::timeout(CHANGE_TIME_MAX, self.inner.membership.lock());
+        let _one_at_a_time = waiting.await.map_err(|_| {
             Problem::retryable(Code::Conflict, "another membership change is under way; retry")
         })?;
         // What is decided here rests on the newest state.
@@ -146,9 +191,7 @@ impl Node {
                 ),
             ));
         }
-        if view.voters.contains(&node) {
-            keeps_quorum(&view, &voters)?;
-        }
+        keeps_quorum_without(&view, node)?;
         if node == view.id {
             // The next leader removes this one: the caller is sent there.
             self.transfer_leader(None).await?;
@@ -245,6 +288,13 @@ fn healthy(view: &View, node: NodeId) -> bool {
 }
 
 /// Refuses a set of voters of which too few are healthy.
+fn keeps_quorum_without(view: &View, node: NodeId) -> Result<(), Problem> {
+    if !view.voters.contains(&node) {
+        return Ok(());
+    }
+    keeps_quorum(view, &view.voters.iter().copied().filter(|voter| *voter != node).collect())
+}
+
 fn keeps_quorum(view: &View, voters: &std::collections::BTreeSet<NodeId>) -> Result<(), Problem> {
     let needed = voters.len() / 2 + 1;
     let healthy = voters.iter().filter(|node| healthy(view, **node)).count();
@@ -281,6 +331,7 @@ mod tests {
             snapshot: None,
             nodes: BTreeMap::from([(1, "n1:1".to_owned())]),
             voters: others.iter().map(|(node, ..)| *node).chain([1]).collect(),
+            joint: None,
             matched: others.iter().map(|(node, _, matched)| (*node, *matched)).collect(),
             heard: others.iter().map(|(node, heard, _)| (*node, *heard)).collect(),
             quorum_seen: None,

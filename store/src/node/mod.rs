@@ -5,8 +5,11 @@
 //! | --- | --- |
 //! | [`belonging`] | a node that was removed, or strayed, notices |
 //! | [`clock`] | log time as the leader counts it |
+//! | [`parking`] | how many bytes of waits and watches are parked |
 //! | [`proposer`] | commands packed into log entries |
 //! | [`reader`] | linearizable reads, batched |
+//! | [`room`] | room on the disk and in memory, and what is refused without it |
+//! | [`scrub`] | the disk, read again and mended |
 //! | [`scans`] | reads that look at many things, on a thread of their own |
 //! | [`waits`], [`watches`], [`feeds`] | who is parked here, and what wakes them |
 //! | [`effects`] | applying wakes them |
@@ -23,11 +26,14 @@ pub mod effects;
 pub mod feeds;
 pub mod majority;
 pub mod membership;
+pub mod parking;
 pub mod proposer;
 pub mod reader;
 mod reads;
+pub mod room;
 pub mod sanity;
 pub mod scans;
+pub mod scrub;
 pub mod status;
 pub mod succession;
 pub mod upkeep;
@@ -40,7 +46,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use holdfast_api::{
-    Answer, Blob, ClusterCommand, Code, Command, Condition, LeaderHint, LifeLimits, NodeId,
+    Answer, Blob, Budget, ClusterCommand, Code, Command, Condition, LeaderHint, LifeLimits, NodeId,
     Outcome, Problem, Proposal, Refusal, Revision, RunCommand, Scope, WatchBatch,
 };
 use holdfast_machine::{LIFE_LEVEL, Machine, RUNS_LEVEL};
@@ -52,19 +58,25 @@ use tokio_util::task::TaskTracker;
 
 use crate::access::Access;
 use crate::raft::{Consensus, View};
+use crate::storage::offload::Offload;
 use crate::storage::{AppliedState, SharedState};
 use effects::Effects;
 use feeds::FeedId;
 pub use feeds::Topic;
 use proposer::{Done, Proposer};
 use reader::Reader;
+use room::{NodeRoom, Reserves};
 use sanity::{are_bounded, is_for_clients};
 use scans::Scans;
+use scrub::Scrubs;
 use waits::{Registered, WaitId};
 use watches::{Bell, Registration};
 
 /// This build's version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What a watch counts beyond its prefix: its task and its place.
+const WATCH_BYTES: u64 = 2 * 1024;
 
 /// Changes given to a watch at a time.
 const WATCH_CHANGES_MAX: usize = 1_024;
@@ -88,6 +100,11 @@ struct Inner {
     /// One membership change at a time.
     membership: tokio::sync::Mutex<()>,
     contacts: Mutex<majority::Contacts>,
+    room: NodeRoom,
+    scrubs: Scrubs,
+    /// Where its tasks are spawned, and what ends them.
+    tasks: TaskTracker,
+    stop: CancellationToken,
     draining: AtomicBool,
 }
 
@@ -101,12 +118,16 @@ pub struct Parts {
     pub access: Access,
     /// Log time for which a run is kept after its end, while this node leads.
     pub ended_runs_kept: Duration,
+    /// What is to stay free of its disk and memory.
+    pub reserves: Reserves,
     /// Its part in consensus.
     pub consensus: Consensus,
     /// The applied state.
     pub state: SharedState,
     /// What applying wakes.
     pub effects: Arc<Effects>,
+    /// Where long work is done.
+    pub offload: Offload,
 }
 
 /// A parked wait; dropping it forgets the wait.
@@ -136,7 +157,8 @@ impl Drop for ParkedFeed {
 impl Node {
     /// Starts the node's own tasks; they end when `stop` is cancelled.
     pub fn start(parts: Parts, tasks: TaskTracker, stop: CancellationToken) -> Node {
-        let Parts { id, cluster_id, access, ended_runs_kept, consensus, state, effects } = parts;
+        let Parts { id, cluster_id, access, ended_runs_kept, reserves, .. } = parts;
+        let Parts { consensus, state, effects, offload, .. } = parts;
         let (proposer, proposing) =
             Proposer::new(id, consensus.clone(), state.clone(), ended_runs_kept);
         let (reader, reading) = Reader::new(consensus.clone());
@@ -153,9 +175,13 @@ impl Node {
             effects,
             proposer,
             reader,
-            scans: Arc::default(),
+            scans: Arc::new(Scans::new(offload)),
             membership: tokio::sync::Mutex::default(),
             contacts: Mutex::new(majority::Contacts::new(Instant::now())),
+            room: NodeRoom::new(reserves),
+            scrubs: Scrubs::default(),
+            tasks: tasks.clone(),
+            stop: stop.clone(),
             draining: AtomicBool::new(false),
         };
         let node = Node { inner: Arc::new(inner) };
@@ -188,6 +214,11 @@ impl Node {
         RwLockReadGuard::map(self.inner.state.read(), |state| &state.machine)
     }
 
+    /// The same, and up to which entry it is applied.
+    pub fn applied(&self) -> RwLockReadGuard<'_, AppliedState> {
+        self.inner.state.read()
+    }
+
     /// What is parked here.
     pub fn effects(&self) -> &Effects {
         &self.inner.effects
@@ -196,6 +227,16 @@ impl Node {
     /// What it knows of the cluster.
     pub fn view(&self) -> View {
         self.inner.consensus.view()
+    }
+
+    /// Its disk and memory.
+    pub fn room(&self) -> &NodeRoom {
+        &self.inner.room
+    }
+
+    /// What reading its disk again came to.
+    pub fn scrubs(&self) -> &Scrubs {
+        &self.inner.scrubs
     }
 
     /// From now on not ready: it is about to stop.
@@ -210,14 +251,30 @@ impl Node {
 
     /// Commits a command; `done` hears what became of it. Never blocks.
     pub fn submit(&self, proposal: Proposal, done: Done) {
+        #[cfg(feature = "planted")]
+        if crate::planted::is(crate::planted::Defect::OneThread) {
+            // Each KiB takes as long as thousands of keys of a machine.
+            crate::planted::work(proposer::weight(&proposal) as u64 / 1_024 * 8_000);
+        }
         let checked = is_for_clients(&proposal)
             .and_then(|()| self.leads_or_refer())
             .and_then(|()| self.is_known_to_all(&proposal))
-            .and_then(|()| self.fits(&proposal));
+            .and_then(|()| self.fits(&proposal))
+            .and_then(|()| self.has_room(&proposal));
         match checked {
             Ok(()) => self.inner.proposer.submit(proposal, done),
             Err(problem) => done(Err(problem)),
         }
+    }
+
+    fn has_room(&self, proposal: &Proposal) -> Result<(), Problem> {
+        let admitted = self.inner.room.admit(&proposal.command);
+        // What was done before adds nothing.
+        let is_answered = |place| self.machine().is_answered(place);
+        if admitted.is_err() && proposal.session.as_ref().is_some_and(is_answered) {
+            return Ok(());
+        }
+        admitted
     }
 
     /// Commits a command. A refusal of the state machine is an answer here.
@@ -343,6 +400,15 @@ impl Node {
         self.has_caught_up(&state)?;
         let machine = &state.machine;
         let run = machine.resolve(scope).map_err(Problem::from)?;
+        let limits = machine.limits();
+        let (size, limit) = (prefix.len() as u64, limits.key_bytes_max);
+        if size > limit {
+            let what = "key_bytes_max".to_owned();
+            return Err(Refusal::LimitExceeded { what, size, limit }.into());
+        }
+        let parking = &self.inner.effects.parking;
+        let job = Some(&run.job).filter(|job| machine.has_job(job));
+        let room = parking.take(job, size + WATCH_BYTES, &limits.budget)?;
         let next = from.unwrap_or_else(|| machine.revision() + 1).max(1);
         let registration = self.inner.effects.watches.register(run.clone(), prefix.clone());
         drop(state);
@@ -355,6 +421,7 @@ impl Node {
             // What lies before the registration was not rung for.
             behind: true,
             registration,
+            _room: room,
         })
     }
 
@@ -366,7 +433,7 @@ impl Node {
     /// A new leader may not have applied yet what was acknowledged before its
     /// time. Nothing is parked on so old a state: it would wake by old news.
     fn has_caught_up(&self, state: &AppliedState) -> Result<(), Problem> {
-        if state.term() == self.inner.consensus.leadership().0 {
+        if state.leader() == Some((self.inner.consensus.leadership().0, self.inner.id)) {
             return Ok(());
         }
         Err(Problem::retryable(Code::Unavailable, "the new leader is still taking over; retry"))
@@ -419,7 +486,7 @@ impl Node {
             | Command::Round(_)
             | Command::Run(RunCommand::Open { takeover: true, .. }) => LIFE_LEVEL,
             Command::Cluster(ClusterCommand::SetLimits { limits })
-                if *limits.life != LifeLimits::default() =>
+                if *limits.life != LifeLimits::default() || limits.budget != Budget::default() =>
             {
                 LIFE_LEVEL
             }
@@ -461,6 +528,7 @@ pub struct Watcher {
     next: Revision,
     behind: bool,
     registration: Registration,
+    _room: parking::Room,
 }
 
 impl Watcher {

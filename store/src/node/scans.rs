@@ -10,6 +10,7 @@ use holdfast_api::{Code, Problem, Read};
 use parking_lot::Mutex;
 
 use super::reader::Ready;
+use crate::storage::offload::Offload;
 
 /// Most scans waiting; more are refused as `overloaded`.
 pub const QUEUE_MAX: usize = 1_024;
@@ -37,12 +38,21 @@ pub fn is_scan(read: &Read) -> bool {
 /// The thread, started by the first scan; it ends with this.
 #[derive(Default)]
 pub struct Scans {
+    offload: Offload,
     queue: Mutex<Option<SyncSender<Ready>>>,
 }
 
 impl Scans {
+    /// Scans that are made there.
+    pub fn new(offload: Offload) -> Scans {
+        Scans { offload, queue: Mutex::default() }
+    }
+
     /// Queues a scan. Never blocks.
     pub fn submit(&self, scan: Ready) {
+        if self.offload == Offload::Inline {
+            return scan(Ok(()));
+        }
         let mut queue = self.queue.lock();
         let sent = match queue.as_ref() {
             Some(queue) => queue.try_send(scan),

@@ -31,6 +31,8 @@ impl Node {
             snapshot: view.snapshot,
             version: Some(VERSION.to_owned()),
             feature_level: Some(FEATURE_LEVEL),
+            disk: self.inner.room.disk(),
+            memory: self.inner.room.memory(),
         }
     }
 
@@ -54,6 +56,8 @@ impl Node {
                     snapshot: None,
                     version: None,
                     feature_level: None,
+                    disk: None,
+                    memory: None,
                 },
             }
         });
@@ -71,6 +75,7 @@ impl Node {
             nodes,
             limits: machine.limits().clone(),
             majority,
+            joint: view.joint,
         }
     }
 }

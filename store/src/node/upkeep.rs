@@ -1,5 +1,6 @@
 //! What the leader looks after on its own: the cluster's id in the replicated
-//! state, the feature level that all nodes obey, and its own disk.
+//! state, the feature level that all nodes obey, changes of the members that were
+//! left half done, and its own disk.
 
 use std::time::Duration;
 
@@ -8,13 +9,23 @@ use holdfast_machine::FEATURE_LEVEL;
 use tokio::time::Instant;
 
 use super::Node;
-use crate::raft::Consensus;
 use crate::recurring::Troubles;
 use crate::storage::LogStore;
 
 /// Bytes of log entries in memory after which a snapshot is made, however few
 /// the entries are, and the log behind it is dropped.
 const LOG_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// The same where the disk is short of room.
+const LOG_BYTES_MAX_WHEN_LOW: usize = 16 * 1024 * 1024;
+
+/// How often the space of entries that are gone is given back where the disk is
+/// short of room, and how long dropping them takes.
+const RECLAIM_EVERY: Duration = Duration::from_secs(5);
+const PURGE_TIME: Duration = Duration::from_millis(500);
+
+/// When a snapshot that was not made is asked for again: each try may write all of it.
+const SNAPSHOT_AGAIN: Duration = Duration::from_secs(30);
 
 /// How often the leader looks.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -31,33 +42,56 @@ const WRITE_TIME_MAX: Duration = Duration::from_secs(2);
 const LOOK_AT_DISK_EVERY: Duration = Duration::from_millis(100);
 const LED_TIME_MIN: Duration = Duration::from_secs(10);
 
-/// Keeps the log's bytes bounded on this node, whatever its role. Runs until
-/// it is dropped.
-pub async fn bound_log(consensus: Consensus, log: LogStore) {
-    let (mut purged, troubles) = (0, Troubles::default());
-    loop {
-        tokio::time::sleep(LOOK_EVERY).await;
-        if log.size().bytes <= LOG_BYTES_MAX {
-            continue;
-        }
-        let view = consensus.view();
-        let bounded = match view.snapshot {
-            // The newest snapshot was made for this reason, or nearly so.
-            Some(snapshot) if snapshot > purged => {
-                purged = snapshot;
-                consensus.purge(snapshot).await
+impl Node {
+    /// Keeps the log's bytes bounded on this node, whatever its role; where the disk
+    /// is short of room, those of the snapshot, too. Runs until it is dropped.
+    pub async fn bound_log(self, log: LogStore) {
+        // Up to where a snapshot was asked for, and the bytes of state in the last one.
+        let (mut wanted, mut held, troubles) =
+            (None::<(u64, Instant)>, None::<u64>, Troubles::default());
+        let mut reclaimed = None::<Instant>;
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let (view, bytes) = (self.view(), log.size().bytes);
+            let disk = self.room().disk();
+            let low = disk.is_some_and(|disk| disk.low);
+            if low && reclaimed.is_none_or(|at| at.elapsed() >= RECLAIM_EVERY) {
+                // Whatever the last snapshot covers: it may free the room for the next.
+                if let Some(snapshot) = view.snapshot {
+                    drop(self.consensus().purge(snapshot).await);
+                    tokio::time::sleep(PURGE_TIME).await;
+                }
+                log.reclaim().await;
+                reclaimed = Some(Instant::now());
             }
-            _ => consensus.snapshot().await,
-        };
-        if let Err(error) = bounded
-            && troubles.met("log", &error)
-        {
-            tracing::warn!(%error, "cannot bound the log");
+            let state = self.machine().counts().image_bytes();
+            let fits = disk.is_none_or(|disk| disk.free_bytes > state + state / 8);
+            let shrunk = held.is_none_or(|held| state < held / 4 * 3);
+            let due = match low {
+                true => bytes > LOG_BYTES_MAX_WHEN_LOW || shrunk,
+                false => bytes > LOG_BYTES_MAX,
+            };
+            let made = view.snapshot.filter(|made| wanted.is_some_and(|(upto, _)| *made >= upto));
+            let bounded = match made {
+                Some(snapshot) => {
+                    wanted = None;
+                    self.consensus().purge(snapshot).await
+                }
+                None if fits && wanted.map_or(due, |(_, at)| at.elapsed() >= SNAPSHOT_AGAIN) => {
+                    wanted = Some((wanted.map_or(view.applied, |(upto, _)| upto), Instant::now()));
+                    held = Some(state);
+                    self.consensus().snapshot().await
+                }
+                None => continue,
+            };
+            if let Err(error) = bounded
+                && troubles.met("log", &error)
+            {
+                tracing::warn!(%error, "cannot bound the log");
+            }
         }
     }
-}
 
-impl Node {
     /// Hands leadership over while this node's disk does not finish a write.
     /// Belongs on the threads of consensus.
     pub async fn hand_over_when_stalled(self, log: LogStore) {
@@ -96,7 +130,7 @@ impl Node {
         loop {
             if !self.consensus().leads() {
                 pause = LOOK_AGAIN;
-            } else if let Err(problem) = self.look().await
+            } else if let Err(problem) = self.look_and_finish().await
                 && !problem.is_retryable()
                 && troubles.met("upkeep", &problem)
             {
@@ -107,6 +141,11 @@ impl Node {
                 pause = (pause * 2).min(LOOK_EVERY);
             }
         }
+    }
+
+    async fn look_and_finish(&self) -> Result<(), holdfast_api::Problem> {
+        self.look().await?;
+        self.finish_membership().await
     }
 
     async fn look(&self) -> Result<(), holdfast_api::Problem> {

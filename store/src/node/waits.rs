@@ -9,9 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use holdfast_api::limits::WAIT_BYTES;
 use holdfast_api::{Blob, ChangeKind, Code, Condition, Problem, Refusal, Revision, WatchBatch};
 use holdfast_machine::{Machine, RunKey};
 use tokio::time::Instant;
+
+use super::parking::{Parking, Room};
 
 /// How a wait ends: the revision by which all was met, or why it cannot be.
 pub type Ended = Box<dyn FnOnce(Result<Revision, Problem>) + Send>;
@@ -38,6 +41,8 @@ struct Wait {
     /// Changes up to this revision were seen when it was registered.
     since: Revision,
     missing: Vec<Condition>,
+    /// For as long as it is parked.
+    _room: Room,
     /// Whether its agent tells operators of it.
     tells: Tells,
     began: Instant,
@@ -64,6 +69,7 @@ pub struct Waits {
     waits: HashMap<WaitId, Wait>,
     /// Who waits for a key. Ids grow, so their order is the order of arrival.
     by_key: HashMap<RunKey, HashMap<Blob, BTreeSet<WaitId>>>,
+    parking: Arc<Parking>,
 }
 
 /// What somebody hears who waits or watches in a run that is not there, for
@@ -77,6 +83,11 @@ pub fn elsewhere(run: &RunKey, named: bool) -> Problem {
 }
 
 impl Waits {
+    /// None yet, with room there.
+    pub fn new(parking: Arc<Parking>) -> Waits {
+        Waits { parking, ..Waits::default() }
+    }
+
     /// Parks a wait unless it is met. `run`: with whether its client named it. `machine` must not move meanwhile: call
     /// it under the machine's read lock.
     pub fn register(
@@ -97,6 +108,15 @@ impl Waits {
             ended(Err(refusal.into()));
             return Registered::Parked(0);
         }
+        let bytes = missing.iter().map(|c| c.key.len() as u64 + WAIT_BYTES).sum();
+        let job = Some(&run.job).filter(|job| machine.has_job(job));
+        let room = match self.parking.take(job, bytes, &machine.limits().budget) {
+            Ok(room) => room,
+            Err(problem) => {
+                ended(Err(problem));
+                return Registered::Parked(0);
+            }
+        };
         self.next += 1;
         let id = self.next;
         let keys = self.by_key.entry(run.clone()).or_default();
@@ -105,7 +125,8 @@ impl Waits {
         }
         let since = machine.revision().max(since.unwrap_or(0));
         let began = Instant::now();
-        self.waits.insert(id, Wait { run, named, since, missing, tells, began, ended });
+        self.waits
+            .insert(id, Wait { run, named, since, missing, _room: room, tells, began, ended });
         Registered::Parked(id)
     }
 

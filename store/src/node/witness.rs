@@ -1,7 +1,7 @@
 //! How far other nodes' logs were seen to reach, kept on disk.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use holdfast_api::NodeId;
@@ -14,7 +14,8 @@ use crate::raft::Consensus;
 use crate::raft::peer::{self, PeerError, PeerHello, Witness, Witnesses};
 use crate::raft::tcp::Introduction;
 use crate::recurring::Troubles;
-use crate::storage::WitnessStore;
+use crate::storage::backend::WitnessRecord;
+use crate::storage::{LogStore, WitnessStore};
 
 /// How often what the leader saw is written down.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
@@ -25,7 +26,9 @@ pub struct Witnessing {
     node: NodeId,
     boot: u64,
     log_at_boot: u64,
+    term_at_boot: u64,
     store: WitnessStore,
+    consensus: OnceLock<Consensus>,
     seen: Mutex<Witnesses>,
     /// The process each node runs as, as it introduced itself last.
     boots: Mutex<BTreeMap<NodeId, u64>>,
@@ -41,25 +44,26 @@ impl Witnessing {
         node: NodeId,
         boot: u64,
         log_at_boot: u64,
-        store: WitnessStore,
+        log: &LogStore,
         fatal: Arc<dyn Fn(String) + Send + Sync>,
-    ) -> Result<Arc<Witnessing>, crate::storage::StorageError> {
-        let seen = store
-            .load()?
-            .into_iter()
-            .map(|(node, boot, index)| (node, Witness { boot, index }))
-            .collect();
-        Ok(Arc::new(Witnessing {
+    ) -> Arc<Witnessing> {
+        let store = log.witnesses();
+        let kept =
+            |(node, WitnessRecord { boot, index, term })| (node, Witness { boot, index, term });
+        let seen = store.load().into_iter().map(kept).collect();
+        Arc::new(Witnessing {
             cluster_id,
             node,
             boot,
             log_at_boot,
+            term_at_boot: log.vote_term(),
             store,
+            consensus: OnceLock::new(),
             seen: Mutex::new(seen),
             boots: Mutex::default(),
             fatal,
             troubles: Troubles::default(),
-        }))
+        })
     }
 
     /// What this node saw of another.
@@ -69,31 +73,40 @@ impl Witnessing {
 
     /// Notes what the leader's replication shows, until `stop`.
     pub async fn run(self: Arc<Self>, consensus: Consensus, stop: CancellationToken) {
+        let _ = self.consensus.set(consensus);
         while stop.run_until_cancelled(tokio::time::sleep(WRITE_EVERY)).await.is_some() {
-            self.note(&consensus);
+            self.note();
         }
-        self.note(&consensus);
+        self.note();
     }
 
     /// Notes how far each follower's log is committed and durable.
-    fn note(&self, consensus: &Consensus) {
+    fn note(&self) {
+        let Some(consensus) = self.consensus.get() else { return };
         // The view before the boots: a process seen later did at least this.
         let view = consensus.view();
         let boots = self.boots.lock().clone();
         for (node, matched) in view.matched {
             let index = matched.min(view.committed);
             let Some(boot) = boots.get(&node).copied().filter(|_| index > 0) else { continue };
-            self.write_down(node, Witness { boot, index });
+            self.write_down(node, Witness { boot, index, term: view.term });
         }
     }
 
     fn write_down(&self, node: NodeId, witness: Witness) {
-        let known = self.of(node);
-        if known.is_some_and(|known| known.boot == witness.boot && known.index >= witness.index) {
-            return;
-        }
-        if self.seen.lock().insert(node, witness) != Some(witness)
-            && let Err(error) = self.store.save(node, witness.boot, witness.index)
+        let Witness { boot, index, term } = witness;
+        let kept = {
+            let mut seen = self.seen.lock();
+            let known = seen.get(&node).copied();
+            let (index, term) =
+                known.map_or((index, term), |known| (known.index.max(index), known.term.max(term)));
+            let kept = Witness { boot, index, term };
+            if seen.insert(node, kept) == Some(kept) {
+                return;
+            }
+            WitnessRecord { boot, index, term }
+        };
+        if let Err(error) = self.store.save(node, kept)
             && self.troubles.met("save", &error)
         {
             tracing::warn!(%error, node, "cannot note how far a node's log reaches");
@@ -101,7 +114,7 @@ impl Witnessing {
     }
 
     fn stop_if_ours(&self, error: &PeerError) {
-        if matches!(error, PeerError::RolledBack { node, .. } if *node == self.node) {
+        if error.forgetful() == Some(self.node) {
             (self.fatal)(error.to_string());
         }
     }
@@ -109,6 +122,8 @@ impl Witnessing {
 
 impl Introduction for Witnessing {
     fn hello(&self, to: NodeId) -> PeerHello {
+        // What was seen since the last time counts, too.
+        self.note();
         PeerHello {
             cluster_id: self.cluster_id.clone(),
             node: self.node,
@@ -117,6 +132,7 @@ impl Introduction for Witnessing {
             feature_level: FEATURE_LEVEL,
             boot: self.boot,
             log_at_boot: self.log_at_boot,
+            term_at_boot: Some(self.term_at_boot),
             witness: self.of(to),
         }
     }
@@ -142,6 +158,13 @@ impl Introduction for Witnessing {
     fn saw(&self, node: NodeId, witness: Witness) {
         if witness.index > 0 {
             self.write_down(node, witness);
+        }
+    }
+
+    fn voted(&self, node: NodeId, term: u64) {
+        let boot = self.boots.lock().get(&node).copied();
+        if let Some(boot) = boot {
+            self.write_down(node, Witness { boot, index: 0, term });
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt};
-use holdfast_api::{Code, LeaderHint, NodeId, NodeRole, Problem};
+use holdfast_api::{Code, Joint, LeaderHint, NodeId, NodeRole, Problem};
 use openraft::Instant as _;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ClientWriteError, ForwardToLeader, LinearizableReadError, RaftError};
@@ -84,6 +84,16 @@ impl ConsensusOptions {
         SnapshotPolicy::LogsSinceLast(self.snapshot_entries.saturating_add(more))
     }
 
+    /// As they were when voters were loyal for a shorter time, if that is planted.
+    #[cfg(feature = "planted")]
+    fn planted(self) -> ConsensusOptions {
+        if !crate::planted::is(crate::planted::Defect::ShortLoyalty) {
+            return self;
+        }
+        let (election_min, election_max) = (Duration::from_millis(200), Duration::from_millis(400));
+        ConsensusOptions { election_min, election_max, ..self }
+    }
+
     fn config(&self, id: NodeId, cluster_id: &str) -> Result<Config, String> {
         self.check()?;
         let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
@@ -101,7 +111,7 @@ impl ConsensusOptions {
             enable_leader_restore: Some(false),
             // A leader that lost its quorum falls silent, so that its followers may elect.
             quorum_loss_probe_interval: Some(ms(self.election_max) * 2 + 200),
-            backoff: "50ms 100ms 200ms ...1s".to_owned(),
+            backoff: "50ms 100ms ...200ms".to_owned(),
             ..Config::default()
         }
         .validate()
@@ -132,6 +142,8 @@ pub struct View {
     pub nodes: BTreeMap<NodeId, String>,
     /// Those that vote (in either half of a change).
     pub voters: BTreeSet<NodeId>,
+    /// The change of voters that is under way.
+    pub joint: Option<Joint>,
     /// On the leader: how far each node's log is known to match.
     pub matched: BTreeMap<NodeId, u64>,
     /// On the leader: how long ago each other node last answered a heartbeat.
@@ -204,7 +216,15 @@ impl Consensus {
         transport: Arc<dyn Transport>,
         (log, state, snapshots): (LogStore, StateMachine, SnapshotStore),
     ) -> Result<Consensus, String> {
-        let config = Arc::new(options.config(id, &cluster_id)?);
+        #[cfg(feature = "planted")]
+        let options = options.planted();
+        let config = options.config(id, &cluster_id)?;
+        #[cfg(feature = "planted")]
+        let config = Config {
+            enable_leader_restore: Some(crate::planted::is(crate::planted::Defect::LeaderRestored)),
+            ..config
+        };
+        let config = Arc::new(config);
         let network = Network { id, transport: transport.clone() };
         let raft = Raft::new(id, config, network, log, state).await.map_err(|e| e.to_string())?;
         Ok(Consensus {
@@ -250,6 +270,13 @@ impl Consensus {
             Some(LeaderHint { node, address })
         });
         let voters: BTreeSet<NodeId> = membership.voter_ids().collect();
+        let joint = match &membership.get_joint_config()[..] {
+            [from, .., to] => Some(Joint {
+                from: from.iter().copied().collect(),
+                to: to.iter().copied().collect(),
+            }),
+            _ => None,
+        };
         let role = match metrics.state {
             ServerState::Leader => NodeRole::Leader,
             ServerState::Candidate => NodeRole::Candidate,
@@ -270,6 +297,7 @@ impl Consensus {
             snapshot: metrics.snapshot.as_ref().map(|id| id.index),
             nodes,
             voters,
+            joint,
             matched: matched.map(|(id, matched)| (*id, index(matched))).collect(),
             heard: heard.filter_map(|(id, at)| Some((*id, at.as_ref()?.elapsed()))).collect(),
             quorum_seen: metrics.last_quorum_acked.map(|at| at.elapsed()),
@@ -326,6 +354,10 @@ impl Consensus {
 
     /// Returns once a read of the applied state is linearizable.
     pub async fn linearize(&self) -> Result<(), Problem> {
+        #[cfg(feature = "planted")]
+        if crate::planted::is(crate::planted::Defect::StaleRead) && self.leads() {
+            return Ok(());
+        }
         match self.raft.ensure_linearizable(ReadPolicy::ReadIndex).await {
             Ok(_) => Ok(()),
             Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
@@ -376,6 +408,13 @@ impl Consensus {
             self.change(ChangeMembers::RemoveNodes(BTreeSet::from([node])), false).await?;
         }
         Ok(())
+    }
+
+    /// Finishes a change of voters that is under way; those who lost their vote
+    /// stay as learners.
+    pub async fn finish_change(&self) -> Result<(), Problem> {
+        let Some(Joint { to, .. }) = self.view().joint else { return Ok(()) };
+        self.change(ChangeMembers::ReplaceAllVoters(to.into_iter().collect()), true).await
     }
 
     async fn change(
@@ -456,6 +495,10 @@ impl Consensus {
 
     /// Whether most voters, this one among them, have lost the leader of this term.
     pub async fn quorum_has_lost(&self, leader: NodeId, term: u64) -> bool {
+        #[cfg(feature = "planted")]
+        if crate::planted::is(crate::planted::Defect::LossOfOne) {
+            return true;
+        }
         let view = self.view();
         let others = view.voters.iter().filter(|voter| **voter != view.id && **voter != leader);
         let mut asked: FuturesUnordered<_> = others

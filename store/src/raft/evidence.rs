@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_api::NodeId;
+use holdfast_net::Stream;
 use parking_lot::Mutex;
-use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -145,7 +145,7 @@ impl Drop for OpenChannel {
 pub async fn probe(address: &str) -> Port {
     let looked_up = tokio::time::timeout(PROBE_TIME_MAX, look_up(address)).await;
     let Ok(Ok(addresses)) = looked_up else { return Port::Unknown };
-    match tokio::time::timeout(PROBE_TIME_MAX, TcpStream::connect(&addresses[..])).await {
+    match tokio::time::timeout(PROBE_TIME_MAX, Stream::connect_any(&addresses)).await {
         Ok(Ok(_)) => Port::Listens,
         Err(_) => Port::Silent,
         Ok(Err(error)) => match error.kind() {
@@ -222,11 +222,10 @@ mod tests {
         socket.bind(&any.into()).unwrap();
         socket.listen(0).unwrap();
         let address = socket.local_addr().unwrap().as_socket().unwrap().to_string();
-        let _queued: Vec<_> =
-            futures::future::join_all((0..8).map(|_| {
-                tokio::time::timeout(PROBE_TIME_MAX, TcpStream::connect(address.clone()))
-            }))
-            .await;
+        let _queued: Vec<_> = futures::future::join_all(
+            (0..8).map(|_| tokio::time::timeout(PROBE_TIME_MAX, Stream::connect(&address))),
+        )
+        .await;
         let evidence = Arc::new(Evidence::default());
         let channel = evidence.opened(2);
         assert!(!evidence.is_lost(2, &address, SILENCE).await);

@@ -4,7 +4,8 @@
 //! A node whose log was lost or rolled back has forgotten entries that others
 //! counted as durable on it. If it came back under its old id, acknowledged
 //! writes could be lost. So every node remembers how far it saw the others'
-//! logs reach ([`Witness`]), and compares when they come back.
+//! logs reach and in which term they answered ([`Witness`]), and compares when
+//! they come back: a vote that was forgotten could be given twice.
 
 use std::collections::BTreeMap;
 
@@ -31,17 +32,24 @@ pub struct PeerHello {
     pub boot: u64,
     /// Where its log ended when its process started.
     pub log_at_boot: u64,
+    /// The term of its vote when its process started; none if it does not say.
+    #[serde(default)]
+    pub term_at_boot: Option<u64>,
     /// How far it saw the log of the other reach.
     pub witness: Option<Witness>,
 }
 
-/// How far a node's log was seen to reach: committed, and durable there.
+/// How far a node's log was seen to reach: committed, and durable there; and in
+/// which term it answered as a voter or a follower, for which its vote is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Witness {
     /// The process that was seen; within one process a log does not shrink.
     pub boot: u64,
     /// The log index.
     pub index: u64,
+    /// The term; 0 if it is not known.
+    #[serde(default)]
+    pub term: u64,
 }
 
 /// Why two nodes do not talk.
@@ -78,20 +86,44 @@ pub enum PeerError {
         /// How far it was seen to reach.
         seen: u64,
     },
+    /// The node's vote is older than what it once answered.
+    #[error(
+        "the vote of node {node} is of term {has}, but it answered in term {seen}: its disk was lost or rolled back, and under its old id it could vote twice. Remove it (`holdfast node remove {node}`), empty its data folder and start it under a new node id"
+    )]
+    ForgotVote {
+        /// The node.
+        node: NodeId,
+        /// The term of its vote.
+        has: u64,
+        /// In which term it answered.
+        seen: u64,
+    },
+}
+
+impl PeerError {
+    /// Which node has forgotten what others saw of it.
+    pub fn forgetful(&self) -> Option<NodeId> {
+        match self {
+            PeerError::RolledBack { node, .. } | PeerError::ForgotVote { node, .. } => Some(*node),
+            PeerError::OtherCluster { .. } | PeerError::OtherNode { .. } => None,
+        }
+    }
 }
 
 /// Compares what one says of itself with what another saw of it.
 pub fn rolled_back(hello: &PeerHello, seen: Option<Witness>) -> Result<(), PeerError> {
-    match seen {
-        Some(seen) if seen.boot != hello.boot && seen.index > hello.log_at_boot => {
-            let (node, has) = (hello.node, hello.log_at_boot);
-            Err(PeerError::RolledBack { node, has, seen: seen.index })
-        }
+    let Some(seen) = seen.filter(|seen| seen.boot != hello.boot) else { return Ok(()) };
+    let (node, has) = (hello.node, hello.log_at_boot);
+    if seen.index > has {
+        return Err(PeerError::RolledBack { node, has, seen: seen.index });
+    }
+    match hello.term_at_boot {
+        Some(has) if seen.term > has => Err(PeerError::ForgotVote { node, has, seen: seen.term }),
         _ => Ok(()),
     }
 }
 
-/// Whether `ours` may talk to `theirs`. `RolledBack` may name either of them.
+/// Whether `ours` may talk to `theirs`. Either of them may be the forgetful one.
 pub fn check(ours: &PeerHello, theirs: &PeerHello) -> Result<(), PeerError> {
     if ours.cluster_id != theirs.cluster_id {
         return Err(PeerError::OtherCluster {
@@ -126,6 +158,7 @@ mod tests {
             feature_level: 1,
             boot: node * 100,
             log_at_boot: 50,
+            term_at_boot: Some(3),
             witness: None,
         }
     }
@@ -145,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_log_shorter_than_it_was_seen_is_found_by_either_side() {
-        let seen = Some(Witness { boot: 7, index: 51 });
+        let seen = Some(Witness { boot: 7, index: 51, term: 3 });
         let back = PeerError::RolledBack { node: 2, has: 50, seen: 51 };
         let witness = PeerHello { witness: seen, ..hello(1, 2) };
         assert_eq!(check(&witness, &hello(2, 1)), Err(back.clone()));
@@ -153,8 +186,22 @@ mod tests {
     }
 
     #[test]
+    fn a_vote_older_than_what_was_answered_is_found_by_either_side() {
+        let seen = Some(Witness { boot: 7, index: 50, term: 4 });
+        let back = PeerError::ForgotVote { node: 2, has: 3, seen: 4 };
+        assert_eq!(back.forgetful(), Some(2));
+        let witness = PeerHello { witness: seen, ..hello(1, 2) };
+        assert_eq!(check(&witness, &hello(2, 1)), Err(back.clone()));
+        assert_eq!(check(&hello(2, 1), &witness), Err(back));
+        let newer = PeerHello { term_at_boot: Some(4), ..hello(2, 1) };
+        assert_eq!(check(&witness, &newer), Ok(()));
+        let silent = PeerHello { term_at_boot: None, ..hello(2, 1) };
+        assert_eq!(check(&witness, &silent), Ok(()));
+    }
+
+    #[test]
     fn within_one_process_a_log_only_grows() {
-        let seen = Some(Witness { boot: 200, index: 51 });
+        let seen = Some(Witness { boot: 200, index: 51, term: 9 });
         assert_eq!(check(&PeerHello { witness: seen, ..hello(1, 2) }, &hello(2, 1)), Ok(()));
     }
 }

@@ -307,6 +307,14 @@ impl LogRecord {
         LogIdRecord { term: self.term, node: self.node, index: self.index }
     }
 
+    /// Bytes of its commands.
+    pub fn bytes(&self) -> usize {
+        match &self.payload {
+            PayloadRecord::Entry(bytes) => bytes.len(),
+            PayloadRecord::Blank | PayloadRecord::Membership(_) => 0,
+        }
+    }
+
     /// The entry; its commands are looked at when it is applied.
     pub fn into_entry(self) -> Result<RaftEntry, RecordError> {
         let LogRecord { index, term, node, payload } = self;

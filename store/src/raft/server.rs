@@ -3,9 +3,9 @@
 use bytes::{Bytes, BytesMut};
 use futures::{SinkExt, StreamExt};
 use holdfast_api::NodeId;
+use holdfast_net::{Detached, Stream};
 use openraft::raft::{AppendEntriesRequest, TransferLeaderRequest};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::consensus::Consensus;
@@ -33,12 +33,12 @@ impl Consensus {
         &self,
         channel: Channel,
         from: NodeId,
-        stream: std::net::TcpStream,
+        stream: Detached,
         read: Bytes,
     ) -> Result<(), ServerError> {
         let consensus = self.clone();
         let serving = async move {
-            let mut parts = framed(TcpStream::from_std(stream)?).into_parts();
+            let mut parts = framed(Stream::attach(stream)?).into_parts();
             parts.read_buf = BytesMut::from(read);
             let leads = matches!(channel, Channel::Append | Channel::Heartbeat);
             let open = leads.then(|| consensus.evidence().opened(from));

@@ -24,7 +24,7 @@ use super::record::{VoteRecord, decode, encode};
 use super::transport::{Target, Transport, TransportError};
 use super::wire::{Append, Appended, Ask, Channel, SnapshotOffer, SnapshotTaken, Told};
 use crate::access::Access;
-use crate::dial::{self, DialError};
+use crate::dial::{self, DialError, Patience};
 use crate::recurring::RecurringWith;
 use crate::storage::SnapshotFile;
 
@@ -82,6 +82,8 @@ pub trait Introduction: Send + Sync + 'static {
     fn all_seen(&self) -> Witnesses;
     /// A leader's own log was seen to reach so far, committed and durable.
     fn saw(&self, node: NodeId, witness: Witness);
+    /// A node gave its vote in a term.
+    fn voted(&self, node: NodeId, term: u64);
     /// The other refused, and why; acts on it if this node must not go on.
     fn refused(&self, error: &PeerError);
 }
@@ -129,7 +131,12 @@ impl TcpTransport {
         let mut headers = self.access.headers();
         headers.insert(PEER_HEADER, hello);
         let path = format!("{PATH}{}", channel.as_str());
-        let opened = dial::upgrade(&target.address, &path, UPGRADE, headers, CONNECT_TIME_MAX);
+        let patience = match channel {
+            Channel::Snapshot => Patience::Long,
+            _ => Patience::Short,
+        };
+        let opened =
+            dial::upgrade(&target.address, &path, UPGRADE, headers, patience, CONNECT_TIME_MAX);
         let opened = opened.await;
         self.note_denial(target, opened.as_ref().err());
         let (headers, io) = opened.map_err(|error| {
@@ -195,6 +202,9 @@ impl TcpTransport {
                 round_trip(&mut connection, target.node, frame).await?
             }
         };
+        if let (Ask::Vote(_), Told::Vote { granted: true, vote, .. }) = (ask, &told) {
+            self.introduction.voted(target.node, vote.term);
+        }
         self.keep(target, channel, connection);
         Ok(told)
     }

@@ -2,6 +2,7 @@
 //! own in place of RocksDB.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use holdfast_api::NodeId;
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,18 @@ pub enum Operation {
     },
     /// Who the node is.
     Identity(Identity),
+    /// All of it anew, since what lies there is damaged.
+    Rewrite(Box<LogImage>),
+}
+
+impl Operation {
+    /// Bytes of the commands in it.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Operation::Append(entry) => entry.bytes(),
+            _ => 0,
+        }
+    }
 }
 
 /// How far another node's log was seen to reach.
@@ -49,6 +62,13 @@ pub struct WitnessRecord {
     pub boot: u64,
     /// Index of the last entry it was known to hold.
     pub index: u64,
+    /// The last term in which it answered.
+    #[serde(default, skip_serializing_if = "is_unknown")]
+    pub term: u64,
+}
+
+fn is_unknown(term: &u64) -> bool {
+    *term == 0
 }
 
 /// Changes that become durable together and in this order.
@@ -113,6 +133,21 @@ impl LogImage {
         self.last_id().map(|last| last.index)
     }
 
+    /// What makes this of an empty backend.
+    pub fn into_operations(self) -> impl Iterator<Item = Operation> {
+        let LogImage { entries, vote, committed, purged, witnesses, identity } = self;
+        let witness = |(node, witness)| Operation::Witness { node, witness };
+        let purge = purged.map(|upto| Operation::Purge { upto });
+        identity
+            .map(Operation::Identity)
+            .into_iter()
+            .chain(vote.map(Operation::Vote))
+            .chain(purge)
+            .chain(witnesses.into_iter().map(witness))
+            .chain(entries.into_iter().map(Operation::Append))
+            .chain(committed.map(Operation::Committed))
+    }
+
     /// Refuses a log that no sequence of operations can have left behind.
     /// The text says what is wrong.
     pub fn check(&self) -> Result<(), String> {
@@ -147,4 +182,25 @@ pub trait LogBackend: Send + 'static {
     /// Makes a batch visible to a later [`LogBackend::load`]; durable when it
     /// returns if the batch says so. After an error the backend is not used again.
     fn write(&mut self, batch: Batch) -> Result<(), StorageError>;
+
+    /// What gives back the disk space of entries that are gone, beside the writer;
+    /// none where that needs no doing.
+    fn reclaimer(&self) -> Option<Reclaimer> {
+        None
+    }
+
+    /// What reads again, beside the writer, all that is kept; none where there is
+    /// nothing to read.
+    fn checker(&self) -> Option<Checker> {
+        None
+    }
 }
+
+/// Reads all that a log's backend keeps as a start of the node would, and fails as
+/// that would. May find damage where there is none if something is written
+/// meanwhile: what is damaged is so the next time.
+pub type Checker = Arc<dyn Fn() -> Result<(), StorageError> + Send + Sync>;
+
+/// Gives back the disk space of entries that are gone. Takes as long as the disk
+/// does; harmless at any time.
+pub type Reclaimer = Arc<dyn Fn() + Send + Sync>;

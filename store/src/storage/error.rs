@@ -190,6 +190,24 @@ impl StorageError {
         }
     }
 
+    /// Whether bytes are not what was written: reading them again changes nothing.
+    pub fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            StorageError::Damaged { .. }
+                | StorageError::UnknownFormat { .. }
+                | StorageError::IdentityMismatch { .. }
+        )
+    }
+
+    /// What is wrong, without what to do about it at a start.
+    pub fn what(&self) -> String {
+        match self {
+            StorageError::Damaged { file, what, .. } => format!("{}: {what}", file.display()),
+            other => other.to_string(),
+        }
+    }
+
     /// The file or folder it is about, if it is about one.
     pub fn file(&self) -> Option<&Path> {
         use StorageError as E;

@@ -20,7 +20,9 @@ use tokio::sync::watch;
 use super::backend::{Batch, LogBackend, LogImage, Operation};
 use super::error::StorageError;
 use super::identity::{self, Identity, sync_dir};
-use super::log::{LogStore, WitnessStore};
+use super::log::LogStore;
+use super::memory::MemoryDisk;
+use super::offload::Offload;
 use super::rocks::RocksLog;
 use super::snapshot::directory::Directory;
 use super::snapshot::{SnapshotOptions, SnapshotStore};
@@ -34,6 +36,8 @@ const LOCK: &str = "lock";
 const WATERMARK: &str = "watermark";
 const LOG: &str = "log";
 const SNAPSHOTS: &str = "snapshots";
+/// What a simulated disk is called.
+const MEMORY: &str = "memory";
 /// What may lie in a folder that is not Holdfast's yet: what a creation that
 /// was cut short leaves, and what a fresh file system has.
 const KNOWN: [&str; 7] =
@@ -60,9 +64,14 @@ pub enum Opened {
 
 /// A folder that is locked and ready to become a node's.
 pub struct EmptyStorage {
-    folder: Folder,
+    place: EmptyPlace,
     node_id: NodeId,
     options: Options,
+}
+
+enum EmptyPlace {
+    Folder(Folder),
+    Memory(MemoryDisk, Writer),
 }
 
 /// A node's storage.
@@ -70,8 +79,9 @@ pub struct Storage {
     identity: Identity,
     log: LogStore,
     snapshots: SnapshotStore,
-    /// Dropped last: nobody else may come in while anything is open.
-    folder: Folder,
+    /// None on a simulated disk. Dropped last: nobody else may come in while
+    /// anything is open.
+    folder: Option<Folder>,
 }
 
 struct Folder {
@@ -131,8 +141,8 @@ impl Folder {
         if !self.has(LOG)? || !self.path(LOG).join("CURRENT").exists() {
             return Ok(());
         }
-        let image = Watermark::open(&self.path(WATERMARK))
-            .and_then(|watermark| RocksLog::open(&self.path(LOG), watermark)?.load());
+        let image =
+            RocksLog::open(&self.path(LOG), &self.path(WATERMARK)).and_then(|mut log| log.load());
         match image {
             Ok(image) if image.is_pristine() => Ok(()),
             _ => Err(orphan()),
@@ -159,7 +169,8 @@ impl Storage {
             None => {
                 folder.refuse_foreign()?;
                 folder.refuse_orphans()?;
-                Ok(Opened::Empty(EmptyStorage { folder, node_id, options }))
+                let place = EmptyPlace::Folder(folder);
+                Ok(Opened::Empty(EmptyStorage { place, node_id, options }))
             }
             Some(found) => {
                 check_owner(dir, &found, node_id, options.cluster_id.as_deref())?;
@@ -173,12 +184,12 @@ impl Storage {
         mut identity: Identity,
         options: Options,
     ) -> Result<Storage, StorageError> {
+        RocksLog::settle(&folder.path(LOG), &folder.path(WATERMARK))?;
         if !folder.has(LOG)? {
             let dir = folder.dir;
             return Err(StorageError::LogMissing { dir, node: identity.node_id });
         }
-        let watermark = Watermark::open(&folder.path(WATERMARK))?;
-        let mut log = RocksLog::open(&folder.path(LOG), watermark)?;
+        let mut log = RocksLog::open(&folder.path(LOG), &folder.path(WATERMARK))?;
         let image = log.load()?;
         settle_identity(&folder.dir, &mut identity, &image, &mut log)?;
         let snapshots = Directory::open(&folder.path(SNAPSHOTS))?;
@@ -188,19 +199,43 @@ impl Storage {
             options.snapshots,
             image.dispensable_upto(),
         )?;
-        check_together(&folder, &identity, &image, snapshots.newest_meta())?;
+        check_together(&folder.dir, &identity, &image, snapshots.newest_meta())?;
         let log = LogStore::start(Box::new(log), image, Writer::Thread, options.stats)?;
-        Ok(Storage { identity, log, snapshots, folder })
+        Ok(Storage { identity, log, snapshots, folder: Some(folder) })
+    }
+
+    /// Opens a simulated disk, as [`Storage::open`] opens a folder.
+    pub fn open_memory(
+        disk: MemoryDisk,
+        node_id: NodeId,
+        options: Options,
+        writer: Writer,
+    ) -> Result<Opened, StorageError> {
+        let mut log = disk.log();
+        let image = log.load()?;
+        let dir = Path::new(MEMORY);
+        let Some(identity) = image.identity.clone() else {
+            if !image.is_pristine() {
+                return Err(StorageError::IdentityMissing { dir: dir.to_owned() });
+            }
+            let place = EmptyPlace::Memory(disk, writer);
+            return Ok(Opened::Empty(EmptyStorage { place, node_id, options }));
+        };
+        check_owner(dir, &identity, node_id, options.cluster_id.as_deref())?;
+        let snapshots = SnapshotStore::open(
+            disk.snapshots(),
+            identity.cluster_id.clone(),
+            options.snapshots,
+            image.dispensable_upto(),
+        )?;
+        check_together(dir, &identity, &image, snapshots.newest_meta())?;
+        let log = LogStore::start(log, image, writer, options.stats)?;
+        Ok(Opened::Existing(Storage { identity, log, snapshots, folder: None }))
     }
 
     /// Whose folder it is.
     pub fn identity(&self) -> &Identity {
         &self.identity
-    }
-
-    /// The folder.
-    pub fn dir(&self) -> &Path {
-        &self.folder.dir
     }
 
     /// Index of the last entry that is in the log or in the snapshot.
@@ -217,11 +252,6 @@ impl Storage {
     /// The snapshots.
     pub fn snapshots(&self) -> SnapshotStore {
         self.snapshots.clone()
-    }
-
-    /// What this node remembers of other nodes' logs.
-    pub fn witnesses(&self) -> WitnessStore {
-        self.log.witnesses()
     }
 
     /// The state of the newest snapshot, ready to apply what the log has
@@ -246,8 +276,10 @@ impl Storage {
         }
         let formed = Identity { formed: true, ..self.identity.clone() };
         self.log.save_identity(formed.clone()).await?;
-        let (dir, written) = (self.folder.dir.clone(), formed.clone());
-        self.snapshots.offload().run(move || identity::write(&dir, &written)).await??;
+        if let Some(folder) = &self.folder {
+            let (dir, written) = (folder.dir.clone(), formed.clone());
+            self.snapshots.offload().run(move || identity::write(&dir, &written)).await??;
+        }
         self.identity = formed;
         Ok(())
     }
@@ -259,14 +291,26 @@ impl Storage {
 }
 
 impl EmptyStorage {
-    /// The folder.
-    pub fn dir(&self) -> &Path {
-        &self.folder.dir
+    /// Where blocking work on it is done.
+    pub fn offload(&self) -> Offload {
+        self.options.snapshots.offload
     }
 
     /// Makes the folder this node's. Blocks.
     pub fn create(self, cluster_id: String) -> Result<Storage, StorageError> {
-        let EmptyStorage { folder, node_id, options } = self;
+        let EmptyStorage { place, node_id, options } = self;
+        let folder = match place {
+            EmptyPlace::Folder(folder) => folder,
+            EmptyPlace::Memory(disk, writer) => {
+                let identity = Identity::new(cluster_id, node_id, rand::random());
+                let operations = vec![Operation::Identity(identity)];
+                disk.log().write(Batch { operations, sync: true })?;
+                return match Storage::open_memory(disk, node_id, options, writer)? {
+                    Opened::Existing(storage) => Ok(storage),
+                    Opened::Empty(_) => Err(StorageError::Stopped),
+                };
+            }
+        };
         if let Some(wanted) = options.cluster_id.as_ref().filter(|wanted| **wanted != cluster_id) {
             let wanted = wanted.clone();
             return Err(StorageError::OtherCluster { dir: folder.dir, found: cluster_id, wanted });
@@ -337,13 +381,13 @@ fn settle_identity(
 
 /// Refuses parts that are whole each and do not fit together.
 fn check_together(
-    folder: &Folder,
+    dir: &Path,
     identity: &Identity,
     image: &LogImage,
     snapshot: Option<SnapshotMetaRecord>,
 ) -> Result<(), StorageError> {
     let snapshot = snapshot.and_then(|meta| meta.last);
-    let log = |what: String| Err(StorageError::damaged(folder.path(LOG), what));
+    let log = |what: String| Err(StorageError::damaged(dir.join(LOG), what));
     if let Some(purged) = image.purged
         && snapshot.is_none_or(|last| last.index < purged.index)
     {
@@ -351,7 +395,7 @@ fn check_together(
             "the log begins behind entry {}, but no snapshot reaches that far",
             purged.index
         );
-        return Err(StorageError::damaged(folder.path(SNAPSHOTS), what));
+        return Err(StorageError::damaged(dir.join(SNAPSHOTS), what));
     }
     if let Some(last) = snapshot
         && let Some(entry) = image.id_at(last.index)

@@ -15,9 +15,9 @@ use holdfast_api::NodeId;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use openraft::{OptionalSend, RaftLogReader};
 use parking_lot::RwLock;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
-use super::backend::{LogBackend, LogImage, Operation, WitnessRecord};
+use super::backend::{Checker, LogBackend, LogImage, Operation, Reclaimer, WitnessRecord};
 use super::error::StorageError;
 use super::identity::Identity;
 use super::stats::WriteStats;
@@ -44,6 +44,8 @@ struct Shared {
     memory: RwLock<Memory>,
     queue: Arc<Queue>,
     stats: Arc<WriteStats>,
+    reclaimer: Option<Reclaimer>,
+    checker: Option<Checker>,
 }
 
 impl Drop for Shared {
@@ -70,6 +72,7 @@ struct Memory {
     /// Bytes of `entries`.
     bytes: usize,
     witnesses: BTreeMap<NodeId, WitnessRecord>,
+    identity: Option<Identity>,
 }
 
 fn entry_bytes(entry: &RaftEntry) -> usize {
@@ -81,7 +84,7 @@ fn entry_bytes(entry: &RaftEntry) -> usize {
 
 impl Memory {
     fn from_image(image: LogImage) -> Result<Memory, RecordError> {
-        let LogImage { entries, vote, committed, purged, witnesses, identity: _ } = image;
+        let LogImage { entries, vote, committed, purged, witnesses, identity } = image;
         let entries =
             entries.into_iter().map(LogRecord::into_entry).collect::<Result<VecDeque<_>, _>>()?;
         Ok(Memory {
@@ -91,7 +94,20 @@ impl Memory {
             bytes: entries.iter().map(entry_bytes).sum(),
             entries,
             witnesses,
+            identity,
         })
+    }
+
+    /// What [`Memory::from_image`] makes this of.
+    fn image(&self) -> LogImage {
+        LogImage {
+            entries: self.entries.iter().map(LogRecord::from).collect(),
+            vote: self.vote.as_ref().map(VoteRecord::from),
+            committed: self.committed.as_ref().map(LogIdRecord::from),
+            purged: self.purged.as_ref().map(LogIdRecord::from),
+            witnesses: self.witnesses.clone(),
+            identity: self.identity.clone(),
+        }
     }
 
     /// Index of the first entry, present or to come.
@@ -171,8 +187,10 @@ impl LogStore {
         let node = image.identity.as_ref().map(|identity| identity.node_id);
         let memory = Memory::from_image(image)
             .map_err(|error| StorageError::damaged("log", error.to_string()))?;
+        let (reclaimer, checker) = (backend.reclaimer(), backend.checker());
         let queue = Queue::start(backend, writer, Arc::clone(&stats))?;
-        let shared = Shared { node, memory: RwLock::new(memory), queue, stats };
+        let memory = RwLock::new(memory);
+        let shared = Shared { node, memory, queue, stats, reclaimer, checker };
         Ok(LogStore { shared: Arc::new(shared) })
     }
 
@@ -193,6 +211,44 @@ impl LogStore {
     pub fn size(&self) -> LogSize {
         let memory = self.shared.memory.read();
         LogSize { entries: memory.entries.len(), bytes: memory.bytes }
+    }
+
+    /// Gives back the disk space of entries that are gone.
+    pub async fn reclaim(&self) {
+        if let Some(reclaimer) = self.shared.reclaimer.clone() {
+            // A panic there is none of the log's writer: the space stays taken.
+            drop(tokio::task::spawn_blocking(move || reclaimer()).await);
+        }
+    }
+
+    /// Reads again what lies on the disk, see [`Checker`]. Blocks.
+    pub fn check(&self) -> Result<(), StorageError> {
+        self.shared.checker.as_ref().map_or(Ok(()), |check| check())
+    }
+
+    /// Writes what is in memory anew, in place of what lies on the disk.
+    pub async fn rewrite(&self) -> Result<(), StorageError> {
+        let (reply, done) = oneshot::channel();
+        {
+            // An entry comes into memory before it is queued. Held until this is queued,
+            // so that none is written before it and missing in it.
+            let memory = self.shared.memory.read();
+            let operations = vec![Operation::Rewrite(Box::new(memory.image()))];
+            let (bytes, done) = (memory.bytes, Done::Reply(reply));
+            self.shared.queue.push(Request {
+                operations,
+                bytes,
+                sync: true,
+                done,
+                garbage: vec![],
+            });
+        }
+        done.await.unwrap_or(Err(StorageError::Stopped))
+    }
+
+    /// The term of the vote; 0 if there is none.
+    pub fn vote_term(&self) -> u64 {
+        self.shared.memory.read().vote.map_or(0, |vote| vote.leader_id.term)
     }
 
     /// Index of the last entry, if there ever was one.
@@ -217,6 +273,7 @@ impl LogStore {
 
     /// Writes the copy of the identity that lives beside the log.
     pub(super) async fn save_identity(&self, identity: Identity) -> Result<(), StorageError> {
+        self.shared.memory.write().identity = Some(identity.clone());
         self.shared.queue.write(vec![Operation::Identity(identity)], true).await
     }
 }
@@ -229,20 +286,17 @@ pub struct WitnessStore {
 }
 
 impl WitnessStore {
-    /// All that is remembered: node, the process it ran as, log index.
-    pub fn load(&self) -> Result<Vec<(NodeId, u64, u64)>, StorageError> {
-        let memory = self.log.shared.memory.read();
-        let row = |(node, witness): (&NodeId, &WitnessRecord)| (*node, witness.boot, witness.index);
-        Ok(memory.witnesses.iter().map(row).collect())
+    /// All that is remembered.
+    pub fn load(&self) -> BTreeMap<NodeId, WitnessRecord> {
+        self.log.shared.memory.read().witnesses.clone()
     }
 
     /// Remembers one. Returns at once, and fails if the log has failed.
-    pub fn save(&self, node: NodeId, boot: u64, index: u64) -> Result<(), StorageError> {
+    pub fn save(&self, node: NodeId, witness: WitnessRecord) -> Result<(), StorageError> {
         let shared = &self.log.shared;
         if let Some(error) = shared.queue.failed() {
             return Err(error);
         }
-        let witness = WitnessRecord { boot, index };
         if shared.memory.write().witnesses.insert(node, witness) != Some(witness) {
             shared.queue.note_witness(node, witness);
         }

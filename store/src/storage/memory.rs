@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::backend::{Batch, LogBackend, LogImage, Operation};
+use super::backend::{Batch, Checker, LogBackend, LogImage, Operation};
 use super::error::StorageError;
 use super::snapshot::{SnapshotBackend, SnapshotDraft, SnapshotImage};
 
@@ -28,8 +28,21 @@ struct Disk {
     snapshots: BTreeMap<String, Arc<Vec<u8>>>,
     /// Syncs do nothing.
     lies: bool,
+    /// What writes come to, and whether one did.
+    fails: Option<io::ErrorKind>,
+    has_failed: bool,
+    /// What of the log a checksum does not fit.
+    damage: Option<String>,
     /// Counts openings: a process that was killed cannot write any more.
     epoch: u64,
+}
+
+impl Disk {
+    fn check_write(&mut self) -> io::Result<()> {
+        let Some(how) = self.fails else { return Ok(()) };
+        self.has_failed = true;
+        Err(how.into())
+    }
 }
 
 impl MemoryDisk {
@@ -42,6 +55,42 @@ impl MemoryDisk {
     /// what it only holds in a volatile cache.
     pub fn lie_about_syncs(&self) {
         self.0.lock().lies = true;
+    }
+
+    /// From now on writes fail like this, or succeed again.
+    pub fn fail_writes(&self, how: Option<io::ErrorKind>) {
+        self.0.lock().fails = how;
+    }
+
+    /// Whether a write ever failed by [`MemoryDisk::fail_writes`].
+    pub fn has_failed(&self) -> bool {
+        self.0.lock().has_failed
+    }
+
+    /// One bit of what is stored flips; says of what. The log is no bytes here, so
+    /// that its checksum is said not to fit.
+    pub fn flip(&self, bit: u64) -> String {
+        let mut disk = self.0.lock();
+        let snapshot = disk.snapshots.iter().next_back();
+        let snapshot = snapshot.map(|(name, bytes)| (name.clone(), bytes.to_vec()));
+        match snapshot.filter(|(_, bytes)| bit.is_multiple_of(2) && !bytes.is_empty()) {
+            Some((name, mut bytes)) => {
+                let place = usize::try_from(bit / 16).unwrap_or(0) % bytes.len();
+                bytes[place] ^= 1 << (bit / 2 % 8);
+                disk.snapshots.insert(name.clone(), Arc::new(bytes));
+                format!("snapshot {name}, byte {place}")
+            }
+            None => {
+                disk.damage = Some("the checksum of an entry does not fit".into());
+                "the log".into()
+            }
+        }
+    }
+
+    /// The process that had the disk open is gone: it cannot write any more, and
+    /// what it wrote stays.
+    pub fn kill(&self) {
+        self.0.lock().epoch += 1;
     }
 
     /// Power goes: what was not synced is lost, and whoever had the disk open
@@ -72,6 +121,28 @@ impl MemoryDisk {
         pending.drain(..).for_each(|operation| durable.apply(operation));
     }
 
+    /// What a reader of the log would find: all that was written.
+    pub fn image(&self) -> LogImage {
+        self.image_from(0)
+    }
+
+    /// The same without the entries before this one.
+    pub fn image_from(&self, first: u64) -> LogImage {
+        let disk = self.0.lock();
+        let LogImage { entries, vote, committed, purged, witnesses, identity } = &disk.durable;
+        let skipped = entries.partition_point(|entry| entry.index < first);
+        let mut image = LogImage {
+            entries: entries[skipped..].to_vec(),
+            vote: *vote,
+            committed: *committed,
+            purged: *purged,
+            witnesses: witnesses.clone(),
+            identity: identity.clone(),
+        };
+        disk.pending.iter().for_each(|operation| image.apply(operation.clone()));
+        image
+    }
+
     /// The log on it.
     pub fn log(&self) -> Box<dyn LogBackend> {
         Box::new(MemoryLog { disk: self.clone(), epoch: self.0.lock().epoch })
@@ -99,6 +170,7 @@ impl LogImage {
                 self.witnesses.insert(node, witness);
             }
             Operation::Identity(identity) => self.identity = Some(identity),
+            Operation::Rewrite(image) => *self = *image,
         }
     }
 }
@@ -108,11 +180,14 @@ struct MemoryLog {
     epoch: u64,
 }
 
+fn check_undamaged(disk: &Disk) -> Result<(), StorageError> {
+    disk.damage.clone().map_or(Ok(()), |what| Err(StorageError::damaged("log", what)))
+}
+
 impl LogBackend for MemoryLog {
     fn load(&mut self) -> Result<LogImage, StorageError> {
-        let disk = self.disk.0.lock();
-        let mut image = disk.durable.clone();
-        disk.pending.iter().for_each(|operation| image.apply(operation.clone()));
+        check_undamaged(&self.disk.0.lock())?;
+        let image = self.disk.image();
         image.check().map_err(|what| StorageError::damaged("log", what))?;
         Ok(image)
     }
@@ -122,12 +197,21 @@ impl LogBackend for MemoryLog {
         if disk.epoch != self.epoch {
             return Err(StorageError::Stopped);
         }
+        disk.check_write().map_err(StorageError::io("log", "writing it"))?;
+        if batch.operations.iter().any(|operation| matches!(operation, Operation::Rewrite(_))) {
+            disk.damage = None;
+        }
         disk.pending.extend(batch.operations);
         if batch.sync && !disk.lies {
             let Disk { durable, pending, .. } = &mut *disk;
             pending.drain(..).for_each(|operation| durable.apply(operation));
         }
         Ok(())
+    }
+
+    fn checker(&self) -> Option<Checker> {
+        let disk = self.disk.clone();
+        Some(Arc::new(move || check_undamaged(&disk.0.lock())))
     }
 }
 
@@ -193,6 +277,7 @@ impl SnapshotDraft for MemoryDraft {
         if disk.epoch != self.epoch {
             return Err(StorageError::Stopped.into());
         }
+        disk.check_write()?;
         let bytes = Arc::new(std::mem::take(&mut self.bytes));
         disk.snapshots.insert(name.to_owned(), bytes);
         Ok(())

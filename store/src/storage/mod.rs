@@ -3,8 +3,7 @@
 //!
 //! Entry point: [`Storage::open`], which locks and checks a data folder and
 //! hands out the parts: [`Storage::log`] and [`Storage::state_machine`] for
-//! the consensus library, [`Storage::snapshots`] for the network,
-//! [`Storage::witnesses`] for what is remembered of other nodes.
+//! the consensus library, [`Storage::snapshots`] for the network.
 //!
 //! | module | holds |
 //! | --- | --- |

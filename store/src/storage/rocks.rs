@@ -18,20 +18,28 @@
 //! watermark has lost what was acknowledged, and the node refuses to start.
 //! The check runs on a read-only view, because opening for writing replaces
 //! the files that somebody may want to look at or repair.
+//!
+//! A database that is found damaged while the node runs is written anew from
+//! memory: into a folder beside it, then in its place, with a watermark of its
+//! own. Once the new watermark has its name the new database counts; what a
+//! crash cuts short behind that is finished by [`RocksLog::settle`].
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rocksdb::{
     DB, DBRecoveryMode, ErrorKind, IteratorMode, LogLevel, Options, PrefixRange, ReadOptions,
     WriteBatch, WriteOptions,
 };
 use serde::de::DeserializeOwned;
 
-use super::backend::{Batch, LogBackend, LogImage, Operation, WitnessRecord};
+use super::backend::{Batch, Checker, LogBackend, LogImage, Operation, Reclaimer, WitnessRecord};
 use super::error::StorageError;
+use super::identity::sync_dir;
 use super::seal::{SealError, seal, unseal};
 use super::wal;
 use super::watermark::Watermark;
@@ -55,11 +63,27 @@ const MANIFEST_BYTES_MAX: usize = 1 << 20;
 /// What a whole read of the log asks the disk for at once.
 const READ_AHEAD_BYTES: usize = 1 << 20;
 
+/// What is added to the names of a database and a watermark that are to take the
+/// place of others, and to that of the watermark until the database is whole.
+const NEW: &str = "new";
+const PART: &str = "part";
+/// Bytes of entries in one write of a log that is written anew.
+const REWRITE_BYTES: usize = 4 << 20;
+
 /// The log in a RocksDB database.
 pub struct RocksLog {
-    db: DB,
+    /// None only while another database takes its place.
+    db: Option<Arc<DB>>,
     dir: PathBuf,
     watermark: Watermark,
+    /// Held while space is given back: that uses the database, too.
+    reclaiming: Arc<Mutex<()>>,
+}
+
+/// A database, to be read.
+struct View<'a> {
+    db: &'a DB,
+    dir: &'a Path,
 }
 
 fn numbered(prefix: &[u8], number: u64) -> Vec<u8> {
@@ -101,9 +125,17 @@ impl RocksLog {
     }
 
     /// Opens an existing database, and refuses one that has lost something.
-    pub fn open(dir: &Path, watermark: Watermark) -> Result<RocksLog, StorageError> {
+    pub fn open(dir: &Path, watermark: &Path) -> Result<RocksLog, StorageError> {
+        let watermark = Watermark::open(watermark)?;
         check_nothing_lost(dir, &watermark)?;
         RocksLog::open_with(&options(), dir, watermark)
+    }
+
+    /// Finishes what a crash cut short while a database was put in place of another, and
+    /// deletes one that was never whole.
+    pub fn settle(dir: &Path, watermark: &Path) -> Result<(), StorageError> {
+        replace(dir, watermark)
+            .map_err(StorageError::io(dir, "putting a log in its place that was written anew"))
     }
 
     fn open_with(
@@ -112,11 +144,50 @@ impl RocksLog {
         watermark: Watermark,
     ) -> Result<RocksLog, StorageError> {
         let db = DB::open(options, dir).map_err(|error| opening_failed(dir, &error))?;
-        Ok(RocksLog { db, dir: dir.to_owned(), watermark })
+        let (db, reclaiming) = (Some(Arc::new(db)), Arc::default());
+        Ok(RocksLog { db, dir: dir.to_owned(), watermark, reclaiming })
     }
 
+    fn db(&self) -> Result<&DB, StorageError> {
+        self.db.as_deref().ok_or(StorageError::Stopped)
+    }
+
+    /// Puts a database with just this in place of what is there.
+    fn rewrite(&mut self, image: LogImage) -> Result<(), StorageError> {
+        let (dir, watermark) = (self.dir.clone(), self.watermark.path().to_owned());
+        let failed = |error| StorageError::io(&dir, "writing the log anew")(error);
+        RocksLog::settle(&dir, &watermark)?;
+        let part = watermark.with_extension(PART);
+        let mut new = RocksLog::create(&dir.with_extension(NEW), Watermark::create(&part)?)?;
+        let mut operations = image.into_operations().peekable();
+        while operations.peek().is_some() {
+            let (mut bytes, mut some) = (0, Vec::new());
+            while bytes < REWRITE_BYTES
+                && let Some(operation) = operations.next()
+            {
+                bytes += operation.bytes();
+                some.push(operation);
+            }
+            new.write(Batch { operations: some, sync: true })?;
+        }
+        new.watermark.sync()?;
+        drop(new);
+        fs::rename(&part, watermark.with_extension(NEW)).map_err(failed)?;
+        dir.parent().map_or(Ok(()), sync_dir).map_err(failed)?;
+        // Nobody uses the old one any more, least of all the folder that it lies in.
+        let reclaiming = Arc::clone(&self.reclaiming);
+        let _reclaimed = reclaiming.lock();
+        self.db = None;
+        RocksLog::settle(&dir, &watermark)?;
+        *self =
+            RocksLog { reclaiming: Arc::clone(&reclaiming), ..RocksLog::open(&dir, &watermark)? };
+        Ok(())
+    }
+}
+
+impl View<'_> {
     fn damaged(&self, what: String) -> StorageError {
-        StorageError::damaged(&self.dir, what)
+        StorageError::damaged(self.dir, what)
     }
 
     fn unsealed<T: DeserializeOwned>(
@@ -127,7 +198,7 @@ impl RocksLog {
     ) -> Result<T, StorageError> {
         unseal(key, bytes).map_err(|error| match error {
             SealError::Format(found) => StorageError::UnknownFormat {
-                file: self.dir.clone(),
+                file: self.dir.to_owned(),
                 found: found.into(),
                 known: FORMAT.into(),
             },
@@ -136,42 +207,86 @@ impl RocksLog {
     }
 
     fn one<T: DeserializeOwned>(&self, key: &[u8]) -> Result<Option<T>, StorageError> {
-        let bytes = self.db.get(key).map_err(|error| reading_failed(&self.dir, &error))?;
+        let bytes = self.db.get(key).map_err(|error| reading_failed(self.dir, &error))?;
         bytes.map(|bytes| self.unsealed(&String::from_utf8_lossy(key), key, &bytes)).transpose()
     }
 
     /// All records under a prefix whose number is at least `from`, in order.
-    fn many<T: DeserializeOwned>(
+    fn each<T: DeserializeOwned>(
         &self,
         prefix: &'static [u8],
         from: u64,
-    ) -> Result<Vec<(u64, T)>, StorageError> {
+        mut found: impl FnMut(u64, T) -> Result<(), StorageError>,
+    ) -> Result<(), StorageError> {
         let mut options = ReadOptions::default();
         options.set_iterate_range(PrefixRange(prefix));
         options.set_iterate_lower_bound(numbered(prefix, from));
         options.fill_cache(false);
         options.set_readahead_size(READ_AHEAD_BYTES);
-        let mut records = Vec::new();
         for row in self.db.iterator_opt(IteratorMode::Start, options) {
-            let (key, value) = row.map_err(|error| reading_failed(&self.dir, &error))?;
+            let (key, value) = row.map_err(|error| reading_failed(self.dir, &error))?;
             let number = number_of(prefix, &key)
                 .ok_or_else(|| self.damaged(format!("it holds a key of {key:?}")))?;
             let name = format!("{}{number}", String::from_utf8_lossy(prefix));
-            records.push((number, self.unsealed(&name, &key, &value)?));
+            found(number, self.unsealed(&name, &key, &value)?)?;
         }
-        Ok(records)
+        Ok(())
     }
 
-    fn entries(&self, from: u64) -> Result<Vec<LogRecord>, StorageError> {
-        let place = |(index, record): (u64, LogRecord)| match record.index {
-            stored if stored == index => Ok(record),
+    fn each_entry(
+        &self,
+        from: u64,
+        mut found: impl FnMut(LogRecord) -> Result<(), StorageError>,
+    ) -> Result<(), StorageError> {
+        self.each(ENTRY, from, |index, record: LogRecord| match record.index {
+            stored if stored == index => found(record),
             stored => Err(self.damaged(format!("entry {stored} is stored as {index}"))),
-        };
-        self.many(ENTRY, from)?.into_iter().map(place).collect()
+        })
     }
 
-    fn witnesses(&self) -> Result<BTreeMap<u64, WitnessRecord>, StorageError> {
-        Ok(self.many(WITNESS, 0)?.into_iter().collect())
+    /// All but the entries, and where those begin.
+    fn frame(&self) -> Result<(LogImage, u64), StorageError> {
+        let mut witnesses = BTreeMap::new();
+        self.each(WITNESS, 0, |node, witness: WitnessRecord| {
+            witnesses.insert(node, witness);
+            Ok(())
+        })?;
+        let purged: Option<LogIdRecord> = self.one(PURGED)?;
+        let image = LogImage {
+            entries: Vec::new(),
+            vote: self.one(VOTE)?,
+            committed: self.one(COMMITTED)?,
+            purged,
+            witnesses,
+            identity: self.one(IDENTITY)?,
+        };
+        Ok((image, purged.map_or(0, |purged| purged.index.saturating_add(1))))
+    }
+
+    fn load(&self) -> Result<LogImage, StorageError> {
+        let (mut image, from) = self.frame()?;
+        self.each_entry(from, |entry| {
+            image.entries.push(entry);
+            Ok(())
+        })?;
+        image.check().map_err(|what| self.damaged(what))?;
+        Ok(image)
+    }
+
+    /// As [`View::load`], without holding all of it at once.
+    fn check(&self) -> Result<(), StorageError> {
+        let (image, mut next) = self.frame()?;
+        if image.identity.is_none() {
+            return Err(self.damaged("its copy of the identity is missing".into()));
+        }
+        self.each_entry(next, |entry| {
+            let expected = next;
+            next = entry.index.saturating_add(1);
+            if entry.index == expected {
+                return Ok(());
+            }
+            Err(self.damaged(format!("entry {expected} is missing, {} follows", entry.index)))
+        })
     }
 }
 
@@ -195,47 +310,107 @@ fn add(batch: &mut WriteBatch, operation: Operation) {
             batch.put(&key, seal(&key, &witness));
         }
         Operation::Identity(identity) => batch.put(IDENTITY, seal(IDENTITY, &identity)),
+        Operation::Rewrite(_) => unreachable!("it is no write of a database"),
     }
 }
 
 impl LogBackend for RocksLog {
     fn load(&mut self) -> Result<LogImage, StorageError> {
-        let purged: Option<LogIdRecord> = self.one(PURGED)?;
-        let image = LogImage {
-            entries: self.entries(purged.map_or(0, |purged| purged.index.saturating_add(1)))?,
-            vote: self.one(VOTE)?,
-            committed: self.one(COMMITTED)?,
-            purged,
-            witnesses: self.witnesses()?,
-            identity: self.one(IDENTITY)?,
-        };
-        image.check().map_err(|what| self.damaged(what))?;
-        Ok(image)
+        View { db: self.db()?, dir: &self.dir }.load()
     }
 
     fn write(&mut self, batch: Batch) -> Result<(), StorageError> {
-        let Batch { operations, sync } = batch;
+        let Batch { mut operations, sync } = batch;
+        let is_rewrite = |operation: &Operation| matches!(operation, Operation::Rewrite(_));
+        if let Some(place) = operations.iter().rposition(is_rewrite) {
+            // What comes before it is in it.
+            let behind = operations.split_off(place + 1);
+            if let Some(Operation::Rewrite(image)) = operations.pop() {
+                self.rewrite(*image)?;
+            }
+            operations = behind;
+        }
         let mut writes = WriteBatch::default();
         for operation in operations {
             add(&mut writes, operation);
         }
         let mut options = WriteOptions::default();
         options.set_sync(sync);
-        self.db
-            .write_opt(writes, &options)
+        let db = self.db()?;
+        db.write_opt(writes, &options)
             .map_err(|error| failed(&self.dir, "writing the log", &error))?;
         if sync {
-            self.watermark.raise(self.db.latest_sequence_number())?;
+            let written = db.latest_sequence_number();
+            self.watermark.raise(written)?;
         }
         Ok(())
     }
+
+    fn reclaimer(&self) -> Option<Reclaimer> {
+        // Weak: the database is closed with its writer.
+        let db = self.db.as_ref().map(Arc::downgrade)?;
+        let reclaiming = Arc::clone(&self.reclaiming);
+        Some(Arc::new(move || {
+            let _reclaiming = reclaiming.lock();
+            if let Some(db) = db.upgrade() {
+                db.compact_range(None::<&[u8]>, None::<&[u8]>);
+            }
+        }))
+    }
+
+    fn checker(&self) -> Option<Checker> {
+        let (dir, watermark) = (self.dir.clone(), self.watermark.path().to_owned());
+        Some(Arc::new(move || check_in_use(&dir, &watermark)))
+    }
+}
+
+fn replace(dir: &Path, watermark: &Path) -> io::Result<()> {
+    let (new, new_watermark) = (dir.with_extension(NEW), watermark.with_extension(NEW));
+    let counts = new_watermark.try_exists()?;
+    if new.try_exists()? {
+        let goes = if counts { dir } else { &new };
+        match fs::remove_dir_all(goes) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        if counts {
+            fs::rename(&new, dir)?;
+        }
+    }
+    if counts {
+        fs::rename(&new_watermark, watermark)?;
+        dir.parent().map_or(Ok(()), sync_dir)?;
+    }
+    Ok(())
+}
+
+/// Looks whether a database that somebody writes to could be opened again with all
+/// that was made durable.
+fn check_in_use(dir: &Path, watermark: &Path) -> Result<(), StorageError> {
+    // Read first: what is written meanwhile only adds to it.
+    let watermark = Watermark::open(watermark)?;
+    if !hanging(dir, &watermark)?.is_empty() {
+        // The end of a write that is under way.
+        return Ok(());
+    }
+    // The disk is asked, and not what the system remembers of it, where that can be had.
+    let mut direct = options();
+    direct.set_use_direct_reads(true);
+    let db = view_of(&direct, dir, &watermark).or_else(|_| view_of(&options(), dir, &watermark))?;
+    View { db: &db, dir }.check()
+}
+
+/// A write-ahead log, and what of it is whole.
+struct Hanging {
+    path: PathBuf,
+    whole: usize,
 }
 
 /// Looks for what RocksDB's reader would hang on. In its list of files it is
 /// damage; in a write-ahead log it is damage too, unless all that was made
-/// durable lies before it: then it is the rest of a torn write, and goes.
-fn check_readable(dir: &Path, watermark: &Watermark) -> Result<(), StorageError> {
-    let mut sequence = 0;
+/// durable lies before it: then it is the rest of a torn write.
+fn hanging(dir: &Path, watermark: &Watermark) -> Result<Vec<Hanging>, StorageError> {
+    let (mut sequence, mut hanging) = (0, Vec::new());
     for path in log_files(dir).map_err(StorageError::io(dir, "listing the database"))? {
         let file = fs::read(&path).map_err(StorageError::io(&path, "reading it"))?;
         let found = wal::scan(&file);
@@ -250,13 +425,9 @@ fn check_readable(dir: &Path, watermark: &Watermark) -> Result<(), StorageError>
             let what = format!("behind byte {} is a record of no known kind", found.whole);
             return Err(StorageError::damaged(path, what));
         }
-        File::options()
-            .write(true)
-            .open(&path)
-            .and_then(|file| file.set_len(found.whole as u64).and_then(|()| file.sync_all()))
-            .map_err(StorageError::io(&path, "cutting off a torn write"))?;
+        hanging.push(Hanging { path, whole: found.whole });
     }
-    Ok(())
+    Ok(hanging)
 }
 
 /// The write-ahead logs, oldest first, and the list of files that is in use.
@@ -275,14 +446,25 @@ fn log_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Compares a database with its watermark without changing it.
+/// Compares a database with its watermark, once the rest of torn writes is cut off.
 fn check_nothing_lost(dir: &Path, watermark: &Watermark) -> Result<(), StorageError> {
-    check_readable(dir, watermark)?;
-    let db = DB::open_for_read_only(&options(), dir, false)
-        .map_err(|error| opening_failed(dir, &error))?;
+    for Hanging { path, whole } in hanging(dir, watermark)? {
+        File::options()
+            .write(true)
+            .open(&path)
+            .and_then(|file| file.set_len(whole as u64).and_then(|()| file.sync_all()))
+            .map_err(StorageError::io(&path, "cutting off a torn write"))?;
+    }
+    view_of(&options(), dir, watermark).map(drop)
+}
+
+/// Opens a database to read it, and compares it with its watermark.
+fn view_of(options: &Options, dir: &Path, watermark: &Watermark) -> Result<DB, StorageError> {
+    let db =
+        DB::open_for_read_only(options, dir, false).map_err(|error| opening_failed(dir, &error))?;
     let (found, known) = (db.latest_sequence_number(), watermark.value());
     if found >= known {
-        return Ok(());
+        return Ok(db);
     }
     let what = format!(
         "it ends at write {found}, but write {known} was made durable: what was acknowledged \

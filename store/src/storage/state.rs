@@ -53,9 +53,10 @@ pub struct AppliedState {
 }
 
 impl AppliedState {
-    /// Term of the leader that made the last entry in it.
-    pub fn term(&self) -> u64 {
-        self.last.as_ref().map_or(0, |id| id.leader_id.term)
+    /// Term and node of the leader that made the last entry in it. A term may have
+    /// one leader behind the other.
+    pub fn leader(&self) -> Option<(u64, u64)> {
+        self.last.as_ref().map(|id| (id.leader_id.term, id.leader_id.node_id))
     }
 
     fn meta(&self) -> SnapshotMetaRecord {
@@ -358,6 +359,15 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         let snapshots = self.snapshots.clone();
         // The clone is dropped on that thread too.
         let write = move || snapshots.write(&state.meta(), |out| state.machine.encode(out));
-        Ok(self.snapshots.offload().run_slowly(write).await??.into_snapshot()?)
+        let file = match self.snapshots.offload().run_slowly(write).await? {
+            // Nothing is lost by it: the log that it would have covered is kept.
+            Err(error @ StorageError::Full { .. }) => {
+                let Some(newest) = self.snapshots.newest() else { return Err(error.into()) };
+                tracing::warn!(%error, "no snapshot is made; the one before is kept");
+                newest
+            }
+            made => made?,
+        };
+        Ok(file.into_snapshot()?)
     }
 }

@@ -75,6 +75,16 @@ impl Watermark {
         self.value
     }
 
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes the number durable.
+    pub fn sync(&self) -> Result<(), StorageError> {
+        self.file.sync_all().map_err(StorageError::io(&self.path, "making the watermark durable"))
+    }
+
     /// Raises the number.
     pub fn raise(&mut self, value: u64) -> Result<(), StorageError> {
         if value > self.value {

@@ -223,6 +223,8 @@ impl Queue {
 
     /// Adds a request; it is completed in any case.
     pub fn push(&self, request: Request) {
+        #[cfg(feature = "planted")]
+        let request = planted(request);
         if self.add(request).is_some() {
             self.notify();
         }
@@ -233,6 +235,8 @@ impl Queue {
     /// Blocks for about a sync of a quick disk. One that stalls holds up the
     /// caller's task alone: another thread goes on with the others.
     pub fn push_and_write(&self, request: Request) {
+        #[cfg(feature = "planted")]
+        let request = planted(request);
         let Some(mut state) = self.add(request) else { return };
         if !(self.callers_write && state.is_quiet() && may_block()) {
             drop(state);
@@ -539,6 +543,20 @@ impl Drop for Worker {
         self.queue.gone.notify_all();
         self.queue.ended.send_replace(true);
     }
+}
+
+/// What a planted defect makes of a request.
+#[cfg(feature = "planted")]
+fn planted(mut request: Request) -> Request {
+    use crate::planted::{Defect, is};
+
+    if is(Defect::AckBeforeSync) {
+        mem::replace(&mut request.done, Done::Nobody).complete(Ok(()));
+    }
+    if is(Defect::VoteNotSynced) {
+        request.sync &= !request.operations.iter().any(|o| matches!(o, Operation::Vote(_)));
+    }
+    request
 }
 
 /// Stands in for a backend that was closed.

@@ -9,5 +9,6 @@ mod folder;
 mod machine;
 mod model;
 mod records;
+mod scrub;
 mod support;
 mod writer;

@@ -1,6 +1,7 @@
 //! Any sequence of operations leaves what a plain list of them would.
 
 use holdfast_store::raft::record::{LogIdRecord, LogRecord, PayloadRecord, VoteRecord};
+use holdfast_store::storage::Identity;
 use holdfast_store::storage::backend::{Batch, LogBackend, LogImage, Operation, WitnessRecord};
 use holdfast_store::storage::rocks::RocksLog;
 use holdfast_store::storage::watermark::Watermark;
@@ -17,6 +18,7 @@ enum Step {
     Elect,
     Commit,
     Witness { node: u64, index: u64 },
+    Rewrite,
     Reopen,
 }
 
@@ -28,6 +30,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Elect),
         1 => Just(Step::Commit),
         1 => (1..4u64, any::<u64>()).prop_map(|(node, index)| Step::Witness { node, index }),
+        1 => Just(Step::Rewrite),
         2 => Just(Step::Reopen),
     ]
 }
@@ -61,7 +64,15 @@ fn operations(image: &LogImage, step: &Step) -> Vec<Operation> {
         }
         Step::Commit => image.last_id().into_iter().map(Operation::Committed).collect(),
         Step::Witness { node, index } => {
-            vec![Operation::Witness { node, witness: WitnessRecord { boot: 1, index } }]
+            vec![Operation::Witness {
+                node,
+                witness: WitnessRecord { boot: 1, index, term: index },
+            }]
+        }
+        Step::Rewrite => {
+            // Entries behind it count, what comes before it is in it.
+            let rewrite = Operation::Rewrite(Box::new(image.clone()));
+            vec![rewrite, Operation::Append(record(term, next, 100))]
         }
         Step::Reopen => Vec::new(),
     }
@@ -76,13 +87,17 @@ proptest! {
         let (path, mark) = (dir.path().join("log"), dir.path().join("watermark"));
         let mut log = RocksLog::create(&path, Watermark::create(&mark).unwrap()).unwrap();
         let vote = Operation::Vote(VoteRecord { term: 1, node: 1, committed: true });
+        let identity = Operation::Identity(Identity::new("c".into(), 1, 7));
         let mut model = LogImage::default();
-        model.apply(vote.clone());
-        log.write(Batch { operations: vec![vote], sync: true }).unwrap();
+        let first = vec![vote, identity];
+        first.iter().for_each(|operation| model.apply(operation.clone()));
+        log.write(Batch { operations: first, sync: true }).unwrap();
+        let check = log.checker().unwrap();
         for step in &steps {
+            check().unwrap();
             if matches!(step, Step::Reopen) {
                 drop(log);
-                log = RocksLog::open(&path, Watermark::open(&mark).unwrap()).unwrap();
+                log = RocksLog::open(&path, &mark).unwrap();
                 prop_assert_eq!(&log.load().unwrap(), &model);
             }
             let operations = operations(&model, step);

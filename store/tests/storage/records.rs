@@ -186,7 +186,9 @@ fn records_of_version_1_are_read_for_ever() {
     keeps("entry-membership.bin", b"entry/300", record(PayloadRecord::Membership(three())));
     keeps("vote.bin", b"vote", VoteRecord { term: 70_000, node: 2, committed: true });
     keeps("log-id.bin", b"purged", last);
-    keeps("witness.bin", b"witness/1", WitnessRecord { boot: u64::MAX, index: 300 });
+    let witness = WitnessRecord { boot: u64::MAX, index: 300, term: 0 };
+    keeps("witness.bin", b"witness/1", witness);
+    keeps("witness-term.bin", b"witness/1", WitnessRecord { term: 70_000, ..witness });
     let identity = Identity {
         format: 1,
         cluster_id: "c-1".into(),

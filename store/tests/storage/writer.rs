@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 
 use holdfast_store::raft::types::TypeConfig;
-use holdfast_store::storage::backend::{Batch, LogBackend, LogImage, Operation};
+use holdfast_store::storage::backend::{Batch, LogBackend, LogImage, Operation, WitnessRecord};
 use holdfast_store::storage::memory::MemoryDisk;
 use holdfast_store::storage::stats::WriteStats;
 use holdfast_store::storage::writer::Writer;
@@ -18,6 +18,10 @@ use parking_lot::Mutex;
 use tokio_util::task::TaskTracker;
 
 use crate::support::{blank, entry, fill, id, vote};
+
+fn seen(boot: u64, index: u64) -> WitnessRecord {
+    WitnessRecord { boot, index, term: 1 }
+}
 
 type Flushed = OneshotReceiverOf<TypeConfig, Result<(), std::io::Error>>;
 
@@ -148,7 +152,7 @@ async fn a_full_disk_reaches_the_callback_the_node_and_everybody_after() {
     }
     assert!(matches!(*failure.borrow(), Some(StorageError::Full { .. })), "noted before told");
     assert!(log.save_vote(&vote(1)).await.unwrap_err().to_string().contains("no space left"));
-    assert!(matches!(log.witnesses().save(2, 1, 1), Err(StorageError::Full { .. })));
+    assert!(matches!(log.witnesses().save(2, seen(1, 1)), Err(StorageError::Full { .. })));
     log.close().await;
 }
 
@@ -178,7 +182,7 @@ async fn closing_writes_what_is_queued_and_what_nobody_waited_for() {
     let log = LogStore::start(disk.log(), LogImage::default(), Writer::Thread, stats).unwrap();
     fill(&log, 4).await;
     log.clone().save_committed(Some(id(1, 2))).await.unwrap();
-    log.witnesses().save(2, 77, 3).unwrap();
+    log.witnesses().save(2, seen(77, 3)).unwrap();
     log.close().await;
     assert_eq!(log.stats().entries.load(Relaxed), 4);
 
@@ -186,7 +190,7 @@ async fn closing_writes_what_is_queued_and_what_nobody_waited_for() {
     assert_eq!(image.committed.unwrap().index, 2);
     assert_eq!(image.entries.len(), 4);
     let back = LogStore::start(disk.log(), image, Writer::Thread, Arc::default()).unwrap();
-    assert_eq!(back.witnesses().load().unwrap(), [(2, 77, 3)]);
+    assert_eq!(back.witnesses().load(), [(2, seen(77, 3))].into());
     let refused = log.clone().save_vote(&vote(9)).await.unwrap_err();
     assert!(refused.to_string().contains("stopped"), "{refused}");
 }

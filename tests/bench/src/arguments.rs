@@ -88,6 +88,8 @@ pub struct Effort {
     pub kills: usize,
     /// Leaders frozen.
     pub freezes: usize,
+    /// Times that each fault of the matrix is made.
+    pub faults: usize,
     /// Rounds of one barrier.
     pub barriers: usize,
     /// Keys of the big state.
@@ -104,6 +106,7 @@ const THOROUGH: Effort = Effort {
     warm_up: Duration::from_millis(500),
     kills: 20,
     freezes: 10,
+    faults: 5,
     barriers: 15,
     keys: 1_000_000,
     snapshots: 5,
@@ -116,6 +119,7 @@ const QUICK: Effort = Effort {
     warm_up: Duration::from_millis(300),
     kills: 5,
     freezes: 2,
+    faults: 2,
     barriers: 5,
     snapshots: 2,
     ..THOROUGH

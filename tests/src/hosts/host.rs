@@ -164,7 +164,14 @@ impl Host {
 mount --bind "$1" "$1"
 mount --rbind /tmp /tmp
 mount -o remount,bind,ro /tmp
-mount -o remount,bind,ro /"#;
+mount -o remount,bind,ro /
+for place in /tmp /; do
+  if touch "$place/written" 2> /dev/null; then
+    echo "$place can still be written:" >&2
+    cat /proc/self/mountinfo >&2
+    exit 1
+  fi
+done"#;
         let mut command = Command::new("bash");
         command.args(["-c", script, "bash"]).arg(logs);
         let done = self.inside(|| command.status());

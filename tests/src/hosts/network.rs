@@ -120,6 +120,21 @@ impl Network {
         std::array::from_fn(|n| self.host(&format!("node-{}", n + 1), names))
     }
 
+    /// Loses whatever the test itself sends to an address.
+    pub fn lose_what_goes_to(&self, address: Ipv4Addr) {
+        self.namespace.inside(|| ip(&["route", "add", "blackhole", &format!("{address}/32")]));
+    }
+
+    /// What the test sends there arrives again.
+    pub fn reach_again(&self, address: Ipv4Addr) {
+        self.namespace.inside(|| ip(&["route", "del", "blackhole", &format!("{address}/32")]));
+    }
+
+    /// The test's own address.
+    pub fn own_address() -> Ipv4Addr {
+        Ipv4Addr::from(FIRST_ADDRESS)
+    }
+
     fn names_on(&self, own: &Member) -> Vec<String> {
         let mut lines = vec!["127.0.0.1 localhost".to_owned()];
         for member in &self.members {

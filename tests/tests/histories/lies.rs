@@ -352,7 +352,9 @@ fn close_in_a_former_run(history: &mut History) -> bool {
     let generations = told(history).into_iter().map(|told| told.outcome.generation);
     let (next, mut found) = (generations.max().unwrap_or(0) + 1, None);
     for (program, records) in &history.programs {
-        let first = matches!(&records[0].what, What::Join { run, .. } if !opened.contains(&run));
+        // One that was killed early has written nothing.
+        let first = records.first().map(|record| &record.what);
+        let first = matches!(first, Some(What::Join { run, .. }) if !opened.contains(&run));
         if let Some(life) = life(records).filter(|_| first) {
             found = Some((program.clone(), life));
         }

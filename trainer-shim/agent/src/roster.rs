@@ -4,6 +4,7 @@
 //! and what is worth telling is found out when a report is made.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,6 +86,30 @@ struct Waiting {
 pub struct Entry {
     id: u64,
     roster: Roster,
+}
+
+/// Where a connection comes from, for a log: what is known of it then.
+#[derive(Debug, Clone)]
+pub struct Origin {
+    id: u64,
+    roster: Roster,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seats = self.roster.seats.lock();
+        let Some(seat) = seats.taken.get(&self.id) else {
+            return f.write_str("a connection that is closed");
+        };
+        let peer = seat.connection.peer;
+        match seat.owner.process() {
+            Some(Process { pid, rank: Some(rank), .. }) => {
+                write!(f, "process {pid} (rank {rank}) at {peer}")
+            }
+            Some(Process { pid, .. }) => write!(f, "process {pid} at {peer}"),
+            None => write!(f, "an unknown process at {peer}"),
+        }
+    }
 }
 
 impl Roster {
@@ -279,6 +304,11 @@ impl Waiting {
 }
 
 impl Entry {
+    /// Where it comes from, for logs.
+    pub fn origin(&self) -> Origin {
+        Origin { id: self.id, roster: self.roster.clone() }
+    }
+
     /// It waits for this from now on.
     pub fn waits(&self, conditions: &[Condition]) {
         self.set(Some(Waiting::new(conditions, Instant::now())));
@@ -389,6 +419,19 @@ pub(crate) mod tests {
         assert_eq!(filled(&roster, Duration::ZERO).clients, expected);
         drop(entries);
         assert!(filled(&roster, Duration::ZERO).clients.is_empty());
+    }
+
+    #[test]
+    fn an_origin_names_the_process_once_that_is_known() {
+        let roster = Roster::default();
+        let entry = enter(&roster, 1);
+        let origin = entry.origin();
+        assert_eq!(origin.to_string(), "an unknown process at 192.0.2.7:1");
+        let owner = Owner::Known(Process { pid: 71, rank: Some(3), restarts: 0 });
+        roster.seats.lock().taken.get_mut(&entry.id).unwrap().owner = owner;
+        assert_eq!(origin.to_string(), "process 71 (rank 3) at 192.0.2.7:1");
+        drop(entry);
+        assert_eq!(origin.to_string(), "a connection that is closed");
     }
 
     #[test]

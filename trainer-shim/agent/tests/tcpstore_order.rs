@@ -44,12 +44,13 @@ fn put(key: &str, value: &str) -> Option<Action> {
 
 fn proposes(op: Op, command: KvOp) -> Option<Action> {
     let command = Command::Kv { scope: Scope::default(), op: command };
-    Some(Action::Call { op, call: Call::Propose(command) })
+    let replied = op != Op::Set;
+    Some(Action::Call { op, call: Call::Propose(command), replied })
 }
 
 fn reads(key: &str) -> Option<Action> {
     let read = Read::Get { scope: Scope::default(), key: key.into() };
-    Some(Action::Call { op: Op::Get, call: Call::Read(read) })
+    Some(Action::Call { op: Op::Get, call: Call::Read(read), replied: true })
 }
 
 fn waits(key: &str, until: Until) -> Option<Action> {
@@ -272,7 +273,11 @@ fn a_barrier_that_is_given_up_stays_counted_and_is_not_answered() {
     assert_eq!(connection.next_action(), put("/a", "1"));
     connection.receive(Message::CancelWait);
     connection.answered(written()).unwrap();
-    assert_eq!(connection.next_action(), add);
+    let Some(Action::Call { op: Op::Barrier, call, replied: false }) = connection.next_action()
+    else {
+        panic!("it still counts, and nobody waits for it")
+    };
+    assert_eq!(Some(Action::Call { op: Op::Barrier, call, replied: true }), add);
     connection.answered(added(2)).unwrap();
     assert_eq!(connection.next_action(), None);
     assert_replies(&mut connection, &[Reply::Cancelled]);
@@ -288,7 +293,7 @@ fn an_operation_that_cannot_be_answered_is_the_last_one() {
     let error = connection.answered(CallAnswer::Proposed(Outcome::Refused(refusal.clone())));
     assert_eq!(error, Err(Unanswerable::Refused(refusal)));
     assert_eq!(connection.next_action(), None);
-    assert!(!connection.wants_input());
+    assert!(!connection.wants_input(false));
     assert_replies(&mut connection, &[]);
 }
 
@@ -298,7 +303,7 @@ fn what_was_received_before_the_end_of_the_input_is_carried_out() {
     connection.receive(set("/a", "1"));
     connection.receive(get("/a"));
     connection.end_input();
-    assert!(!connection.wants_input());
+    assert!(!connection.wants_input(false));
     assert_eq!(connection.next_action(), put("/a", "1"));
     connection.answered(written()).unwrap();
     assert_eq!(connection.next_action(), reads("/a"));
@@ -321,7 +326,7 @@ fn a_wait_holds_no_connection_open_that_nobody_listens_on() {
 fn reading_pauses_while_enough_is_queued() {
     let mut connection = connection_within(Limits { queued_bytes_max: 1000, ..Limits::default() });
     let mut received = 0;
-    while connection.wants_input() {
+    while connection.wants_input(false) {
         connection.receive(get("/k"));
         received += 1;
     }
@@ -330,7 +335,7 @@ fn reading_pauses_while_enough_is_queued() {
         assert_eq!(connection.next_action(), reads("/k"));
         connection.answered(found("v")).unwrap();
     }
-    assert!(connection.wants_input());
+    assert!(connection.wants_input(false));
     connection.discard_replies();
     assert_eq!(connection.held_bytes(), 0);
 }
@@ -343,6 +348,48 @@ fn nothing_starts_while_too_much_is_left_unread() {
     assert_replies(&mut connection, &[0, 1, 2, 3].map(Reply::Pong));
     assert_eq!(connection.next_action(), None);
     assert_replies(&mut connection, &[4, 5, 6, 7].map(Reply::Pong));
+}
+
+#[test]
+fn a_write_starts_although_its_client_reads_no_replies() {
+    let mut connection = connection_within(Limits { unread_bytes_max: 4, ..Limits::default() });
+    connection.receive(set("/a", "1"));
+    (0..4).for_each(|_| connection.receive(Message::CancelWait));
+    connection.receive(get("/a"));
+    assert_eq!(connection.next_action(), put("/a", "1"), "others may wait for it");
+    connection.answered(written()).unwrap();
+    assert_eq!(connection.next_action(), None, "its reply has no room");
+    assert_replies(&mut connection, &[const { Reply::Cancelled }; 4]);
+    assert_eq!(connection.next_action(), reads("/a"));
+}
+
+#[test]
+fn a_set_that_is_kept_apart_begins_a_command_of_its_own() {
+    let mut connection = connection();
+    connection.receive(set("/a", "1"));
+    connection.receive(set("/b", "2"));
+    connection.keep_apart();
+    connection.receive(set("/c", "3"));
+    assert_eq!(connection.next_action(), put("/a", "1"));
+    connection.answered(written()).unwrap();
+    let pair = |key: &str, value: &str| KeyValue { key: key.into(), value: value.into() };
+    let entries = vec![pair("/b", "2"), pair("/c", "3")];
+    assert_eq!(connection.next_action(), proposes(Op::Set, KvOp::MultiPut { entries }));
+}
+
+#[test]
+fn more_may_be_queued_while_others_wait_for_it() {
+    let mut connection = connection_within(Limits { queued_bytes_max: 4096, ..Limits::default() });
+    let mut receive = |others_wait| {
+        let mut received = 0;
+        while connection.wants_input(others_wait) {
+            connection.receive(set("/a", "1"));
+            received += 1;
+        }
+        received
+    };
+    let (first, more) = (receive(false), receive(true));
+    assert!(first > 0 && more > 0 && more < 4 * first, "{first} and {more} more");
 }
 
 /// What a random client does, and what the world does to it.

@@ -77,12 +77,15 @@ impl Document for StatusWithAgents {
     }
 }
 
-/// What is wrong with the voters or the leader; none if nothing is.
+/// What is wrong with the voters, the leader or the nodes' room; none if nothing
+/// is.
 fn trouble(status: &Status) -> Option<String> {
     let majority = status.majority.as_ref();
     let lost = majority.and_then(Majority::lost_in_words);
     lost.or_else(|| status.leader.is_none().then(|| leaderless(status)))
+        .or_else(|| status.shortage_in_words())
         .or_else(|| majority.and_then(Majority::weakened_in_words))
+        .or_else(|| status.joint_in_words())
 }
 
 /// Why there is no leader, as far as it can be seen, and what to do.
@@ -185,6 +188,8 @@ pub(crate) mod tests {
                 snapshot: None,
                 version: answers.then(|| "0.1.0".to_owned()),
                 feature_level: answers.then_some(1),
+                disk: None,
+                memory: None,
             }
         };
         let silent = |id: &u64| !alive.contains(id);
@@ -210,6 +215,7 @@ pub(crate) mod tests {
                 missing: missing.collect(),
                 lost_ms: (answering < 2).then_some(35_000),
             }),
+            joint: None,
         }
     }
 

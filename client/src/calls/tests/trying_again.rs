@@ -93,6 +93,32 @@ fn an_unknown_outcome_is_resolved_by_sending_again() {
     assert!(call.now().unwrap().replayed);
 }
 
+/// Else the others would stand still once the window is used up.
+#[test]
+fn what_is_refused_for_a_while_holds_no_acknowledgement_back() {
+    let mut bench = Bench::with_session(2);
+    let mut put = bench.propose(1);
+    for round in 0..3 {
+        let (refused, other) = (bench.sent().remove(0), bench.propose(7));
+        let problem = Problem::retryable_after(Code::NoSpace, 1_000, "no room");
+        bench.problem(refused.id, problem);
+        let sent = bench.sent().remove(0);
+        assert_eq!(references(std::slice::from_ref(&sent)), [(3 + 2 * round, 3 + 2 * round)]);
+        bench.reply(sent.id, written(false));
+        other.now().unwrap();
+        assert!(put.is_open());
+        bench.pass(2 * SECOND);
+    }
+    // It may have been done: only its own number tells.
+    let request = bench.sent().remove(0);
+    bench.problem(request.id, Problem::unknown(Code::Unavailable, "leadership lost"));
+    bench.pass(2 * SECOND);
+    let again = bench.sent().remove(0);
+    bench.problem(again.id, Problem::retryable_after(Code::NoSpace, 1_000, "no room"));
+    bench.pass(2 * SECOND);
+    assert_eq!(references(&bench.sent()), references(&[request]));
+}
+
 #[test]
 fn an_operators_wish_is_not_repeated_when_its_outcome_is_unknown() {
     let mut bench = Bench::new();

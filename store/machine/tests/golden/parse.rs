@@ -307,12 +307,14 @@ fn run_command(words: &mut Words<'_>) -> RunCommand {
 fn limits(words: &mut Words<'_>) -> Limits {
     let mut limits = serde_json::to_value(Limits::default()).unwrap();
     let mut life = serde_json::to_value(LifeLimits::default()).unwrap();
+    let mut budget = serde_json::to_value(Budget::default()).unwrap();
     while let Some(word) = words.maybe() {
         let (field, value) = word.split_once('=').unwrap();
-        let of = if life.get(field).is_some() { &mut life } else { &mut limits };
-        assert!(of.get(field).is_some(), "there is no limit {field}");
-        of[field] = number(value).into();
+        let of = [&mut life, &mut budget, &mut limits];
+        let of = of.into_iter().find(|of| of.get(field).is_some());
+        of.unwrap_or_else(|| panic!("there is no limit {field}"))[field] = number(value).into();
     }
     limits["life"] = life;
+    limits["budget"] = budget;
     serde_json::from_value(limits).unwrap()
 }

@@ -211,6 +211,7 @@ fn limits() -> impl Strategy<Value = Limits> {
             history_bytes_max: much * 20,
             list_page_max: few,
             life: Box::new(life_limits(few, bytes, keys)),
+            budget: Budget { bytes_max: much, wait_bytes_max: much, job_wait_bytes_max: much },
         }
     })
 }

@@ -114,7 +114,7 @@ pub fn entries(
         let mut time = 0;
         let mut commands = Vec::new();
         for host in 0..3 {
-            let grant = Step::Grant { host, ttl_ms: 1_500, join: false };
+            let grant = Step::Grant { host, ttl_ms: 3_000, join: false };
             commands.extend(resolver.resolve(&grant));
         }
         entries.push(resolver.apply(time, commands));
@@ -303,7 +303,7 @@ impl Resolver {
             Step::Held(step) => Command::Round(held_steps::resolve(&self.machine, step)),
             Step::NextRun => {
                 let open = RunCommand::Open { job: scope().job, run: None, takeover: true };
-                let grant = |host| Step::Grant { host, ttl_ms: 1_800, join: false };
+                let grant = |host| Step::Grant { host, ttl_ms: 3_000, join: false };
                 let hosts = (0..3).flat_map(|host| self.resolve(&grant(100 + host)));
                 return std::iter::once(plain(Command::Run(open))).chain(hosts).collect();
             }

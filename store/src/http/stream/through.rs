@@ -12,7 +12,7 @@ use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 
 use super::ConnectionPlace;
-use crate::dial;
+use crate::dial::{self, Patience};
 use crate::http::{App, problem};
 use crate::node::Node;
 
@@ -41,9 +41,15 @@ pub async fn open(
         return problem::respond(Problem::retryable(Code::Overloaded, message));
     };
     let headers = node.access().headers();
-    let opened =
-        dial::upgrade(&leader.address, routes::STREAM, UPGRADE, headers, OPEN_TIME_MAX).await;
-    let there = match opened {
+    let opened = dial::upgrade(
+        &leader.address,
+        routes::STREAM,
+        UPGRADE,
+        headers,
+        Patience::Long,
+        OPEN_TIME_MAX,
+    );
+    let there = match opened.await {
         Ok((_, there)) => there,
         Err(error) => {
             let refusal = Problem::retryable(

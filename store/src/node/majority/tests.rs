@@ -17,6 +17,7 @@ fn view(voters: u64, role: NodeRole) -> View {
         snapshot: None,
         nodes: (1..=voters).map(|node| (node, format!("n{node}:1"))).collect(),
         voters: (1..=voters).collect(),
+        joint: None,
         matched: BTreeMap::new(),
         heard: BTreeMap::new(),
         quorum_seen: None,

@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::sys::statvfs::statvfs;
+
 use super::{SnapshotBackend, SnapshotDraft, SnapshotImage};
 use crate::storage::error::StorageError;
 use crate::storage::identity::sync_dir;
@@ -15,6 +18,10 @@ use crate::storage::identity::sync_dir;
 /// Bytes after which a draft is synced while it is written: a big one must not
 /// pile up in the page cache and then hold up the log's syncs.
 const SYNC_EVERY_BYTES: u64 = 4 << 20;
+/// What a draft leaves of the disk, at most the share behind it: the log needs room
+/// beside it, and a node whose log finds none stops.
+const LEFT_BYTES: u64 = 64 << 20;
+const LEFT_PARTS: u64 = 20;
 const DRAFT_EXTENSION: &str = "part";
 
 /// Snapshots in a folder of the file system.
@@ -75,6 +82,8 @@ impl SnapshotBackend for Directory {
         let path = self.place(name);
         let open = || -> io::Result<Image> {
             let file = File::open(&path)?;
+            // What the disk holds is read, and not what the system remembers of it.
+            let _ = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
             let length = file.metadata()?.len();
             Ok(Image { file: Arc::new(file), length })
         };
@@ -113,6 +122,7 @@ impl Write for Draft {
         if self.bytes - self.synced >= SYNC_EVERY_BYTES {
             self.file.sync_data()?;
             self.synced = self.bytes;
+            leaves_room(&self.path)?;
         }
         Ok(count)
     }
@@ -120,6 +130,16 @@ impl Write for Draft {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Fails as a full disk does while there is still something left of it.
+fn leaves_room(path: &Path) -> io::Result<()> {
+    let disk = statvfs(path)?;
+    let left = LEFT_BYTES.min(disk.blocks() * disk.fragment_size() / LEFT_PARTS);
+    if disk.blocks_available() * disk.fragment_size() >= left {
+        return Ok(());
+    }
+    Err(io::ErrorKind::StorageFull.into())
 }
 
 impl SnapshotDraft for Draft {

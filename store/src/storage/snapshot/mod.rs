@@ -163,6 +163,14 @@ impl SnapshotStore {
         self.shared.newest.lock().clone()
     }
 
+    /// Reads the newest snapshot again, all of it. Blocks.
+    pub fn check(&self) -> Result<(), StorageError> {
+        let Some(meta) = self.newest_meta() else { return Ok(()) };
+        let checked = self.named(&name_of(meta.last.as_ref())).and_then(|file| file.verify());
+        // Another one may have taken its place meanwhile.
+        if self.newest_meta() == Some(meta) { checked } else { Ok(()) }
+    }
+
     /// What the newest snapshot covers.
     pub fn newest_meta(&self) -> Option<SnapshotMetaRecord> {
         self.shared.newest.lock().as_ref().map(|file| file.meta.clone())

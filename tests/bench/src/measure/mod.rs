@@ -9,6 +9,7 @@ mod failover;
 mod idle;
 mod isolation;
 mod large;
+mod matrix;
 mod million;
 mod peers;
 mod polls;
@@ -36,6 +37,8 @@ pub enum Measurement {
     Door,
     /// Leader killed, or frozen, to the first acknowledged write.
     Failover,
+    /// Seven faults of the leader, a follower and a client's link.
+    Matrix,
     /// One job's puts while another does its worst.
     Isolation,
     /// Many TCPStore connections at once.
@@ -70,6 +73,7 @@ pub const ALL: &[Measurement] = &[
     Measurement::Throughput,
     Measurement::Door,
     Measurement::Failover,
+    Measurement::Matrix,
     Measurement::Isolation,
     Measurement::Storm,
     Measurement::Million,
@@ -93,6 +97,7 @@ impl Measurement {
             Measurement::Throughput => "throughput",
             Measurement::Door => "door",
             Measurement::Failover => "failover",
+            Measurement::Matrix => "matrix",
             Measurement::Isolation => "isolation",
             Measurement::Storm => "storm",
             Measurement::Million => "million",
@@ -116,6 +121,7 @@ impl Measurement {
             Measurement::Throughput => "Reads and writes through the client",
             Measurement::Door => "Reads and writes through the TCPStore door",
             Measurement::Failover => "Leader lost, to the first acknowledged write",
+            Measurement::Matrix => "What each fault costs, by whose it is",
             Measurement::Isolation => "Puts of one job while another does its worst",
             Measurement::Storm => "Many TCPStore connections at once",
             Measurement::Million => "A big state: memory, restart, snapshots",
@@ -140,6 +146,7 @@ impl Measurement {
             Measurement::Throughput => Box::pin(throughput::run(bench, title)).await,
             Measurement::Door => Box::pin(door::run(bench, title)).await,
             Measurement::Failover => Box::pin(failover::run(bench, title)).await,
+            Measurement::Matrix => Box::pin(matrix::run(bench, title)).await,
             Measurement::Isolation => Box::pin(isolation::run(bench, title)).await,
             Measurement::Storm => Box::pin(storm::run(bench, title)).await,
             Measurement::Million => Box::pin(million::run(bench, title)).await,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use holdfast_api::{NodeId, NodeStatus, Status, routes};
+use holdfast_api::{NodeId, NodeStatus, Room, Status, routes};
 use holdfast_client::fetch;
 use tokio::task::JoinSet;
 
@@ -226,7 +226,29 @@ fn together(statuses: &[&Status]) -> Vec<Check> {
     }
     let own = statuses.iter().filter(|status| status.cluster_id == newest.cluster_id);
     let reached = own.map(|status| status.answered_by).collect();
-    vec![one, leader, voters(newest, &reached), same]
+    vec![one, leader, voters(newest, &reached), room(newest), same]
+}
+
+/// Whether the nodes have disk and memory left.
+fn room(status: &Status) -> Check {
+    let least = |of: fn(&NodeStatus) -> Option<Room>| {
+        let told = status.nodes.iter().filter_map(of);
+        let least = told.min_by_key(|room| room.free_bytes.saturating_sub(room.reserve_bytes));
+        least.map_or("unknown".to_owned(), |room| format!("{} MiB", room.free_bytes >> 20))
+    };
+    let (disk, memory) = (least(|node| node.disk), least(|node| node.memory));
+    let check = Check::ok(
+        "room",
+        "all nodes",
+        format!("at the tightest, {disk} of disk and {memory} of memory are free"),
+    );
+    let fit = status.nodes.iter().filter(|node| node.voter && node.has_room()).count();
+    let voters = status.nodes.iter().filter(|node| node.voter).count();
+    match status.shortage_in_words() {
+        None => check,
+        Some(words) if fit > voters / 2 => check.warns(words),
+        Some(words) => check.fails(words),
+    }
 }
 
 /// How many losses the cluster survives. A node lives if it has answered here,

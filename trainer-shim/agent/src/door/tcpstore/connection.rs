@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::mem;
 
-use holdfast_api::{Condition, KeyValue};
+use holdfast_api::{Blob, Condition, KeyValue};
 
 use super::codec::{Message, Op, Reply};
 use super::mapping::{Call, CallAnswer, Mapping, Operation, Step, Unanswerable};
@@ -23,6 +23,8 @@ pub enum Action {
         op: Op,
         /// What to ask.
         call: Call,
+        /// Whether its client waits for a reply.
+        replied: bool,
     },
     /// Wait until all of this is true, then [`Connection::released`]. Takes the
     /// place of an earlier wait.
@@ -47,9 +49,17 @@ pub struct Connection {
     owed: usize,
     /// WAITs and BARRIERs in the queue that are not given up.
     releases_queued: usize,
+    /// Operations without a reply that were received, and how many of them are over.
+    silent: Silent,
     output: Output,
     input_ended: bool,
     failed: bool,
+}
+
+#[derive(Debug, Default)]
+struct Silent {
+    received: u64,
+    over: u64,
 }
 
 #[derive(Debug)]
@@ -58,11 +68,22 @@ struct Queued {
     size: usize,
     /// Given up by CANCEL_WAIT: it still counts, and is not answered.
     muted: bool,
+    /// A SET that is not joined to those before it.
+    apart: bool,
+}
+
+impl Queued {
+    /// Whether its client waits for what it gives.
+    fn is_replied(&self) -> bool {
+        !self.muted && is_replied(self.message.op())
+    }
 }
 
 #[derive(Debug)]
 struct Running {
     operation: Operation,
+    /// How many messages it carries out.
+    messages: u64,
     size: usize,
     muted: bool,
 }
@@ -93,6 +114,11 @@ enum Ends {
     Replied,
 }
 
+/// Whether an operation has an answer.
+fn is_replied(op: Op) -> bool {
+    ends(op) != Ends::Silently
+}
+
 fn ends(op: Op) -> Ends {
     match op {
         Op::Validate | Op::Set | Op::Append | Op::MultiSet | Op::QueuePush => Ends::Silently,
@@ -105,11 +131,14 @@ fn ends(op: Op) -> Ends {
 const MESSAGE_OVERHEAD_BYTES: usize = 128;
 /// What each of its keys and values costs beside its bytes.
 const BLOB_OVERHEAD_BYTES: usize = 32;
+/// While others wait to see what a client has written, so many times
+/// `queued_bytes_max` may be queued: what is left in the socket is not seen.
+const QUEUED_FOR_OTHERS_FACTOR: usize = 4;
 /// A reply buffer larger than this is given back when it is empty.
 const IDLE_OUTPUT_BYTES: usize = 1024;
 
 fn size(message: &Message) -> usize {
-    let blob = |blob: &holdfast_api::Blob| blob.len() + BLOB_OVERHEAD_BYTES;
+    let blob = |blob: &Blob| blob.len() + BLOB_OVERHEAD_BYTES;
     let held = match message {
         Message::Set { key, value }
         | Message::Append { key, value }
@@ -150,6 +179,7 @@ impl Connection {
             wait: Waiting::No,
             owed: 0,
             releases_queued: 0,
+            silent: Silent::default(),
             output: Output::default(),
             input_ended: false,
             failed: false,
@@ -173,13 +203,21 @@ impl Connection {
             return;
         }
         match ends(message.op()) {
-            Ends::Silently => {}
+            Ends::Silently => self.silent.received += 1,
             Ends::Released => self.releases_queued += 1,
             Ends::Replied => self.owed += 1,
         }
         let size = size(&message);
         self.queued_bytes += size;
-        self.queue.push_back(Queued { message, size, muted: false });
+        self.queue.push_back(Queued { message, size, muted: false, apart: false });
+    }
+
+    /// What was received last does not start together with what is before it: it
+    /// has to wait for more.
+    pub fn keep_apart(&mut self) {
+        if let Some(queued) = self.queue.back_mut() {
+            queued.apart = true;
+        }
     }
 
     /// No more messages will come. Those that have are still carried out; a
@@ -201,7 +239,11 @@ impl Connection {
                 self.wait = Waiting::No;
                 return Some(Action::StopWaiting);
             }
-            if self.running.is_some() || self.is_unread() {
+            if self.running.is_some() {
+                return None;
+            }
+            // What adds no reply goes on: others may wait for it.
+            if self.is_unread() && self.queue.front().is_some_and(Queued::is_replied) {
                 return None;
             }
             let queued = self.queue.pop_front()?;
@@ -226,15 +268,15 @@ impl Connection {
             }
         };
         if let Step::Call(call) = step {
-            self.ready = Some(Action::Call { op: running.operation.op(), call });
+            let op = running.operation.op();
+            let replied = is_replied(op) && !running.muted;
+            self.ready = Some(Action::Call { op, call, replied });
             self.running = Some(running);
             return Ok(());
         }
-        let Running { operation, size, muted } = running;
+        let Running { operation, messages, size, muted } = running;
         self.queued_bytes -= size;
-        if ends(operation.op()) == Ends::Replied {
-            self.owed -= 1;
-        }
+        self.is_over(operation.op(), messages);
         match step {
             Step::Reply(reply) if !muted => self.reply(&reply),
             Step::Wait(conditions) if !muted => {
@@ -260,12 +302,47 @@ impl Connection {
         self.queue.clear();
     }
 
-    /// Whether to read on. Pauses while enough is queued or left unread.
-    pub fn wants_input(&self) -> bool {
+    /// Whether to read on. Pauses while enough is queued or left unread; later if
+    /// others wait to see what its client has written.
+    pub fn wants_input(&self, others_wait: bool) -> bool {
+        let factor = if others_wait { QUEUED_FOR_OTHERS_FACTOR } else { 1 };
+        let queued_bytes_max = self.mapping.limits.queued_bytes_max.saturating_mul(factor);
         !self.input_ended
             && !self.failed
             && !self.is_unread()
-            && self.queued_bytes < self.mapping.limits.queued_bytes_max
+            && self.queued_bytes < queued_bytes_max
+    }
+
+    /// Whether what comes now is seen by others once its client goes on: the client
+    /// waits for nothing, and its bytes will be read.
+    pub fn counts(&self) -> bool {
+        let releases = |running: &Running| ends(running.operation.op()) == Ends::Released;
+        let waits = self.owed > 0
+            || self.releases_queued > 0
+            || self.running.as_ref().is_some_and(releases);
+        !waits && !self.input_ended && !self.failed && !self.is_unread()
+    }
+
+    /// The keys of the store that a message without a reply writes; none of another.
+    pub fn written_in_silence(&self, message: &Message) -> Vec<Blob> {
+        let keys: Vec<&Blob> = match message {
+            Message::Set { key, .. }
+            | Message::Append { key, .. }
+            | Message::QueuePush { key, .. } => vec![key],
+            Message::MultiSet { entries } => entries.iter().map(|entry| &entry.key).collect(),
+            _ => Vec::new(),
+        };
+        keys.into_iter().map(|key| self.mapping.namespace.to_store(key.clone())).collect()
+    }
+
+    /// How many messages without a reply have come.
+    pub fn silent_received(&self) -> u64 {
+        self.silent.received
+    }
+
+    /// How many of them are carried out.
+    pub fn silent_over(&self) -> u64 {
+        self.silent.over
     }
 
     /// Whether everything received has been carried out and answered after
@@ -310,26 +387,26 @@ impl Connection {
 
     /// Starts an operation; no action if it was over at once.
     fn start(&mut self, queued: Queued) -> Option<Action> {
-        let Queued { message, mut size, muted } = queued;
+        let Queued { message, mut size, muted, .. } = queued;
         let op = message.op();
         if ends(op) == Ends::Released && !muted {
             self.releases_queued -= 1;
         }
+        let mut messages = 1;
         let (operation, step) = match message {
-            Message::Set { key, value } if self.next_is_set() => {
+            Message::Set { key, value } if self.next_joins() => {
                 let entries = self.take_sets_behind(KeyValue { key, value }, &mut size);
+                messages = entries.len() as u64;
                 self.mapping.begin_joined_sets(entries)
             }
             message => self.mapping.begin(message),
         };
         if let Step::Call(call) = step {
-            self.running = Some(Running { operation, size, muted });
-            return Some(Action::Call { op, call });
+            self.running = Some(Running { operation, messages, size, muted });
+            return Some(Action::Call { op, call, replied: is_replied(op) && !muted });
         }
         self.queued_bytes -= size;
-        if ends(op) == Ends::Replied {
-            self.owed -= 1;
-        }
+        self.is_over(op, messages);
         if matches!(op, Op::Wait | Op::CancelWait) {
             // A WAIT takes the place of the one before, which stays unanswered.
             self.give_up_wait();
@@ -345,8 +422,19 @@ impl Connection {
         None
     }
 
-    fn next_is_set(&self) -> bool {
-        matches!(self.queue.front(), Some(Queued { message: Message::Set { .. }, .. }))
+    fn is_over(&mut self, op: Op, messages: u64) {
+        match ends(op) {
+            Ends::Silently => self.silent.over += messages,
+            Ends::Replied => self.owed -= 1,
+            Ends::Released => {}
+        }
+    }
+
+    fn next_joins(&self) -> bool {
+        matches!(
+            self.queue.front(),
+            Some(Queued { message: Message::Set { .. }, apart: false, .. })
+        )
     }
 
     /// The SETs directly behind `first`, as many as one command takes.
@@ -355,7 +443,8 @@ impl Connection {
         let mut bytes = first.key.len() + first.value.len();
         let mut entries = vec![first];
         while entries.len() < limits.command_keys_max {
-            let Some(Queued { message: Message::Set { key, value }, .. }) = self.queue.front()
+            let Some(Queued { message: Message::Set { key, value }, apart: false, .. }) =
+                self.queue.front()
             else {
                 break;
             };

@@ -32,10 +32,11 @@ pub struct Limits {
     /// Most keys in such a command.
     pub command_keys_max: usize,
     /// Complete messages of one connection that wait for their turn; reading
-    /// pauses beyond it.
+    /// pauses beyond it, or beyond four times as much while other connections
+    /// wait to see what its client wrote.
     pub queued_bytes_max: usize,
     /// Answers that a client has not read yet; no further operation of that
-    /// connection starts beyond it.
+    /// connection that has an answer starts beyond it.
     pub unread_bytes_max: usize,
     /// How long a client may leave its answers unread without any progress.
     #[serde(with = "text_duration")]

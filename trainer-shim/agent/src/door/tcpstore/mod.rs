@@ -14,6 +14,7 @@
 //! | [`attempt`] | which attempt of an in-place restart a client belongs to |
 //! | [`presence`] | who is in which namespace, and which of them are over |
 //! | [`pace`] | polls of one host, in step |
+//! | `visibility` | what one connection wrote, the others see |
 //! | [`ending`] | the end of the run, and draining |
 //! | [`limits`] | every bound of the door, by name |
 //! | [`budget`] | the memory that all connections share |
@@ -24,6 +25,8 @@
 //!
 //! * Operation n + 1 starts only after n is committed. SETs that have already
 //!   arrived one behind the other may travel as one command.
+//! * What a client wrote without a reply is seen by every operation with a reply
+//!   that came to this agent after its bytes, over whatever connection.
 //! * An operation without a reply that cannot be committed closes the
 //!   connection: there is no other way to tell a TCPStore client.
 //! * CANCEL_WAIT is answered here and at once, with or without a quorum.
@@ -44,5 +47,6 @@ pub mod pace;
 pub mod presence;
 pub mod serve;
 mod socket;
+mod visibility;
 
 pub use limits::Limits;

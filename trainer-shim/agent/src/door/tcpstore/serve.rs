@@ -24,6 +24,7 @@ use super::mapping::Mapping;
 use super::pace::Beat;
 use super::presence::Presence;
 use super::socket::Task;
+use super::visibility::Visibility;
 use crate::namespace::Namespace;
 use crate::process;
 use crate::roster::Roster;
@@ -70,6 +71,7 @@ pub(super) struct Shared {
     pub(super) attempts: Attempts,
     pub(super) presence: Presence,
     pub(super) roster: Roster,
+    pub(super) visibility: Arc<Visibility>,
     pub(super) beat: Beat,
     pub(super) fence: Fence,
     pub(super) drain: Drain,
@@ -132,6 +134,7 @@ impl Door {
             attempts: Attempts::default(),
             presence: Presence::default(),
             roster: Roster::default(),
+            visibility: Visibility::new(),
             beat: Beat::new(),
             fence: Fence::default(),
             drain: Drain::default(),

@@ -9,10 +9,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use holdfast_api::{Code, Condition, Read, ReadOutcome};
+use holdfast_api::{Code, Condition, Effectiveness, Read, ReadOutcome};
 use holdfast_client::{Client, Consistency, Deadline, Error};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
@@ -25,6 +25,7 @@ use super::mapping::{Call, CallAnswer, Mapping};
 use super::pace::Pace;
 use super::presence::{BeingCollected, Guest};
 use super::serve::Shared;
+use super::visibility::{Before, Sender};
 use crate::roster::Entry;
 
 /// Read at once, and at most this many times before others get their turn.
@@ -67,10 +68,15 @@ pub(super) struct Task {
     shared: Arc<Shared>,
     /// What it writes belongs to the session under which it was opened.
     client: Client,
-    stream: TcpStream,
+    stream: Arc<TcpStream>,
     entry: Entry,
     decoder: Decoder,
     connection: Connection,
+    /// What the other connections see of it.
+    sender: Sender,
+    /// Whether the last read found the socket's end, and whether all of it is taken in.
+    is_dry: bool,
+    is_taken_in: bool,
     account: Account,
     wait_account: Account,
     /// The operation whose call is open; named in the reason for closing.
@@ -113,8 +119,12 @@ impl Task {
         local: bool,
     ) -> Task {
         shared.open.send_modify(|open| *open += 1);
+        let stream = Arc::new(stream);
         Task {
             client: shared.client.bound_to_session(),
+            sender: shared.visibility.enter(&stream, entry.origin()),
+            is_dry: false,
+            is_taken_in: false,
             stream,
             entry,
             decoder: Decoder::new(shared.options.limits.clone()),
@@ -167,7 +177,7 @@ impl Task {
                     (None, None) => Closed::ByClient,
                 };
             }
-            let reads = !self.ended && self.asking.is_none() && self.connection.wants_input();
+            let reads = !self.ended && self.asking.is_none() && self.wants_input();
             let unread = self.unread_until();
             let step = tokio::select! {
                 biased;
@@ -181,6 +191,7 @@ impl Task {
                     self.read();
                     Ok(())
                 }
+                () = self.sender.wanted(), if !reads => Ok(()),
                 _ = self.stream.writable(), if unread.is_some() => Ok(()),
                 () = until(unread) => {
                     Err(Closed::Unread(self.shared.options.limits.unread_time_max))
@@ -214,27 +225,36 @@ impl Task {
         loop {
             let received = self.decode();
             let started = self.start()?;
+            // Before a reply leaves: its client's next bytes count.
+            let counts = self.asking.is_none() && self.connection.counts();
+            self.sender.took_in(self.is_taken_in, self.is_dry, counts);
             let sent = self.send();
             if !(received || started || sent) {
                 break;
             }
         }
-        let held = self.decoder.held_bytes() + self.connection.held_bytes();
+        let held =
+            self.decoder.held_bytes() + self.connection.held_bytes() + self.sender.held_bytes();
         self.account.set(held)?;
         Ok(())
+    }
+
+    fn wants_input(&self) -> bool {
+        self.connection.wants_input(self.sender.is_wanted())
     }
 
     /// Hands complete messages on, as many as are wanted.
     fn decode(&mut self) -> bool {
         let mut received = false;
-        while self.asking.is_none() && self.connection.wants_input() {
+        self.is_taken_in = false;
+        while self.asking.is_none() && self.wants_input() {
             match self.decoder.next_message() {
                 Ok(Some(message)) => {
                     self.meet(&message);
                     if !message.is_poll() {
                         self.entry.calls(message.op().name(), message.first_key());
                     }
-                    self.connection.receive(message);
+                    self.sender.receive(&mut self.connection, message);
                     received = true;
                 }
                 Ok(None) if self.ended => {
@@ -243,7 +263,10 @@ impl Task {
                     }
                     self.connection.end_input();
                 }
-                Ok(None) => break,
+                Ok(None) => {
+                    self.is_taken_in = true;
+                    break;
+                }
                 Err(error) => {
                     // What arrived whole before it still counts.
                     self.refused = Some(error);
@@ -271,7 +294,7 @@ impl Task {
         while let Some(action) = self.connection.next_action() {
             started = true;
             match action {
-                Action::Call { op, call } => {
+                Action::Call { op, call, replied } => {
                     self.calling = op;
                     let now = Instant::now();
                     let hold = match &call {
@@ -281,7 +304,9 @@ impl Task {
                         _ => Duration::ZERO,
                     };
                     let not_before = (!hold.is_zero()).then(|| now + hold);
-                    self.call = Some(self.shared.call(self.client.clone(), call, not_before));
+                    let before = self.sender.before(replied);
+                    let client = self.client.clone();
+                    self.call = Some(self.shared.call(client, call, before, not_before));
                 }
                 Action::Wait(conditions) => {
                     let bytes = conditions.iter().map(|condition| condition.key.len()).sum();
@@ -333,20 +358,20 @@ impl Task {
             // An idle connection has no buffer of its own.
             static CHUNK: std::cell::RefCell<Vec<u8>> = std::cell::RefCell::new(vec![0; READ_BYTES]);
         }
+        self.is_dry = false;
         CHUNK.with_borrow_mut(|chunk| {
             for _ in 0..READS_PER_TURN {
-                match self.stream.try_read(chunk) {
+                match self.sender.read(&self.stream, chunk) {
                     Ok(0) => self.ended = true,
                     Ok(count) => {
                         self.decoder.feed(&chunk[..count]);
-                        if count == chunk.len() {
-                            continue;
-                        }
+                        continue;
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                     Err(_) => self.ended = true,
                 }
+                self.is_dry = true;
                 break;
             }
         });
@@ -360,7 +385,9 @@ impl Task {
         }
         self.connection
             .answered(answer)
-            .map_err(|error| Closed::Store { op, reason: error.to_string() })
+            .map_err(|error| Closed::Store { op, reason: error.to_string() })?;
+        self.sender.committed(self.connection.silent_over());
+        Ok(())
     }
 
     fn released(&mut self, released: Result<(), Error>) -> Result<(), Closed> {
@@ -376,15 +403,18 @@ impl Task {
 }
 
 impl Shared {
-    /// Asks the store; a poll not before its time.
+    /// Asks the store, once it may be asked; a poll not before its time.
     fn call(
         &self,
         client: Client,
         call: Call,
+        before: Before,
         not_before: Option<Instant>,
     ) -> BoxFuture<'static, Result<CallAnswer, Error>> {
-        let deadline = Deadline::after(self.options.store_lost_deadline);
+        let patience = self.options.store_lost_deadline;
         Box::pin(async move {
+            let deadline = Deadline::after(patience);
+            in_time(before.passed(&call), deadline).await?;
             match call {
                 Call::Propose(command) => {
                     let answer = client.propose(command, deadline).await?;
@@ -435,6 +465,19 @@ impl Shared {
     }
 }
 
+/// Waits for writes over other connections; an error once the deadline has passed.
+async fn in_time(passed: impl Future<Output = ()>, deadline: Deadline) -> Result<(), Error> {
+    let Some(instant) = deadline.instant() else {
+        passed.await;
+        return Ok(());
+    };
+    timeout_at(instant, passed).await.map_err(|_| Error::Timeout {
+        outcome: Effectiveness::None,
+        reason: "what other connections of this host wrote to its keys before is not committed"
+            .to_owned(),
+    })
+}
+
 /// The result of what was asked; never ready if nothing was.
 async fn settled<T>(asked: &mut Asked<T>) -> Result<T, Error> {
     match asked {
@@ -469,5 +512,20 @@ async fn until(instant: Option<Instant>) {
 impl fmt::Debug for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Task").field("connection", &self.connection).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_other_connections_waits_no_longer_than_for_the_store() {
+        let deadline = Deadline::after(Duration::from_secs(300));
+        let error = in_time(pending(), deadline).await.unwrap_err();
+        assert_eq!((error.code(), error.outcome()), (Code::Timeout, Effectiveness::None));
+        assert_eq!(Some(Instant::now()), deadline.instant());
     }
 }

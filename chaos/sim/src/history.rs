@@ -1,59 +1,44 @@
-//! What the clients were told, held against what is there in the end.
+//! What clients asked for and were told, held against what is there in the end.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::time::Duration;
 
-use holdfast_api::{KeyEntry, NodeId, Read, ReadOutcome, Scope};
+use holdfast_api::{Blob, KeyEntry, Read, ReadOutcome, Scope};
 use holdfast_machine::Machine;
 
-use crate::clients::{COUNTERS, Call, Wish, number};
+use crate::violation::Violation;
 
-/// Something that was promised and is not so.
+/// Counters that all clients share.
+pub const COUNTERS: [&str; 2] = ["steps", "epochs"];
+
+/// What a client asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Violation {
-    /// An acknowledged put is not there.
-    LostPut { key: String },
-    /// A counter ends below a number that was acknowledged.
-    LostAdd { counter: &'static str, acknowledged: i64, ends_at: i64 },
-    /// Two adds were told the same number.
-    SameAnswer { counter: &'static str, answer: i64 },
-    /// A counter does not lie between the adds acknowledged and those tried,
-    /// or not every change of it added one.
-    Miscounted { counter: &'static str, ends_at: i64, changes: u64, acknowledged: i64, tried: i64 },
-    /// A call that ended before another one began saw a later number.
-    Reordered { counter: &'static str, ended: (Duration, i64), begun: (Duration, i64) },
-    /// Two nodes hold different states at the same index.
-    Diverged { digests: Vec<(u64, u64)> },
-    /// Two nodes led in one term.
-    TwoLeaders { term: u64 },
-    /// A client got an answer that it must not get.
-    Refused { client: u64, why: String },
-    /// A node could not start or go on.
-    Stopped { node: NodeId, why: String },
-    /// No leader serves though all nodes are up and connected.
-    NoLeader,
-    /// The nodes do not come to hold the same entries.
-    NeverEqual,
-    /// Calls that do not end though a leader serves.
-    Unanswered,
+pub enum Wish {
+    /// Adds one to a counter.
+    Add { counter: &'static str },
+    /// Sets a key that nobody else sets to a number above all before.
+    Put { key: String, number: i64 },
+    /// Reads a counter.
+    Read { counter: &'static str },
 }
 
-impl Violation {
-    /// Whether it shows that an acknowledged write is gone.
-    pub fn is_lost_write(&self) -> bool {
-        match self {
-            Violation::LostPut { .. } | Violation::LostAdd { .. } => true,
-            Violation::Miscounted { ends_at, acknowledged, .. } => ends_at < acknowledged,
-            _ => false,
-        }
-    }
+/// One call of a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// Which client.
+    pub client: usize,
+    /// What it asked for.
+    pub wish: Wish,
+    /// When, in simulated milliseconds.
+    pub invoked: u64,
+    /// When it was answered, and the number in the answer (0 for a put);
+    /// none if nobody knows whether it had an effect.
+    pub answered: Option<(u64, i64)>,
 }
 
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
+/// A counter's number; an absent one counts as 0.
+pub fn number(value: Option<&Blob>) -> i64 {
+    let text = value.and_then(Blob::as_text).unwrap_or("0");
+    text.parse().unwrap_or(i64::MIN)
 }
 
 fn entry(machine: &Machine, key: &str) -> Option<KeyEntry> {
@@ -67,12 +52,17 @@ fn entry(machine: &Machine, key: &str) -> Option<KeyEntry> {
 /// All that is wrong with a history that ended in this state.
 pub fn check(calls: &[Call], end: &Machine) -> Vec<Violation> {
     let mut wrong = Vec::new();
+    let mut puts: BTreeMap<&str, i64> = BTreeMap::new();
     for call in calls.iter().filter(|call| call.answered.is_some()) {
-        if let Wish::Put { key } = &call.wish {
-            let value = entry(end, key).and_then(|entry| entry.value);
-            if value.as_ref().is_none_or(|value| value.as_bytes() != key.as_bytes()) {
-                wrong.push(Violation::LostPut { key: key.clone() });
-            }
+        if let Wish::Put { key, number } = &call.wish {
+            let latest = puts.entry(key).or_insert(*number);
+            *latest = (*latest).max(*number);
+        }
+    }
+    for (key, acknowledged) in puts {
+        let ends_at = number(entry(end, key).and_then(|entry| entry.value).as_ref());
+        if ends_at < acknowledged {
+            wrong.push(Violation::LostPut { key: key.to_owned(), acknowledged, ends_at });
         }
     }
     for counter in COUNTERS {
@@ -109,7 +99,7 @@ fn check_counter(counter: &'static str, calls: &[Call], end: &Machine, wrong: &m
 /// number it saw: no call may begin after one that saw more had ended. Among
 /// equal numbers the add goes first, then reads in any order.
 fn check_order(counter: &'static str, calls: &[Call], wrong: &mut Vec<Violation>) {
-    let mut ordered: Vec<((i64, bool), Duration, Duration)> = Vec::new();
+    let mut ordered: Vec<((i64, bool), u64, u64)> = Vec::new();
     for call in calls {
         let is_read = call.wish == Wish::Read { counter };
         if let Some((ended, number)) = call.answered
@@ -120,7 +110,7 @@ fn check_order(counter: &'static str, calls: &[Call], wrong: &mut Vec<Violation>
     }
     ordered.sort();
     // The latest beginning among all that took place before, by their answers.
-    let mut before: Option<(Duration, i64)> = None;
+    let mut before: Option<(u64, i64)> = None;
     for same in ordered.chunk_by(|one, other| one.0 == other.0) {
         for ((number, _), _, ended) in same {
             let ended = (*ended, *number);
@@ -136,12 +126,11 @@ fn check_order(counter: &'static str, calls: &[Call], wrong: &mut Vec<Violation>
 #[test]
 fn a_read_must_see_what_was_acknowledged_before_it_began() {
     let counter = COUNTERS[0];
-    let ms = Duration::from_millis;
     let call = |wish: Wish, begun, ended, number| Call {
         client: 0,
         wish,
-        invoked: ms(begun),
-        answered: Some((ms(ended), number)),
+        invoked: begun,
+        answered: Some((ended, number)),
     };
     let add = call(Wish::Add { counter }, 10, 20, 1);
     let wrong = |read| {
@@ -152,6 +141,6 @@ fn a_read_must_see_what_was_acknowledged_before_it_began() {
     let read = |begun, number| call(Wish::Read { counter }, begun, 40, number);
     assert_eq!(wrong(read(30, 1)), []);
     assert_eq!(wrong(read(15, 0)), [], "it began while the add was under way");
-    let stale = Violation::Reordered { counter, ended: (ms(20), 1), begun: (ms(30), 0) };
+    let stale = Violation::Reordered { counter, ended: (20, 1), begun: (30, 0) };
     assert_eq!(wrong(read(30, 0)), [stale]);
 }

@@ -1,0 +1,194 @@
+//! Many seeds, each in a process of its own: what a process counts for its whole
+//! life, as Tokio does for the seeds of its runtimes, begins anew for each.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::Instant;
+
+use anyhow::Context;
+
+/// Which seeds, and how.
+pub struct Batch {
+    /// The first and the last.
+    pub seeds: (u64, u64),
+    /// What each is asked beside its number.
+    pub arguments: Vec<String>,
+    /// How many at a time.
+    pub jobs: Option<usize>,
+    /// Whether the first that fails is the last.
+    pub until_found: bool,
+    /// Where it is kept which were tried.
+    pub out: Option<PathBuf>,
+}
+
+/// What became of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Promises kept.
+    pub passed: u64,
+    /// Promises broken.
+    pub failed: u64,
+    /// Nobody can say.
+    pub unknown: u64,
+    /// Tried before, and not again.
+    pub skipped: u64,
+}
+
+/// What becomes of one seed.
+struct Verdict {
+    seed: u64,
+    code: Option<i32>,
+    said: String,
+}
+
+struct Progress {
+    next: u64,
+    over: bool,
+    totals: Totals,
+    kept: Option<File>,
+}
+
+/// Reads `A..B`, both included, or one number.
+pub fn seeds(text: &str) -> Result<(u64, u64), String> {
+    let number = |text: &str| text.parse::<u64>().map_err(|error| format!("{text:?}: {error}"));
+    let (first, last) = match text.split_once("..") {
+        Some((first, last)) => (number(first)?, number(last.trim_start_matches('='))?),
+        None => (number(text)?, number(text)?),
+    };
+    if first > last { Err(format!("{first} is above {last}")) } else { Ok((first, last)) }
+}
+
+impl Batch {
+    /// Tries the seeds.
+    pub fn run(&self) -> anyhow::Result<Totals> {
+        let program = std::env::current_exe().context("cannot find this program")?;
+        let (tried, kept) = match &self.out {
+            Some(out) => kept(out, &self.arguments)?,
+            None => (BTreeSet::new(), None),
+        };
+        let totals = Totals::default();
+        let progress = Progress { next: self.seeds.0, over: false, totals, kept };
+        let (progress, begun) = (Mutex::new(progress), Instant::now());
+        let usual = std::thread::available_parallelism().map_or(1, usize::from);
+        let jobs = self.jobs.unwrap_or(usual).max(1);
+        std::thread::scope(|scope| {
+            for _ in 0..jobs {
+                scope.spawn(|| {
+                    while let Some(seed) = self.next(&progress, &tried) {
+                        let verdict = self.one(&program, seed);
+                        self.note(&progress, &verdict, begun);
+                    }
+                });
+            }
+        });
+        let progress = progress.into_inner().map_err(|_| anyhow::anyhow!("a worker panicked"))?;
+        let Totals { passed, failed, unknown, skipped } = progress.totals;
+        if std::io::stderr().is_terminal() {
+            eprintln!();
+        }
+        println!(
+            "seeds {}..{}: {passed} passed, {failed} failed, {unknown} unknown, {skipped} tried before; {:.0} s",
+            self.seeds.0,
+            self.seeds.1,
+            begun.elapsed().as_secs_f64()
+        );
+        Ok(progress.totals)
+    }
+
+    fn next(&self, progress: &Mutex<Progress>, tried: &BTreeSet<u64>) -> Option<u64> {
+        let mut progress = progress.lock().ok()?;
+        while !progress.over && progress.next <= self.seeds.1 {
+            let seed = progress.next;
+            progress.next += 1;
+            if !tried.contains(&seed) {
+                return Some(seed);
+            }
+            progress.totals.skipped += 1;
+        }
+        None
+    }
+
+    fn one(&self, program: &Path, seed: u64) -> Verdict {
+        let mut command = Command::new(program);
+        command.args(["--quiet", "--seed", &seed.to_string()]).args(&self.arguments);
+        command.stdin(Stdio::null());
+        match command.output() {
+            Ok(output) => {
+                let said = String::from_utf8_lossy(&output.stdout).into_owned()
+                    + &String::from_utf8_lossy(&output.stderr);
+                Verdict { seed, code: output.status.code(), said }
+            }
+            Err(error) => Verdict { seed, code: None, said: error.to_string() },
+        }
+    }
+
+    fn note(&self, progress: &Mutex<Progress>, verdict: &Verdict, begun: Instant) {
+        let Ok(mut progress) = progress.lock() else { return };
+        let Verdict { seed, code, said } = verdict;
+        let totals = &mut progress.totals;
+        let word = match code {
+            Some(0) => {
+                totals.passed += 1;
+                "pass"
+            }
+            Some(1) => {
+                totals.failed += 1;
+                "fail"
+            }
+            _ => {
+                totals.unknown += 1;
+                "unknown"
+            }
+        };
+        let Totals { passed, failed, unknown, .. } = *totals;
+        progress.over |= self.until_found && *code == Some(1);
+        if let Some(kept) = &mut progress.kept {
+            let line = said.lines().next().unwrap_or_default();
+            if let Err(error) = writeln!(kept, "{seed}\t{word}\t{line}") {
+                eprintln!("cannot keep seed {seed}: {error}");
+            }
+        }
+        let live = std::io::stderr().is_terminal();
+        if word != "pass" {
+            let clear = if live { "\r" } else { "" };
+            println!("{clear}{}", said.trim_end());
+        }
+        if live {
+            let done = passed + failed + unknown;
+            let each = begun.elapsed().as_secs_f64() / done.max(1) as f64;
+            eprint!(
+                "\rseed {seed}: {passed} passed, {failed} failed, {unknown} unknown, {each:.2} s each "
+            );
+        }
+    }
+}
+
+/// Which seeds were tried with these arguments, and where to note more.
+fn kept(out: &Path, arguments: &[String]) -> anyhow::Result<(BTreeSet<u64>, Option<File>)> {
+    fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+    let words: Vec<&str> = arguments.iter().map(|word| word.trim_start_matches('-')).collect();
+    let path = out.join(format!("{}.tsv", words.join("-")));
+    let text = fs::read_to_string(&path).unwrap_or_default();
+    let seed = |line: &str| line.split('\t').next()?.parse().ok();
+    let tried = text.lines().filter_map(seed).collect();
+    let file = File::options().append(true).create(true).open(&path);
+    let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+    Ok((tried, Some(file)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_a_range_with_both_ends_or_one_number() {
+        assert_eq!(seeds("1..1000"), Ok((1, 1_000)));
+        assert_eq!(seeds("7"), Ok((7, 7)));
+        assert_eq!(seeds("3..=4"), Ok((3, 4)));
+        assert!(seeds("9..1").is_err() && seeds("a..b").is_err());
+    }
+}

@@ -1,0 +1,334 @@
+//! What must hold at every moment: one log, one state for each index, leaders
+//! that lack nothing, leases that last.
+//!
+//! The committed entries are gathered from the disks of the nodes that applied
+//! them, and a state machine beside the cluster applies them, too: what it holds
+//! at an index every node must hold there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use holdfast_api::{
+    Command, EventKind, Generation, Incarnation, LeaseCommand, LeaseId, LeaseOutcome, NodeId,
+    Outcome, ProcessId, Read, ReadOutcome, Revision,
+};
+use holdfast_machine::{Machine, decode_entry};
+use holdfast_store::node::Node;
+use holdfast_store::raft::record::{LogIdRecord, LogRecord, PayloadRecord};
+use holdfast_store::storage::backend::LogImage;
+use holdfast_store::storage::memory::MemoryDisk;
+
+use crate::journal::Journal;
+use crate::violation::Violation;
+use crate::workload::{JOB, Record};
+
+/// States of the past that are kept for nodes that lag.
+const STATES_MAX: usize = 4_096;
+
+/// A node as the checks see it.
+pub struct Subject {
+    /// Which.
+    pub id: NodeId,
+    /// Counts the processes that it ran as.
+    pub boot: u64,
+    /// The node.
+    pub node: Node,
+    /// Its disk.
+    pub disk: MemoryDisk,
+}
+
+struct Renewed {
+    at_ms: u64,
+    ttl_ms: u64,
+}
+
+/// What is known of the cluster.
+pub struct Checks {
+    journal: Journal,
+    committed: Vec<LogRecord>,
+    /// The state before the first entry and after each, by index.
+    states: BTreeMap<u64, Machine>,
+    machine: Machine,
+    leases: BTreeMap<LeaseId, Renewed>,
+    /// As which processes the nodes led, by term and node: the consensus library
+    /// orders leaders by both, so that a term can have several, one after the other.
+    leaders: BTreeMap<(u64, NodeId), BTreeSet<u64>>,
+    /// Entries of each node that were held against the committed ones.
+    applied: BTreeMap<NodeId, u64>,
+    /// Index of each node's state that was compared last.
+    compared: BTreeMap<NodeId, u64>,
+    ended: BTreeMap<(ProcessId, Incarnation), Revision>,
+    events_upto: Revision,
+    judged: BTreeSet<Generation>,
+    /// Answers that came from the table of sessions.
+    replayed: u64,
+    /// The highest index that a snapshot reached.
+    snapshot: u64,
+    /// What is wrong.
+    pub violations: Vec<Violation>,
+}
+
+impl Checks {
+    /// Of a cluster that has no entries yet.
+    pub fn new(journal: Journal) -> Checks {
+        Checks {
+            journal,
+            committed: Vec::new(),
+            states: BTreeMap::new(),
+            machine: Machine::default(),
+            leases: BTreeMap::new(),
+            leaders: BTreeMap::new(),
+            applied: BTreeMap::new(),
+            compared: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            events_upto: 0,
+            judged: BTreeSet::new(),
+            replayed: 0,
+            snapshot: 0,
+            violations: Vec::new(),
+        }
+    }
+
+    /// Notes what is wrong, once.
+    pub fn report(&mut self, violation: Violation) {
+        if !self.violations.contains(&violation) {
+            self.journal.note(format_args!("VIOLATION {violation}"));
+            self.violations.push(violation);
+        }
+    }
+
+    /// Leaders that there were.
+    pub fn leaders(&self) -> usize {
+        self.leaders.len()
+    }
+
+    /// Entries that were committed.
+    pub fn entries(&self) -> usize {
+        self.committed.len()
+    }
+
+    /// Answers that came from the table of sessions, and how far snapshots reached.
+    pub fn seen(&self) -> (u64, u64) {
+        (self.replayed, self.snapshot)
+    }
+
+    /// The state that all nodes must come to.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// Who leads, and what was applied: at every moment.
+    pub fn look(&mut self, subjects: &[Subject]) {
+        for subject in subjects {
+            self.look_at_leader(subject);
+            let last = subject.node.applied().last.as_ref().map(LogIdRecord::from);
+            let Some(last) = last else { continue };
+            if self.applied.get(&subject.id) != Some(&last.index) && self.gather(subject, last) {
+                self.applied.insert(subject.id, last.index);
+            }
+        }
+    }
+
+    fn look_at_leader(&mut self, subject: &Subject) {
+        let (term, leads) = subject.node.consensus().leadership();
+        let leader = (term, subject.id);
+        if !leads || !self.leaders.entry(leader).or_default().insert(subject.boot) {
+            return;
+        }
+        self.journal.note(format_args!("node {} leads term {term}", subject.id));
+        if self.leaders[&leader].len() > 1 {
+            self.report(Violation::LeadsAgain { term, node: subject.id });
+        }
+        let image = subject.disk.image();
+        let missing = self.committed.iter().find(|entry| {
+            (entry.term, entry.node) < leader
+                && entry.index >= image.first_index()
+                && image.id_at(entry.index) != Some(entry.id())
+        });
+        if let Some(entry) = missing {
+            let index = entry.index;
+            self.report(Violation::Incomplete { node: subject.id, term, index });
+        }
+    }
+
+    /// Takes over what a node applied, from its disk; false if entries before that are
+    /// not known yet, because whoever applied them first is down.
+    fn gather(&mut self, subject: &Subject, last: LogIdRecord) -> bool {
+        let before = self.applied.get(&subject.id).copied().unwrap_or(0);
+        let known = self.committed.len() as u64;
+        let image = subject.disk.image_from(before.min(last.index).min(known));
+        // What it has from a snapshot, the log may not have yet, or otherwise.
+        let from_log = image.entries.iter().any(|entry| entry.id() == last);
+        let entries = image.entries.iter().filter(|_| from_log);
+        for entry in entries.take_while(|entry| entry.index <= last.index) {
+            let place = usize::try_from(entry.index).unwrap_or(usize::MAX);
+            match self.committed.get(place) {
+                Some(known) if known == entry => {}
+                Some(_) => {
+                    let violation = Violation::OtherEntry { node: subject.id, index: entry.index };
+                    self.report(violation);
+                }
+                None if place == self.committed.len() => {
+                    self.apply(entry);
+                    self.committed.push(entry.clone());
+                }
+                None => return false,
+            }
+        }
+        let known = usize::try_from(last.index).ok().and_then(|place| self.committed.get(place));
+        if known.is_some_and(|known| known.id() != last) {
+            self.report(Violation::OtherEntry { node: subject.id, index: last.index });
+        }
+        true
+    }
+
+    /// Whether all committed entries are known.
+    pub fn is_whole(&self) -> bool {
+        !self.violations.iter().any(|wrong| matches!(wrong, Violation::Unknown { .. }))
+    }
+
+    /// Notes that entries were applied which were never seen, if so.
+    pub fn find_gap(&mut self, subjects: &[Subject]) {
+        let index = |subject: &Subject| subject.node.applied().last.as_ref().map(|last| last.index);
+        let applied = subjects.iter().filter_map(index).max();
+        if applied.is_some_and(|applied| applied >= self.committed.len() as u64) {
+            let what = format!("entry {} was gone before it was seen", self.committed.len());
+            self.report(Violation::Unknown { what });
+        }
+    }
+
+    fn apply(&mut self, record: &LogRecord) {
+        if let PayloadRecord::Entry(encoded) = &record.payload {
+            match decode_entry(encoded) {
+                Ok(entry) => {
+                    let applied = self.machine.apply(&entry);
+                    let now = self.machine.time();
+                    self.note_renewals(&entry.commands, now);
+                    for (proposal, answer) in entry.commands.iter().zip(&applied.answers) {
+                        self.note_lease(&proposal.command, &answer.outcome, now);
+                        self.replayed += u64::from(answer.replayed);
+                    }
+                    self.note_ends();
+                }
+                Err(error) => self.report(Violation::Unknown { what: error.to_string() }),
+            }
+        }
+        self.states.insert(record.index, self.machine.clone());
+        if self.states.len() > STATES_MAX {
+            self.states.pop_first();
+        }
+    }
+
+    fn note_renewals(&mut self, commands: &[holdfast_api::Proposal], now: u64) {
+        for proposal in commands {
+            if let Command::Lease(LeaseCommand::KeepAlive { lease }) = &proposal.command
+                && let Some(renewed) = self.leases.get_mut(lease)
+            {
+                renewed.at_ms = now;
+            }
+        }
+    }
+
+    fn note_lease(&mut self, command: &Command, outcome: &Outcome, now: u64) {
+        match (command, outcome) {
+            (_, Outcome::Lease(LeaseOutcome::Granted { lease, ttl_ms, .. })) => {
+                self.leases.insert(*lease, Renewed { at_ms: now, ttl_ms: *ttl_ms });
+            }
+            (
+                Command::Lease(LeaseCommand::Expire { lease, .. }),
+                Outcome::Lease(LeaseOutcome::Ended),
+            ) => {
+                let Some(Renewed { at_ms, ttl_ms }) = self.leases.remove(lease) else { return };
+                self.journal.note(format_args!("lease {lease} expires"));
+                if now < at_ms + ttl_ms {
+                    let (lease, renewed_ms, ended_ms) = (*lease, at_ms, now);
+                    let violation =
+                        Violation::LeaseTooShort { lease, renewed_ms, ttl_ms, ended_ms };
+                    self.report(violation);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn note_ends(&mut self) {
+        let job = JOB.parse().expect("it is a name");
+        let read = Read::Events { job, after: self.events_upto, limit: 0 };
+        if let ReadOutcome::Events { events, upto, .. } = self.machine.read(&read).outcome {
+            self.events_upto = upto;
+            for event in events {
+                if let EventKind::Ended { process, incarnation, .. } = event.what {
+                    self.ended.insert((process, incarnation), event.revision);
+                }
+            }
+        }
+    }
+
+    /// What is too much for every moment: logs and states beside each other, and
+    /// what members were told.
+    pub fn compare(&mut self, subjects: &[Subject], record: &Record) {
+        let images: Vec<(NodeId, LogImage)> =
+            subjects.iter().map(|subject| (subject.id, subject.disk.image())).collect();
+        for (at, (one, image)) in images.iter().enumerate() {
+            for (other, other_image) in &images[at + 1..] {
+                if let Some(index) = mismatch(image, other_image) {
+                    self.report(Violation::LogsDiffer { one: *one, other: *other, index });
+                }
+            }
+        }
+        for subject in subjects {
+            self.snapshot = self.snapshot.max(subject.node.view().snapshot.unwrap_or(0));
+            self.compare_state(subject);
+        }
+        for violation in &record.violations {
+            self.report(violation.clone());
+        }
+        self.judge(record);
+    }
+
+    fn compare_state(&mut self, subject: &Subject) {
+        let (index, digest) = {
+            let state = subject.node.applied();
+            let Some(index) = state.last.as_ref().map(|last| last.index) else { return };
+            if self.compared.get(&subject.id) == Some(&index) {
+                return;
+            }
+            (index, state.machine.digest())
+        };
+        self.compared.insert(subject.id, index);
+        let Some(expected) = self.states.get(&index) else { return };
+        if expected.digest() != digest {
+            self.report(Violation::Diverged { node: subject.id, index });
+        }
+    }
+
+    /// Nobody who was dead is in an outcome.
+    fn judge(&mut self, record: &Record) {
+        let mut dead = Vec::new();
+        for (generation, told) in &record.advanced {
+            let Some(told) = told.first().filter(|_| self.judged.insert(*generation)) else {
+                continue;
+            };
+            for (process, incarnation) in told.members.iter() {
+                let ended = self.ended.get(&(process, incarnation));
+                if ended.is_some_and(|ended| *ended < told.witness) {
+                    let generation = *generation;
+                    dead.push(Violation::DeadInOutcome { generation, process, incarnation });
+                }
+            }
+        }
+        dead.into_iter().for_each(|violation| self.report(violation));
+    }
+}
+
+/// The first entry in which two logs differ that have a later one in common.
+fn mismatch(one: &LogImage, other: &LogImage) -> Option<u64> {
+    let from = one.first_index().max(other.first_index());
+    let entries = |image: &LogImage| {
+        let skipped = usize::try_from(from - image.first_index()).unwrap_or(usize::MAX);
+        image.entries.get(skipped..).unwrap_or_default().to_vec()
+    };
+    let (one, other) = (entries(one), entries(other));
+    let shared = one.iter().zip(&other).rposition(|(one, other)| one.id() == other.id())?;
+    let differs = |at: &usize| one[*at] != other[*at];
+    (0..=shared).find(differs).map(|at| from + at as u64)
+}

@@ -1,0 +1,209 @@
+//! Whole clusters with their clients and trainers in one thread, from a seed.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `simulation` | one seed, from the founding to the recovery |
+//! | `host` | a process with a runtime, a clock and turns of its own |
+//! | `network` | connections as TCP has them, and what goes wrong with links |
+//! | `node` | a store node as a process |
+//! | `workload` | clients, trainers and the operator as processes |
+//! | `faults` | what goes wrong |
+//! | `checks`, `history`, `violation` | what must hold |
+//! | `journal` | what happens, line by line |
+//! | `system` | what the operating system answers to a simulated thread |
+//! | `batch` | many seeds, each in a process of its own |
+
+mod batch;
+mod checks;
+mod faults;
+mod history;
+mod host;
+mod journal;
+mod network;
+mod node;
+mod simulation;
+mod system;
+mod violation;
+mod workload;
+
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
+
+use anyhow::Context;
+use clap::Parser;
+
+use batch::Batch;
+use journal::Journal;
+use simulation::{Options, Report, Simulation};
+use violation::Violation;
+
+/// Exit codes beside success: a promise was broken; nobody can say.
+const FAIL: u8 = 1;
+const UNKNOWN: u8 = 3;
+
+/// Violations that are listed; the others follow from the first.
+const LISTED_MAX: usize = 12;
+
+/// Memory of the simulated thread's stack: futures of debug builds are large.
+const STACK_BYTES: usize = 64 << 20;
+
+/// Simulate clusters from seeds, each the same every time
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Cli {
+    /// Repeat one seed, with all that happens printed
+    #[arg(long, value_name = "N", conflicts_with = "seeds")]
+    seed: Option<u64>,
+    /// Try these seeds, each in a process of its own
+    #[arg(long, value_name = "A..B", default_value = "1..100", value_parser = batch::seeds)]
+    seeds: (u64, u64),
+    /// How often something goes wrong in a seed
+    #[arg(long, value_name = "N", default_value_t = 7)]
+    episodes: u32,
+    /// Disks do nothing when they are asked to sync
+    #[arg(long)]
+    syncs_lie: bool,
+    /// A defect to find, by its name (a build with the feature `planted` has them)
+    #[arg(long, value_name = "NAME")]
+    planted: Option<String>,
+    /// Stop at the first seed that fails
+    #[arg(long)]
+    until_found: bool,
+    /// Folder that keeps which seeds were tried; tried ones are not tried again
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Seeds at a time [default: one for each processor]
+    #[arg(long, value_name = "N")]
+    jobs: Option<usize>,
+    /// File for what happens in the one seed, in place of the standard output
+    #[arg(long, value_name = "FILE")]
+    journal: Option<PathBuf>,
+    /// Print the result of the one seed alone
+    #[arg(long)]
+    quiet: bool,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let ended = match cli.seed {
+        Some(seed) => one(seed, &cli),
+        None => many(&cli),
+    };
+    ended.unwrap_or_else(|error| {
+        eprintln!("holdfast-sim: {error:#}");
+        ExitCode::from(UNKNOWN)
+    })
+}
+
+fn many(cli: &Cli) -> anyhow::Result<ExitCode> {
+    let mut arguments = vec!["--episodes".to_owned(), cli.episodes.to_string()];
+    arguments.extend(cli.syncs_lie.then(|| "--syncs-lie".to_owned()));
+    if let Some(planted) = &cli.planted {
+        arguments.extend(["--planted".to_owned(), planted.clone()]);
+    }
+    let (jobs, until_found) = (cli.jobs, cli.until_found);
+    let batch = Batch { seeds: cli.seeds, arguments, jobs, until_found, out: cli.out.clone() };
+    let totals = batch.run()?;
+    Ok(match totals {
+        batch::Totals { failed: 1.., .. } => ExitCode::from(FAIL),
+        batch::Totals { unknown: 1.., .. } => ExitCode::from(UNKNOWN),
+        batch::Totals { .. } => ExitCode::SUCCESS,
+    })
+}
+
+fn one(seed: u64, cli: &Cli) -> anyhow::Result<ExitCode> {
+    plant(cli.planted.as_deref())?;
+    let out: Option<Box<dyn Write + Send>> = match &cli.journal {
+        Some(path) => {
+            let file = std::fs::File::create(path);
+            let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+            Some(Box::new(BufWriter::new(file)))
+        }
+        None if cli.quiet => None,
+        None => Some(Box::new(BufWriter::new(std::io::stdout()))),
+    };
+    let options = Options { seed, episodes: cli.episodes, syncs_lie: cli.syncs_lie };
+    let report = simulate(options, Journal::new(out))?;
+    let known = |violation: &&Violation| !matches!(violation, Violation::Unknown { .. });
+    let verdict = match report.violations.iter().find(known) {
+        Some(_) => "fail",
+        None if report.violations.is_empty() => "pass",
+        None => "unknown",
+    };
+    let (lines, digest) = report.journal;
+    println!("seed {seed}: {verdict}; {lines} lines, {digest:016x}; {}", report.summary);
+    for violation in report.violations.iter().take(LISTED_MAX) {
+        println!("  {violation}");
+    }
+    if let Some(more) = report.violations.len().checked_sub(LISTED_MAX).filter(|more| *more > 0) {
+        println!("  and {more} more");
+    }
+    if !report.violations.is_empty() {
+        println!("  after {}", report.faults.join(", "));
+    }
+    Ok(match verdict {
+        "pass" => ExitCode::SUCCESS,
+        "fail" => ExitCode::from(FAIL),
+        _ => ExitCode::from(UNKNOWN),
+    })
+}
+
+#[cfg(feature = "planted")]
+fn plant(name: Option<&str>) -> anyhow::Result<()> {
+    name.map_or(Ok(()), |name| holdfast_store::planted::plant(name).map_err(anyhow::Error::msg))
+}
+
+#[cfg(not(feature = "planted"))]
+fn plant(name: Option<&str>) -> anyhow::Result<()> {
+    anyhow::ensure!(name.is_none(), "this build has no defects; build it with --features planted");
+    Ok(())
+}
+
+/// Simulates on a thread that knows nothing yet: keys of hash maps are drawn once
+/// for each thread.
+fn simulate(options: Options, journal: Journal) -> anyhow::Result<Report> {
+    let panics: Arc<Mutex<Vec<String>>> = Arc::default();
+    let (noted, noting) = (panics.clone(), journal.clone());
+    std::panic::set_hook(Box::new(move |panic| {
+        let what = panic.to_string().replace('\n', " ");
+        noting.note(format_args!("PANIC {what}"));
+        if let Ok(mut panics) = noted.lock() {
+            panics.push(what);
+        }
+    }));
+    let thread = std::thread::Builder::new().name("simulated".to_owned()).stack_size(STACK_BYTES);
+    let simulated = thread.spawn(move || {
+        system::simulate(options.seed);
+        let logged = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::INFO)
+            .without_time()
+            .with_ansi(false)
+            .with_writer(journal.clone())
+            .finish();
+        let report =
+            tracing::subscriber::with_default(logged, || Simulation::run(options, journal));
+        (report, threads())
+    })?;
+    let (mut report, threads) = match simulated.join() {
+        Ok(ended) => ended,
+        Err(_) => anyhow::bail!("the simulation panicked: {:?}", panics.lock()),
+    };
+    // This one, and the simulated one.
+    if threads.len() > 2 {
+        report.violations.push(Violation::Threads { names: threads });
+    }
+    if let Ok(panics) = panics.lock() {
+        let panicked = |what: &String| Violation::Panicked { what: what.clone() };
+        report.violations.extend(panics.iter().map(panicked));
+    }
+    Ok(report)
+}
+
+/// The names of this program's threads.
+fn threads() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
+    tasks.filter_map(|task| Some(name(task).ok()?.trim().to_owned())).collect()
+}

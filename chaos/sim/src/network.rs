@@ -1,0 +1,742 @@
+//! The network: connections as TCP has them, between hosts whose links can be
+//! cut, slow, lossy, or in the way of a firewall.
+//!
+//! A segment that is lost or falls into a hole is sent again, later each time,
+//! as the kernel does; whoever reads sees a stream that stalls. A killed
+//! process's kernel closes its connections; a host without power says nothing,
+//! and answers what comes for its former connections with a reset once it is
+//! back.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use futures::future::BoxFuture;
+use holdfast_net::simulated;
+use parking_lot::Mutex;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::host::HostId;
+use crate::journal::Journal;
+
+/// Bytes under way in one direction of a connection.
+const WINDOW_BYTES: usize = 256 * 1024;
+/// Connections that a port holds and nobody has accepted.
+const BACKLOG_MAX: usize = 128;
+/// First and longest pause before a segment is sent again, in milliseconds.
+const RESEND_MS: u64 = 200;
+const RESEND_MS_MAX: u64 = 20_000;
+/// First pause before a connect knocks again.
+const KNOCK_MS: u64 = 1_000;
+/// Port of every node.
+pub const PORT: u16 = 7000;
+
+/// Where a host is.
+pub fn address(host: HostId) -> SocketAddr {
+    let HostId(number) = host;
+    SocketAddr::from((Ipv4Addr::new(10, 0, 0, number), PORT))
+}
+
+fn host_at(address: SocketAddr) -> io::Result<HostId> {
+    match address {
+        SocketAddr::V4(v4) if v4.ip().octets()[..3] == [10, 0, 0] => {
+            Ok(HostId(v4.ip().octets()[3]))
+        }
+        _ => Err(ErrorKind::NetworkUnreachable.into()),
+    }
+}
+
+/// One direction between two hosts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Link {
+    /// Nothing gets through.
+    pub cut: bool,
+    /// A firewall answers every connect with a refusal.
+    pub rejects: bool,
+    /// Of so many segments one is lost; 0 = none.
+    pub loss_one_in: u32,
+    /// Milliseconds on the way, at least and at most.
+    pub delay_ms: (u64, u64),
+    /// Bytes that get through in a millisecond.
+    pub bytes_per_ms: u64,
+}
+
+impl Default for Link {
+    fn default() -> Link {
+        Link { cut: false, rejects: false, loss_one_in: 0, delay_ms: (1, 3), bytes_per_ms: 1 << 20 }
+    }
+}
+
+type ConnectionId = u64;
+
+/// The client's end, and the server's.
+const CLIENT: usize = 0;
+const SERVER: usize = 1;
+
+#[derive(Debug)]
+enum Segment {
+    Bytes(Bytes),
+    /// No more will come.
+    End,
+    Reset,
+}
+
+/// One end of a connection: what it sends, and what it has received.
+#[derive(Debug)]
+struct End {
+    host: HostId,
+    /// On the way to the other end: when each may arrive.
+    sent: VecDeque<(u64, Segment)>,
+    sent_bytes: usize,
+    /// When the link has room for the next byte.
+    free_at: u64,
+    resend_ms: u64,
+    /// Since when nothing was confirmed, and how long that may last.
+    unconfirmed_since: Option<u64>,
+    user_timeout: Option<u64>,
+    /// An event will look at what was sent.
+    is_due: bool,
+    received: VecDeque<Bytes>,
+    received_bytes: usize,
+    ended: bool,
+    reset: bool,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+    state: Life,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    Open,
+    /// Its process let go of it; its kernel still sends what was written.
+    Closed,
+    /// Its host lost its power.
+    Gone,
+}
+
+impl End {
+    fn new(host: HostId) -> End {
+        End {
+            host,
+            sent: VecDeque::new(),
+            sent_bytes: 0,
+            free_at: 0,
+            resend_ms: RESEND_MS,
+            unconfirmed_since: None,
+            user_timeout: None,
+            is_due: false,
+            received: VecDeque::new(),
+            received_bytes: 0,
+            ended: false,
+            reset: false,
+            reader: None,
+            writer: None,
+            state: Life::Open,
+        }
+    }
+
+    fn wake(&mut self) {
+        self.reader.take().into_iter().chain(self.writer.take()).for_each(Waker::wake);
+    }
+}
+
+struct Wire {
+    ends: [End; 2],
+    /// What became of the connect.
+    opened: Option<Result<(), ErrorKind>>,
+    connector: Option<Waker>,
+}
+
+struct Open {
+    backlog: VecDeque<ConnectionId>,
+    acceptor: Option<Waker>,
+}
+
+enum Event {
+    /// A connect arrives, for the n-th time.
+    Knock { id: ConnectionId, tries: u32 },
+    /// Its answer arrives.
+    Answer { id: ConnectionId, refused: bool, tries: u32 },
+    /// What an end sent may arrive.
+    Segments { id: ConnectionId, from: usize },
+}
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct Network(Arc<Mutex<State>>);
+
+struct State {
+    now: u64,
+    journal: Journal,
+    random: SmallRng,
+    links: BTreeMap<(HostId, HostId), Link>,
+    /// Hosts without power.
+    dark: BTreeSet<HostId>,
+    ports: BTreeMap<HostId, Open>,
+    wires: BTreeMap<ConnectionId, Wire>,
+    next: ConnectionId,
+    /// Hosts to which something has happened since their last turn.
+    touched: BTreeSet<HostId>,
+    due: BinaryHeap<Reverse<(u64, u64)>>,
+    events: BTreeMap<u64, Event>,
+    events_next: u64,
+}
+
+impl Network {
+    /// A network on which all is well.
+    pub fn new(seed: u64, journal: Journal) -> Network {
+        Network(Arc::new(Mutex::new(State {
+            now: 0,
+            journal,
+            random: SmallRng::seed_from_u64(seed),
+            links: BTreeMap::new(),
+            dark: BTreeSet::new(),
+            ports: BTreeMap::new(),
+            wires: BTreeMap::new(),
+            next: 1,
+            touched: BTreeSet::new(),
+            due: BinaryHeap::new(),
+            events: BTreeMap::new(),
+            events_next: 0,
+        })))
+    }
+
+    /// The network as a host sees it.
+    pub fn of(&self, host: HostId) -> Arc<dyn simulated::Network> {
+        Arc::new(HostNetwork { host, network: self.clone() })
+    }
+
+    /// Changes one direction between two hosts.
+    pub fn change(&self, from: HostId, to: HostId, change: impl FnOnce(&mut Link)) {
+        change(self.0.lock().links.entry((from, to)).or_default());
+    }
+
+    /// All links are well again.
+    pub fn heal(&self) {
+        self.0.lock().links.clear();
+    }
+
+    /// A host loses its power: its connections go without a word.
+    pub fn power_off(&self, host: HostId) {
+        let mut state = self.0.lock();
+        state.dark.insert(host);
+        for wire in state.wires.values_mut() {
+            for end in wire.ends.iter_mut().filter(|end| end.host == host) {
+                end.state = Life::Gone;
+                end.sent.clear();
+                end.sent_bytes = 0;
+            }
+        }
+    }
+
+    /// Its power is back.
+    pub fn power_on(&self, host: HostId) {
+        self.0.lock().dark.remove(&host);
+    }
+
+    /// Resets the connections between two hosts: each of them, or half as chance has it.
+    pub fn reset(&self, one: HostId, other: HostId) {
+        let mut state = self.0.lock();
+        let pair = [one, other];
+        let is_between = |wire: &Wire| {
+            wire.opened == Some(Ok(()))
+                && pair.contains(&wire.ends[CLIENT].host)
+                && pair.contains(&wire.ends[SERVER].host)
+        };
+        let State { wires, journal, touched, random, .. } = &mut *state;
+        let all = random.random_bool(0.5);
+        for (id, wire) in wires.iter_mut().filter(|(_, wire)| is_between(wire)) {
+            if !all && random.random_bool(0.5) {
+                continue;
+            }
+            journal.note(format_args!("#{id} is reset"));
+            for end in &mut wire.ends {
+                end.reset = true;
+                end.sent.clear();
+                end.sent_bytes = 0;
+                end.wake();
+                touched.insert(end.host);
+            }
+        }
+    }
+
+    /// One end of a connection of this host forgets it: the other finds out when
+    /// it sends.
+    pub fn half_open(&self, host: HostId) {
+        let mut state = self.0.lock();
+        for wire in state.wires.values_mut() {
+            for end in wire.ends.iter_mut().filter(|end| end.host == host) {
+                end.state = Life::Gone;
+                end.reset = true;
+                end.sent.clear();
+                end.sent_bytes = 0;
+                end.wake();
+            }
+        }
+    }
+
+    /// Hosts to which something has happened since this was asked last.
+    pub fn take_touched(&self) -> BTreeSet<HostId> {
+        std::mem::take(&mut self.0.lock().touched)
+    }
+
+    /// Everything that arrives up to this millisecond arrives.
+    pub fn advance(&self, now: u64) {
+        let mut state = self.0.lock();
+        state.now = now;
+        while let Some(Reverse((at, event))) = state.due.peek().copied() {
+            if at > now {
+                break;
+            }
+            state.due.pop();
+            if let Some(event) = state.events.remove(&event) {
+                state.happen(event);
+            }
+        }
+    }
+}
+
+impl State {
+    fn link(&self, from: HostId, to: HostId) -> Link {
+        self.links.get(&(from, to)).cloned().unwrap_or_default()
+    }
+
+    fn delay(&mut self, link: &Link) -> u64 {
+        let (least, most) = link.delay_ms;
+        self.random.random_range(least..=most.max(least))
+    }
+
+    fn is_lost(&mut self, link: &Link) -> bool {
+        link.cut || link.loss_one_in > 0 && self.random.random_range(0..link.loss_one_in) == 0
+    }
+
+    fn later(&mut self, at: u64, event: Event) {
+        let id = self.events_next;
+        self.events_next += 1;
+        self.events.insert(id, event);
+        self.due.push(Reverse((at, id)));
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Knock { id, tries } => self.knock(id, tries),
+            Event::Answer { id, refused, tries } => self.answer(id, refused, tries),
+            Event::Segments { id, from } => self.segments(id, from),
+        }
+    }
+
+    fn knock(&mut self, id: ConnectionId, tries: u32) {
+        let Some(wire) = self.wires.get(&id) else { return };
+        if wire.ends[CLIENT].state != Life::Open {
+            self.wires.remove(&id);
+            return;
+        }
+        let (client, server) = (wire.ends[CLIENT].host, wire.ends[SERVER].host);
+        let link = self.link(client, server);
+        let full = self.ports.get(&server).is_some_and(|port| port.backlog.len() >= BACKLOG_MAX);
+        if !link.rejects && (self.is_lost(&link) || self.dark.contains(&server) || full) {
+            self.journal.note(format_args!("{client}>{server} #{id} knocks in vain"));
+            let again = self.now + (KNOCK_MS << tries.min(4));
+            return self.later(again, Event::Knock { id, tries: tries + 1 });
+        }
+        let refused = link.rejects || !self.ports.contains_key(&server);
+        if !refused && let Some(port) = self.ports.get_mut(&server) {
+            port.backlog.push_back(id);
+            self.touched.insert(server);
+            port.acceptor.take().into_iter().for_each(Waker::wake);
+        }
+        self.journal.note(format_args!(
+            "{client}>{server} #{id} {}",
+            if refused { "is refused" } else { "connects" }
+        ));
+        let back = self.link(server, client);
+        let delay = self.delay(&back);
+        self.later(self.now + delay, Event::Answer { id, refused, tries: 0 });
+    }
+
+    fn answer(&mut self, id: ConnectionId, refused: bool, tries: u32) {
+        let Some(wire) = self.wires.get(&id) else { return };
+        let (client, server) = (wire.ends[CLIENT].host, wire.ends[SERVER].host);
+        let link = self.link(server, client);
+        let rejects = self.link(client, server).rejects;
+        if !rejects && (self.is_lost(&link) || self.dark.contains(&client)) {
+            let again = self.now + (KNOCK_MS << tries.min(4));
+            return self.later(again, Event::Answer { id, refused, tries: tries + 1 });
+        }
+        let wire = self.wires.get_mut(&id).expect("it was just looked at");
+        let refusal = refused.then_some(ErrorKind::ConnectionRefused);
+        wire.opened = Some(refusal.map_or(Ok(()), Err));
+        self.touched.insert(client);
+        wire.connector.take().into_iter().for_each(Waker::wake);
+    }
+
+    fn push(&mut self, id: ConnectionId, from: usize, segment: Segment) {
+        let Some(wire) = self.wires.get(&id) else { return };
+        let link = self.link(wire.ends[from].host, wire.ends[1 - from].host);
+        let delay = self.delay(&link);
+        let now = self.now;
+        let end = &mut self.wires.get_mut(&id).expect("it was just looked at").ends[from];
+        let bytes = match &segment {
+            Segment::Bytes(bytes) => bytes.len(),
+            Segment::End | Segment::Reset => 0,
+        };
+        // A slow link takes a moment for each; what was sent before goes first.
+        end.free_at = end.free_at.max(now) + bytes as u64 / link.bytes_per_ms.max(1);
+        let before = end.sent.back().map_or(0, |(at, _)| *at);
+        let at = (end.free_at + delay).max(before);
+        end.sent_bytes += bytes;
+        end.sent.push_back((at, segment));
+        if !std::mem::replace(&mut end.is_due, true) {
+            self.later(at, Event::Segments { id, from });
+        }
+    }
+
+    /// What one end sent arrives at the other, or is sent again later.
+    fn segments(&mut self, id: ConnectionId, from: usize) {
+        let Some(wire) = self.wires.get_mut(&id) else { return };
+        wire.ends[from].is_due = false;
+        let (sender, receiver) = (wire.ends[from].host, wire.ends[1 - from].host);
+        if wire.ends[from].sent.is_empty() {
+            return self.forget(id);
+        }
+        let link = self.link(sender, receiver);
+        let now = self.now;
+        let dark = self.dark.contains(&sender) || self.dark.contains(&receiver);
+        if dark || self.is_lost(&link) {
+            let end = &mut self.wires.get_mut(&id).expect("it was just looked at").ends[from];
+            let since = *end.unconfirmed_since.get_or_insert(now);
+            if end.user_timeout.is_some_and(|most| now >= since + most) {
+                end.reset = true;
+                end.sent.clear();
+                end.sent_bytes = 0;
+                end.wake();
+                self.touched.insert(sender);
+                self.journal.note(format_args!("{sender}>{receiver} #{id} gives up"));
+                return;
+            }
+            let pause = end.resend_ms;
+            end.resend_ms = (pause * 2).min(RESEND_MS_MAX);
+            end.is_due = true;
+            self.journal.note(format_args!("{sender}>{receiver} #{id} sent in vain"));
+            return self.later(self.now + pause, Event::Segments { id, from });
+        }
+        let wire = self.wires.get_mut(&id).expect("it was just looked at");
+        let [client, server] = &mut wire.ends;
+        let (end, other) = if from == CLIENT { (client, server) } else { (server, client) };
+        (end.resend_ms, end.unconfirmed_since) = (RESEND_MS, None);
+        let mut arrived = 0;
+        let mut unknown = false;
+        while end.sent.front().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, segment)) = end.sent.pop_front() else { break };
+            match segment {
+                Segment::Bytes(bytes) if other.state == Life::Open => {
+                    arrived += bytes.len();
+                    other.received_bytes += bytes.len();
+                    other.received.push_back(bytes);
+                }
+                Segment::Bytes(bytes) => {
+                    end.sent_bytes -= bytes.len();
+                    unknown = true;
+                }
+                Segment::End => {
+                    other.ended = true;
+                    unknown |= other.state == Life::Gone;
+                }
+                Segment::Reset => other.reset = true,
+            }
+        }
+        self.journal.note(format_args!("{sender}>{receiver} #{id} {arrived}"));
+        self.touched.insert(receiver);
+        other.reader.take().into_iter().for_each(Waker::wake);
+        if other.reset {
+            other.wake();
+        }
+        let next = end.sent.front().map(|(at, _)| *at);
+        end.is_due = next.is_some();
+        if let Some(at) = next {
+            self.later(at, Event::Segments { id, from });
+        }
+        if unknown {
+            // Its kernel knows of no such connection.
+            self.push(id, 1 - from, Segment::Reset);
+        }
+        self.forget(id);
+    }
+
+    /// Nobody has this connection any more, and nothing of it is under way.
+    fn forget(&mut self, id: ConnectionId) {
+        let over = |wire: &Wire| {
+            wire.ends.iter().all(|end| end.state != Life::Open && end.sent.is_empty())
+        };
+        if self.wires.get(&id).is_some_and(over) {
+            self.wires.remove(&id);
+        }
+    }
+
+    /// An end's process let go of it.
+    fn close(&mut self, id: ConnectionId, side: usize) {
+        let Some(wire) = self.wires.get_mut(&id) else { return };
+        let end = &mut wire.ends[side];
+        if end.state != Life::Open {
+            return self.forget(id);
+        }
+        end.state = Life::Closed;
+        let unread = !end.received.is_empty();
+        end.received.clear();
+        if end.reset {
+            end.sent.clear();
+            end.sent_bytes = 0;
+            return self.forget(id);
+        }
+        self.push(id, side, if unread { Segment::Reset } else { Segment::End });
+    }
+}
+
+/// The network as one host sees it.
+struct HostNetwork {
+    host: HostId,
+    network: Network,
+}
+
+impl simulated::Network for HostNetwork {
+    fn connect(
+        &self,
+        to: SocketAddr,
+    ) -> BoxFuture<'static, io::Result<Box<dyn simulated::Connection>>> {
+        let (host, network) = (self.host, self.network.clone());
+        Box::pin(async move {
+            let to = host_at(to)?;
+            let id = {
+                let mut state = network.0.lock();
+                let id = state.next;
+                state.next += 1;
+                let ends = [End::new(host), End::new(to)];
+                state.wires.insert(id, Wire { ends, opened: None, connector: None });
+                let link = state.link(host, to);
+                let at = state.now + state.delay(&link);
+                state.later(at, Event::Knock { id, tries: 0 });
+                id
+            };
+            // Dropped while it waits, it lets go of the connection.
+            let held = Connection { network: network.clone(), id, side: CLIENT };
+            std::future::poll_fn(|cx| {
+                let mut state = network.0.lock();
+                let Some(wire) = state.wires.get_mut(&id) else {
+                    return Poll::Ready(Err(io::Error::from(ErrorKind::ConnectionReset)));
+                };
+                match wire.opened {
+                    Some(opened) => Poll::Ready(opened.map_err(io::Error::from)),
+                    None => {
+                        wire.connector = Some(cx.waker().clone());
+                        Poll::Pending
+                    }
+                }
+            })
+            .await?;
+            Ok(Box::new(held) as Box<dyn simulated::Connection>)
+        })
+    }
+
+    fn listen(&self, at: SocketAddr) -> io::Result<Box<dyn simulated::Port>> {
+        if host_at(at)? != self.host || at.port() != PORT {
+            return Err(ErrorKind::AddrNotAvailable.into());
+        }
+        let mut state = self.network.0.lock();
+        if state.ports.contains_key(&self.host) {
+            return Err(ErrorKind::AddrInUse.into());
+        }
+        state.ports.insert(self.host, Open { backlog: VecDeque::new(), acceptor: None });
+        Ok(Box::new(Port { host: self.host, network: self.network.clone() }))
+    }
+}
+
+struct Port {
+    host: HostId,
+    network: Network,
+}
+
+impl fmt::Debug for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the port of {}", self.host)
+    }
+}
+
+impl simulated::Port for Port {
+    fn poll_accept(
+        &self,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<Box<dyn simulated::Connection>>> {
+        let mut state = self.network.0.lock();
+        let Some(port) = state.ports.get_mut(&self.host) else {
+            return Poll::Ready(Err(ErrorKind::NotConnected.into()));
+        };
+        match port.backlog.pop_front() {
+            Some(id) => {
+                let network = self.network.clone();
+                Poll::Ready(Ok(Box::new(Connection { network, id, side: SERVER })))
+            }
+            None => {
+                port.acceptor = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    fn address(&self) -> SocketAddr {
+        address(self.host)
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        let mut state = self.network.0.lock();
+        let Some(port) = state.ports.remove(&self.host) else { return };
+        for id in port.backlog {
+            state.close(id, SERVER);
+        }
+    }
+}
+
+struct Connection {
+    network: Network,
+    id: ConnectionId,
+    side: usize,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "connection #{}", self.id)
+    }
+}
+
+impl Connection {
+    /// Does something to this end, if the connection is there.
+    fn end<T>(&self, with: impl FnOnce(&mut End) -> Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        let mut state = self.network.0.lock();
+        match state.wires.get_mut(&self.id) {
+            Some(wire) => with(&mut wire.ends[self.side]),
+            None => Poll::Ready(Err(ErrorKind::ConnectionReset.into())),
+        }
+    }
+}
+
+impl simulated::Connection for Connection {
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.end(|end| {
+            if end.reset || end.ended || !end.received.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            end.reader = Some(cx.waker().clone());
+            Poll::Pending
+        })
+    }
+
+    fn set_user_timeout(&mut self, timeout: Duration) {
+        let mut state = self.network.0.lock();
+        if let Some(wire) = state.wires.get_mut(&self.id) {
+            wire.ends[self.side].user_timeout = u64::try_from(timeout.as_millis()).ok();
+        }
+    }
+
+    fn peer(&self) -> SocketAddr {
+        let state = self.network.0.lock();
+        let other = state.wires.get(&self.id).map(|wire| wire.ends[1 - self.side].host);
+        address(other.unwrap_or(HostId(0)))
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut taken = 0;
+        let read = self.end(|end| {
+            if end.reset {
+                return Poll::Ready(Err(ErrorKind::ConnectionReset.into()));
+            }
+            if end.received.is_empty() && !end.ended {
+                end.reader = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            while buffer.remaining() > 0
+                && let Some(bytes) = end.received.front_mut()
+            {
+                let count = bytes.len().min(buffer.remaining());
+                buffer.put_slice(&bytes[..count]);
+                bytes.advance(count);
+                taken += count;
+                if bytes.is_empty() {
+                    end.received.pop_front();
+                }
+            }
+            end.received_bytes -= taken;
+            Poll::Ready(Ok(()))
+        });
+        if taken > 0 {
+            // The other end has room again.
+            let mut state = self.network.0.lock();
+            if let Some(wire) = state.wires.get_mut(&self.id) {
+                let other = &mut wire.ends[1 - self.side];
+                other.sent_bytes = other.sent_bytes.saturating_sub(taken);
+                if let Some(writer) = other.writer.take() {
+                    let host = other.host;
+                    writer.wake();
+                    state.touched.insert(host);
+                }
+            }
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let room = self.end(|end| {
+            if end.reset || end.state != Life::Open {
+                return Poll::Ready(Err(ErrorKind::ConnectionReset.into()));
+            }
+            if end.sent_bytes >= WINDOW_BYTES {
+                end.writer = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            Poll::Ready(Ok(WINDOW_BYTES - end.sent_bytes))
+        });
+        let room = std::task::ready!(room)?;
+        let count = bytes.len().min(room);
+        if count > 0 {
+            let segment = Segment::Bytes(Bytes::copy_from_slice(&bytes[..count]));
+            self.network.0.lock().push(self.id, self.side, segment);
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.network.0.lock().push(self.id, self.side, Segment::End);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.network.0.lock().close(self.id, self.side);
+    }
+}

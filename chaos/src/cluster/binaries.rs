@@ -1,0 +1,58 @@
+//! Where the programs of Holdfast are.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+
+/// A folder with the binaries.
+#[derive(Debug, Clone)]
+pub struct Binaries {
+    folder: PathBuf,
+}
+
+impl Binaries {
+    /// Those in this folder, or else beside this program.
+    pub fn find(folder: Option<&Path>) -> anyhow::Result<Binaries> {
+        let folder = match folder {
+            Some(folder) => folder.to_owned(),
+            None => {
+                let own = std::env::current_exe().context("where this program is")?;
+                own.parent().context("a program lies in a folder")?.to_owned()
+            }
+        };
+        let store = folder.join("holdfast-store");
+        if !store.is_file() {
+            bail!(
+                "{} is missing: run `make build`, or name the folder of the binaries with --binaries or HOLDFAST_BINARIES",
+                store.display()
+            );
+        }
+        let folder = folder.canonicalize().with_context(|| folder.display().to_string())?;
+        Ok(Binaries { folder })
+    }
+
+    /// A command for one of them, free of the settings of whoever runs this.
+    pub fn command(&self, name: &str) -> Command {
+        without_settings(&self.folder.join(name))
+    }
+}
+
+/// The same command, for a process that may have so many descriptors.
+pub fn with_descriptors(command: &Command, most: usize) -> Command {
+    let mut limited = without_settings(Path::new("prlimit"));
+    limited.arg(format!("--nofile={most}")).arg(command.get_program()).args(command.get_args());
+    limited
+}
+
+/// A command whose environment holds none of Holdfast's variables.
+pub fn without_settings(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("HOLDFAST_") {
+            command.env_remove(name);
+        }
+    }
+    command.env("NO_COLOR", "1").env_remove("RUST_LOG");
+    command
+}

@@ -1,0 +1,168 @@
+//! One plain HTTP request on a connection of its own: a client that knows one
+//! node and learns of no other.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use holdfast_api::{Status, routes};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Longest answer that is read.
+const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// Bound on a question to a node that may be paused.
+const LOOK_TIME_MAX: Duration = Duration::from_millis(1_500);
+
+/// A request.
+#[derive(Debug, Clone, Default)]
+pub struct Request<'a> {
+    /// `GET` or `POST`.
+    pub method: &'static str,
+    /// Path and query.
+    pub path: &'a str,
+    /// Headers besides the usual ones.
+    pub headers: Vec<(&'static str, String)>,
+    /// The body, JSON or nothing.
+    pub body: String,
+}
+
+/// An answer.
+#[derive(Debug, Clone)]
+pub struct Response {
+    /// Its status code.
+    pub status: u16,
+    /// Its body.
+    pub body: Vec<u8>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Lost {
+    /// Nothing was sent.
+    #[error("no connection to {address}: {why}")]
+    NotSent {
+        /// The node.
+        address: String,
+        /// Why.
+        why: String,
+    },
+    /// It was sent, and maybe heard.
+    #[error("no answer from {address}: {why}")]
+    NoAnswer {
+        /// The node.
+        address: String,
+        /// Why.
+        why: String,
+    },
+}
+
+impl Response {
+    /// The body as JSON; null if it is something else.
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or(Value::Null)
+    }
+}
+
+/// Sends a request and reads its answer, within a time.
+pub async fn send(
+    address: &str,
+    request: &Request<'_>,
+    time_max: Duration,
+) -> Result<Response, Lost> {
+    let deadline = tokio::time::Instant::now() + time_max;
+    let not_sent = |why: String| Lost::NotSent { address: address.to_owned(), why };
+    let connected = tokio::time::timeout_at(deadline, TcpStream::connect(address)).await;
+    let mut stream = match connected {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return Err(not_sent(error.to_string())),
+        Err(_) => return Err(not_sent(format!("not within {time_max:?}"))),
+    };
+    let lost = |why: String| Lost::NoAnswer { address: address.to_owned(), why };
+    match tokio::time::timeout_at(deadline, exchange(&mut stream, address, request)).await {
+        Ok(Ok(response)) => Ok(response),
+        Ok(Err(error)) => Err(lost(error.to_string())),
+        Err(_) => Err(lost(format!("not within {time_max:?}"))),
+    }
+}
+
+async fn exchange(
+    stream: &mut TcpStream,
+    address: &str,
+    request: &Request<'_>,
+) -> anyhow::Result<Response> {
+    let Request { method, path, headers, body } = request;
+    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
+    for (name, value) in headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    if !body.is_empty() {
+        head.push_str("content-type: application/json\r\n");
+    }
+    head.push_str(&format!("content-length: {}\r\n\r\n{body}", body.len()));
+    stream.write_all(head.as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).await?;
+    parse(&answer)
+}
+
+/// Reads an answer whose connection has been closed.
+fn parse(answer: &[u8]) -> anyhow::Result<Response> {
+    let end =
+        answer.windows(4).position(|it| it == b"\r\n\r\n").context("the answer has no head")?;
+    let head = std::str::from_utf8(&answer[..end])?;
+    let mut lines = head.lines();
+    let status = lines.next().and_then(|line| line.split(' ').nth(1)).context("no status line")?;
+    let mut length = None;
+    for line in lines {
+        if let Some((name, value)) = line.split_once(':')
+            && name.eq_ignore_ascii_case("content-length")
+        {
+            length = Some(value.trim().parse::<usize>()?);
+        }
+    }
+    let body = &answer[end + 4..];
+    let length = length.context("the answer does not say how long it is")?;
+    anyhow::ensure!(body.len() == length, "the answer was cut off");
+    Ok(Response { status: status.parse()?, body: body.to_vec() })
+}
+
+/// What a node says of the cluster; none if it does not answer in time.
+pub async fn status(address: &str) -> Option<Status> {
+    status_with(address, Vec::new()).await
+}
+
+/// The same of a node that asks for a token, shown in the headers.
+pub async fn status_with(address: &str, headers: Vec<(&'static str, String)>) -> Option<Status> {
+    let request = Request { method: "GET", path: routes::STATUS, headers, ..Request::default() };
+    let response = send(address, &request, LOOK_TIME_MAX).await.ok()?;
+    (response.status == 200).then(|| serde_json::from_slice(&response.body).ok()).flatten()
+}
+
+/// Whether a node answers at all.
+pub async fn is_alive(address: &str) -> bool {
+    let request = Request { method: "GET", path: routes::LIVEZ, ..Request::default() };
+    send(address, &request, LOOK_TIME_MAX).await.is_ok()
+}
+
+/// Whether a node says that it is ready.
+pub async fn is_ready(address: &str) -> bool {
+    let request = Request { method: "GET", path: routes::READYZ, ..Request::default() };
+    send(address, &request, LOOK_TIME_MAX).await.is_ok_and(|response| response.status == 200)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_whole_or_none() {
+        let whole = b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}";
+        let response = parse(whole).unwrap();
+        assert_eq!((response.status, response.body.as_slice()), (404, &b"{}"[..]));
+        assert!(parse(&whole[..whole.len() - 1]).is_err());
+        assert!(parse(b"HTTP/1.1 200 OK").is_err());
+        assert!(parse(b"rubbish\r\n\r\n").is_err());
+    }
+}

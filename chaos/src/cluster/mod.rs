@@ -1,0 +1,518 @@
+//! Store nodes as processes of this machine.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`binaries`] | where the programs are |
+//! | [`process`] | a child, and how it is told apart from others |
+//! | `private` | the folder that nobody else writes |
+//! | [`ports`] | ports that no other run gets |
+//! | [`http`] | plain HTTP to one node |
+//! | [`state`] | what a run has made on this machine, and how that is undone |
+
+pub mod binaries;
+pub mod http;
+pub mod ports;
+mod private;
+pub mod process;
+pub mod state;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use holdfast_api::{Admin, Code, NodeId, Status};
+use holdfast_client::{Client, Deadline, Error, Options};
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+use self::binaries::Binaries;
+use self::ports::Ports;
+use self::process::Process;
+use self::state::StateFile;
+use crate::network::Network;
+
+/// How the folder of a run's nodes is called.
+pub const FOLDER_PREFIX: &str = "holdfast-chaos-";
+
+/// Bound on everything that is waited for.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Bound on the wait until the system shows a process as stopped.
+const STOP_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(30);
+
+/// Log entries after which a node makes a snapshot: a short run sees some.
+const SNAPSHOT_ENTRIES: &str = "500";
+
+/// Nodes, each with a data folder and an address of its own.
+#[derive(Debug)]
+pub struct Cluster {
+    binaries: Binaries,
+    // Dropped in this order: what runs on the network before it, and last the
+    // record of all of it.
+    nodes: BTreeMap<NodeId, Node>,
+    network: Option<Network>,
+    ports: Ports,
+    folder: TempDir,
+    state: StateFile,
+    next_id: NodeId,
+    /// Ends of nodes that nobody asked for.
+    unasked: Vec<String>,
+}
+
+/// A node, running or not.
+#[derive(Debug)]
+struct Node {
+    address: String,
+    /// `--initial-cluster LIST` or `--join LIST`.
+    place: [String; 2],
+    process: Option<Process>,
+    paused: bool,
+}
+
+impl Cluster {
+    /// A running cluster of that many nodes, on a network of its own if one is
+    /// given.
+    pub async fn start(
+        binaries: Binaries,
+        nodes: u64,
+        on_network: bool,
+    ) -> anyhow::Result<Cluster> {
+        let folder = tempfile::Builder::new().prefix(FOLDER_PREFIX).tempdir();
+        let folder = folder.context("cannot make a folder for the nodes")?;
+        let mut state = StateFile::create(Some(folder.path()))?;
+        let network = match on_network {
+            true => Some(Network::make(&mut state)?),
+            false => None,
+        };
+        let mut cluster = Cluster {
+            binaries,
+            nodes: BTreeMap::new(),
+            ports: Ports::take()?,
+            folder,
+            state,
+            network,
+            next_id: 1,
+            unasked: Vec::new(),
+        };
+        for _ in 0..nodes {
+            cluster.insert()?;
+        }
+        let list: Vec<String> =
+            cluster.nodes.iter().map(|(id, node)| format!("{id}={}", node.address)).collect();
+        for node in cluster.nodes.values_mut() {
+            node.place = ["--initial-cluster".to_owned(), list.join(",")];
+        }
+        for id in cluster.ids() {
+            cluster.launch(id)?;
+        }
+        cluster.wait_healthy().await?;
+        Ok(cluster)
+    }
+
+    fn insert(&mut self) -> anyhow::Result<NodeId> {
+        let id = self.next_id;
+        self.next_id += 1;
+        let port = self.ports.give()?;
+        let address = match &mut self.network {
+            Some(network) => format!("{}:{port}", network.host(id, &mut self.state)?),
+            None => format!("127.0.0.1:{port}"),
+        };
+        let place = [String::new(), String::new()];
+        self.nodes.insert(id, Node { address, place, process: None, paused: false });
+        Ok(id)
+    }
+
+    /// Starts a node. It is not waited for.
+    pub fn launch(&mut self, id: NodeId) -> anyhow::Result<()> {
+        self.launch_with(id, None)
+    }
+
+    /// Starts a node that may have so many descriptors.
+    pub fn launch_with(&mut self, id: NodeId, descriptors: Option<usize>) -> anyhow::Result<()> {
+        let log = self.folder.path().join(format!("node-{id}.log"));
+        let node = self.nodes.get(&id).with_context(|| format!("there is no node {id}"))?;
+        anyhow::ensure!(node.process.is_none(), "node {id} runs already");
+        let mut command = self.binaries.command("holdfast-store");
+        command.arg("serve").args(["--node-id", &id.to_string()]);
+        command.arg("--data-dir").arg(self.data_dir(id));
+        command.args(["--listen", &node.address]).args(&node.place);
+        command.args(["--snapshot-entries", SNAPSHOT_ENTRIES]);
+        command.args(["--disk-reserve", "16MiB", "--memory-reserve", "16MiB"]);
+        if self.network.is_some() {
+            command.arg("--insecure");
+        }
+        let command = match descriptors {
+            Some(most) => binaries::with_descriptors(&command, most),
+            None => command,
+        };
+        let command = match &self.network {
+            Some(network) => network.inside(id, &command),
+            None => command,
+        };
+        let process = Process::start(command, &log)?;
+        self.state.started(process.identity())?;
+        let node = self.nodes.get_mut(&id).with_context(|| format!("there is no node {id}"))?;
+        (node.process, node.paused) = (Some(process), false);
+        Ok(())
+    }
+
+    /// SIGKILL; answers how the system says that it ended.
+    pub async fn kill(&mut self, id: NodeId) -> anyhow::Result<ExitStatus> {
+        self.end(id, Signal::SIGKILL).await
+    }
+
+    /// SIGTERM; answers how it ended.
+    pub async fn stop(&mut self, id: NodeId) -> anyhow::Result<ExitStatus> {
+        self.end(id, Signal::SIGTERM).await
+    }
+
+    async fn end(&mut self, id: NodeId, signal: Signal) -> anyhow::Result<ExitStatus> {
+        let process = self.process(id)?;
+        // It may be ending already.
+        if let Err(error) = process.signal(signal)
+            && process.identity().runs()
+        {
+            return Err(error);
+        }
+        let status = process.ended(PATIENCE).await?;
+        self.note_end(id, status);
+        Ok(status)
+    }
+
+    /// SIGSTOP; answers whether the system says that it is stopped.
+    pub async fn pause(&mut self, id: NodeId) -> anyhow::Result<bool> {
+        self.process(id)?.signal(Signal::SIGSTOP)?;
+        self.node_mut(id)?.paused = true;
+        let began = Instant::now();
+        while began.elapsed() < STOP_TIME_MAX {
+            if self.process(id)?.is_stopped() {
+                return Ok(true);
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Ok(false)
+    }
+
+    /// SIGCONT.
+    pub fn resume(&mut self, id: NodeId) -> anyhow::Result<()> {
+        self.process(id)?.signal(Signal::SIGCONT)?;
+        self.node_mut(id)?.paused = false;
+        Ok(())
+    }
+
+    /// The process of a running node.
+    pub fn process(&mut self, id: NodeId) -> anyhow::Result<&mut Process> {
+        let node = self.node_mut(id)?;
+        node.process.as_mut().with_context(|| format!("node {id} does not run"))
+    }
+
+    fn node_mut(&mut self, id: NodeId) -> anyhow::Result<&mut Node> {
+        self.nodes.get_mut(&id).with_context(|| format!("there is no node {id}"))
+    }
+
+    /// Resumes and starts whatever is paused or down.
+    fn revive(&mut self) -> anyhow::Result<()> {
+        for (id, end) in self.fallen() {
+            self.note_end(id, end);
+        }
+        for id in self.ids() {
+            let node = self.node_mut(id)?;
+            match &node.process {
+                Some(_) if node.paused => self.resume(id)?,
+                Some(_) => {}
+                None => self.launch(id)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes everything away that may still be broken, whoever broke it.
+    pub async fn mend(&mut self) -> anyhow::Result<()> {
+        if let Some(network) = &self.network {
+            network.clear_rules()?;
+        }
+        self.revive()?;
+        let began = Instant::now();
+        // A signal that was sent a moment ago may still be on its way, and so may a
+        // change of members.
+        while began.elapsed() < PATIENCE {
+            let settled = self.settle_members().await;
+            if settled.is_ok()
+                && self.fallen().is_empty()
+                && self.healthy_within(PATIENCE / 6).await.is_ok()
+            {
+                return Ok(());
+            }
+            self.revive()?;
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        self.wait_healthy().await
+    }
+
+    /// Forgets a process that has ended, and remembers an end that nobody asked for.
+    fn note_end(&mut self, id: NodeId, end: ExitStatus) {
+        let process = self.nodes.get_mut(&id).and_then(|node| node.process.take());
+        if process.is_some_and(|process| !process.was_told(end)) {
+            let log = self.log(id);
+            let text = format!(
+                "node {id} ended in a way that it was not told to, with {end}; it says why in {log}"
+            );
+            self.unasked.push(text);
+        }
+    }
+
+    /// All ends since the last time that nobody asked for, in words.
+    pub fn take_unasked(&mut self) -> Vec<String> {
+        for (id, end) in self.fallen() {
+            self.note_end(id, end);
+        }
+        std::mem::take(&mut self.unasked)
+    }
+
+    /// Nodes whose processes have ended, with how they ended.
+    fn fallen(&mut self) -> Vec<(NodeId, ExitStatus)> {
+        let end = |(id, node): (&NodeId, &mut Node)| Some((*id, node.process.as_mut()?.end()?));
+        self.nodes.iter_mut().filter_map(end).collect()
+    }
+
+    /// All nodes.
+    pub fn ids(&self) -> Vec<NodeId> {
+        self.nodes.keys().copied().collect()
+    }
+
+    /// Where a node listens.
+    pub fn address(&self, id: NodeId) -> anyhow::Result<&str> {
+        let node = self.nodes.get(&id).with_context(|| format!("there is no node {id}"))?;
+        Ok(&node.address)
+    }
+
+    /// Where all nodes listen.
+    pub fn addresses(&self) -> Vec<String> {
+        self.nodes.values().map(|node| node.address.clone()).collect()
+    }
+
+    /// What a node keeps.
+    pub fn data_dir(&self, id: NodeId) -> PathBuf {
+        self.folder.path().join(format!("node-{id}"))
+    }
+
+    /// Where the nodes' folders and logs are.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The network that the nodes are on, if it is one of their own.
+    pub fn network(&self) -> Option<&Network> {
+        self.network.as_ref()
+    }
+
+    /// A client that is told of all nodes.
+    pub fn client(&self) -> Client {
+        Client::new(Options::new(self.addresses()))
+    }
+
+    /// What each node says of the cluster that answers.
+    pub async fn statuses(&self) -> Vec<(NodeId, Status)> {
+        let mut statuses = Vec::new();
+        for (id, node) in &self.nodes {
+            if node.process.is_some()
+                && !node.paused
+                && let Some(status) = http::status(&node.address).await
+            {
+                statuses.push((*id, status));
+            }
+        }
+        statuses
+    }
+
+    /// The leader of the highest term among those that answer, with that term.
+    pub async fn leader(&self) -> anyhow::Result<(NodeId, u64)> {
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            let leads = |(id, status): &(NodeId, Status)| {
+                (status.leader == Some(*id)).then_some((status.term, *id))
+            };
+            let statuses = self.statuses().await;
+            if let Some((term, id)) = statuses.iter().filter_map(leads).max() {
+                return Ok((id, term));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        bail!("no node led within {PATIENCE:?}; the logs are in {}", self.folder.path().display())
+    }
+
+    /// Waits until every node is ready and all agree on a leader.
+    pub async fn wait_healthy(&mut self) -> anyhow::Result<()> {
+        self.healthy_within(PATIENCE).await
+    }
+
+    async fn healthy_within(&mut self, time_max: Duration) -> anyhow::Result<()> {
+        let began = Instant::now();
+        loop {
+            if let Some((id, end)) = self.fallen().first() {
+                bail!("node {id} ended by itself ({end}); it says why in {}", self.log(*id));
+            }
+            let mut ready = 0;
+            for node in self.nodes.values() {
+                ready += usize::from(http::is_ready(&node.address).await);
+            }
+            if ready == self.nodes.len() {
+                return Ok(());
+            }
+            if began.elapsed() > time_max {
+                bail!(
+                    "{ready} of {} nodes were ready after {time_max:?}; their logs are in {}",
+                    self.nodes.len(),
+                    self.folder.path().display()
+                );
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn log(&self, id: NodeId) -> String {
+        self.folder.path().join(format!("node-{id}.log")).display().to_string()
+    }
+
+    /// Adds a new node and gives it its vote.
+    pub async fn grow(&mut self) -> anyhow::Result<NodeId> {
+        let known = self.addresses().join(",");
+        let id = self.insert()?;
+        self.node_mut(id)?.place = ["--join".to_owned(), known];
+        self.launch(id)?;
+        let address = self.address(id)?.to_owned();
+        self.administer(Admin::AddNode { node: id, address }).await?;
+        self.administer(Admin::PromoteNode { node: id }).await?;
+        Ok(id)
+    }
+
+    /// Removes a node for ever, and what it keeps.
+    pub async fn remove(&mut self, id: NodeId) -> anyhow::Result<()> {
+        self.administer(Admin::RemoveNode { node: id }).await?;
+        let data_dir = self.data_dir(id);
+        self.forget(id);
+        std::fs::remove_dir_all(&data_dir).with_context(|| data_dir.display().to_string())
+    }
+
+    /// Ends a node that is no member, and takes its port back.
+    fn forget(&mut self, id: NodeId) {
+        let Some(node) = self.nodes.remove(&id) else { return };
+        drop(node.process);
+        let port = node.address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        if let Some(port) = port {
+            self.ports.take_back(port);
+        }
+    }
+
+    /// Brings the members and the nodes together after a change that was ended
+    /// halfway: learners get their vote; who is a member on one side only is dropped.
+    async fn settle_members(&mut self) -> anyhow::Result<()> {
+        let (leader, _) = self.leader().await?;
+        let status = http::status(self.address(leader)?).await;
+        let Some(status) = status.filter(|it| it.leader == Some(leader) && it.joint.is_none())
+        else {
+            return Ok(());
+        };
+        let members: BTreeMap<NodeId, bool> =
+            status.nodes.iter().map(|node| (node.id, node.voter)).collect();
+        let Unsettled { learners, strangers, gone } = unsettled(&members, &self.ids());
+        for id in strangers {
+            self.forget(id);
+            // It may have been dropped before it kept anything.
+            drop(std::fs::remove_dir_all(self.data_dir(id)));
+        }
+        for node in gone {
+            self.administer(Admin::RemoveNode { node }).await?;
+        }
+        for node in learners {
+            self.administer(Admin::PromoteNode { node }).await?;
+        }
+        Ok(())
+    }
+
+    /// An operator's wish, again until it is known to be fulfilled.
+    pub async fn administer(&self, admin: Admin) -> anyhow::Result<()> {
+        let client = self.client();
+        let done = wish(&client, &admin).await;
+        client.close().await;
+        done
+    }
+
+    /// Ends all nodes, and forgets what they kept, unless it is to be kept.
+    pub fn end_all(mut self, keep: bool) -> Option<PathBuf> {
+        self.nodes.clear();
+        self.folder.disable_cleanup(keep);
+        keep.then(|| self.folder.path().to_owned())
+    }
+}
+
+/// What a change of members that was ended halfway leaves behind.
+#[derive(Debug, PartialEq, Eq)]
+struct Unsettled {
+    /// Members that run here and have no vote yet.
+    learners: Vec<NodeId>,
+    /// Nodes that run here and are no members, not yet or not any more.
+    strangers: Vec<NodeId>,
+    /// Members that run here no more.
+    gone: Vec<NodeId>,
+}
+
+/// Compares the members, of which each may vote, with the nodes that run here.
+fn unsettled(members: &BTreeMap<NodeId, bool>, nodes: &[NodeId]) -> Unsettled {
+    let is_here = |id: &NodeId| nodes.contains(id);
+    Unsettled {
+        learners: members
+            .iter()
+            .filter(|(id, votes)| !**votes && is_here(id))
+            .map(|(id, _)| *id)
+            .collect(),
+        strangers: nodes.iter().filter(|id| !members.contains_key(id)).copied().collect(),
+        gone: members.keys().filter(|id| !is_here(id)).copied().collect(),
+    }
+}
+
+/// An operator's wish, again until it is known to be fulfilled.
+pub async fn wish(client: &Client, admin: &Admin) -> anyhow::Result<()> {
+    /// What the cluster says to an operator whose wish came true before.
+    const DONE_BEFORE: [&str; 4] =
+        ["is a member already", "votes already", "there is no node", "leads already"];
+    let began = Instant::now();
+    loop {
+        let error = match client.admin(admin.clone(), Deadline::after(PATIENCE / 6)).await {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        let text = error.to_string();
+        if DONE_BEFORE.into_iter().any(|done| text.contains(done)) {
+            return Ok(());
+        }
+        // What catches up and what another change hinders is possible later.
+        let later = matches!(
+            &error,
+            Error::Refused(problem)
+                if matches!(problem.code, Code::QuorumWouldBeLost | Code::Conflict)
+        ) || error.is_retryable();
+        if !later || began.elapsed() > PATIENCE {
+            return Err(error).with_context(|| format!("{admin:?}"));
+        }
+        tokio::time::sleep(LOOK_EVERY * 10).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_of_members_that_was_ended_halfway_is_seen() {
+        let members = BTreeMap::from([(1, true), (2, true), (4, false), (5, true)]);
+        let expected = Unsettled { learners: vec![4], strangers: vec![3, 6], gone: vec![5] };
+        assert_eq!(unsettled(&members, &[1, 2, 3, 4, 6]), expected);
+    }
+}

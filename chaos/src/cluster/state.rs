@@ -1,0 +1,166 @@
+//! What a run has made on this machine, in a file, so that `heal` can undo it
+//! when the run was killed.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use nix::sys::signal::Signal;
+use serde::{Deserialize, Serialize};
+
+use super::private;
+use super::process::Identity;
+use crate::network;
+
+/// Between two looks at whether killed processes have ended, and how many.
+const END_LOOK_EVERY: Duration = Duration::from_millis(20);
+const END_LOOKS_MAX: u32 = 250;
+
+/// What a run has made.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// The run itself.
+    pub owner: Identity,
+    /// Its nodes.
+    pub processes: Vec<Identity>,
+    /// The folder of its nodes, if it made one.
+    pub folder: Option<PathBuf>,
+    /// Its network namespaces.
+    pub namespaces: Vec<String>,
+}
+
+/// A run's state, written again with every change.
+#[derive(Debug)]
+pub struct StateFile {
+    path: PathBuf,
+    state: State,
+}
+
+/// Where the state of all runs of this user is.
+fn place() -> anyhow::Result<PathBuf> {
+    private::folder("runs")
+}
+
+impl StateFile {
+    /// Of this process.
+    pub fn create(folder: Option<&Path>) -> anyhow::Result<StateFile> {
+        let owner = Identity::of(std::process::id()).context("this process has a number")?;
+        let path = place()?.join(format!("{}-{}.json", owner.pid, owner.start_ticks));
+        let folder = folder.map(Path::to_owned);
+        let state = State { owner, processes: vec![], folder, namespaces: vec![] };
+        let file = StateFile { path, state };
+        file.write()?;
+        Ok(file)
+    }
+
+    /// A process was started.
+    pub fn started(&mut self, process: Identity) -> anyhow::Result<()> {
+        self.state.processes.retain(Identity::runs);
+        self.state.processes.push(process);
+        self.write()
+    }
+
+    /// A network namespace is about to be made.
+    pub fn makes_namespace(&mut self, name: &str) -> anyhow::Result<()> {
+        self.state.namespaces.push(name.to_owned());
+        self.write()
+    }
+
+    fn write(&self) -> anyhow::Result<()> {
+        let text = serde_json::to_vec_pretty(&self.state)?;
+        let new = self.path.with_extension("new");
+        std::fs::write(&new, text).with_context(|| new.display().to_string())?;
+        std::fs::rename(&new, &self.path).with_context(|| self.path.display().to_string())
+    }
+}
+
+impl State {
+    /// Whether there is a process or a namespace of it.
+    fn is_left(&self) -> bool {
+        self.processes.iter().any(Identity::runs)
+            || self.namespaces.iter().any(|name| network::exists(name))
+    }
+}
+
+impl Drop for StateFile {
+    fn drop(&mut self) {
+        // Whatever it names was dropped before; what could not be is for `heal`.
+        if !self.state.is_left() {
+            drop(std::fs::remove_file(&self.path));
+        }
+    }
+}
+
+/// Undoes what runs left behind that do not run any more; says what it did.
+pub fn heal() -> anyhow::Result<Vec<String>> {
+    let (mut done, mut failed) = (Vec::new(), Vec::new());
+    for entry in std::fs::read_dir(place()?)? {
+        let path = entry?.path();
+        if path.extension().is_none_or(|it| it != "json") {
+            continue;
+        }
+        let text = std::fs::read(&path).with_context(|| path.display().to_string())?;
+        let state: State = serde_json::from_slice(&text)
+            .with_context(|| format!("{} is not what a run writes; delete it", path.display()))?;
+        if state.owner.runs() {
+            done.push(format!("run {} is under way, and left alone", state.owner.pid));
+            continue;
+        }
+        let healed = heal_one(&state, &mut done)
+            .and_then(|()| std::fs::remove_file(&path).with_context(|| path.display().to_string()));
+        if let Err(error) = healed {
+            failed.push(format!("run {}: {error:#}", state.owner.pid));
+        }
+    }
+    if !failed.is_empty() {
+        done.extend(failed);
+        bail!("not everything could be undone; run it again:\n{}", done.join("\n"));
+    }
+    Ok(done)
+}
+
+fn heal_one(state: &State, done: &mut Vec<String>) -> anyhow::Result<()> {
+    for process in state.processes.iter().filter(|process| process.runs()) {
+        process.signal(Signal::SIGKILL)?;
+        done.push(format!("killed process {} of run {}", process.pid, state.owner.pid));
+    }
+    await_ends(&state.processes)?;
+    for name in &state.namespaces {
+        if network::delete(name)? {
+            done.push(format!("deleted network namespace {name}"));
+        }
+    }
+    if let Some(folder) = state.folder.as_deref().filter(|folder| private::is_of_a_run(folder)) {
+        std::fs::remove_dir_all(folder).with_context(|| folder.display().to_string())?;
+        done.push(format!("deleted {}", folder.display()));
+    }
+    Ok(())
+}
+
+/// Waits until killed processes are gone, which hold their namespace.
+fn await_ends(processes: &[Identity]) -> anyhow::Result<()> {
+    for _ in 0..END_LOOKS_MAX {
+        if !processes.iter().any(Identity::runs) {
+            return Ok(());
+        }
+        std::thread::sleep(END_LOOK_EVERY);
+    }
+    bail!("a process did not end within {:?}", END_LOOK_EVERY * END_LOOKS_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_forgotten_only_when_nothing_of_it_is_left() {
+        let mut file = StateFile::create(None).unwrap();
+        let (path, own) = (file.path.clone(), file.state.owner);
+        file.started(own).unwrap();
+        drop(file);
+        assert!(path.exists());
+        drop(StateFile::create(None).unwrap());
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,107 @@
+//! `holdfast-chaos list`.
+
+use comfy_table::{ContentArrangement, Table, presets};
+use holdfast_chaos::judge::Checker;
+use holdfast_chaos::nemesis::Nemesis;
+use holdfast_chaos::network::Permitted;
+use holdfast_chaos::workload::Workload;
+use serde::Serialize;
+
+use super::print;
+
+/// List workloads, nemeses and checkers: what each does and proves, what it needs
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Print it in this format.
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Output,
+}
+
+/// How it is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Output {
+    /// For people.
+    Table,
+    /// For programs.
+    Json,
+}
+
+#[derive(Debug, Serialize)]
+struct Listed {
+    workloads: Vec<ListedWorkload>,
+    nemeses: Vec<ListedNemesis>,
+    checkers: Vec<ListedChecker>,
+}
+
+#[derive(Debug, Serialize)]
+struct ListedWorkload {
+    name: &'static str,
+    does: &'static str,
+    judged_by: Vec<&'static str>,
+}
+
+#[derive(Debug, Serialize)]
+struct ListedNemesis {
+    name: &'static str,
+    does: &'static str,
+    needs: &'static str,
+    /// Why it cannot be done here; null if it can.
+    forbidden: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct ListedChecker {
+    name: &'static str,
+    proves: &'static str,
+}
+
+/// Prints it.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
+    let permitted = Permitted::find();
+    let workload = |it: Workload| ListedWorkload {
+        name: it.as_str(),
+        does: it.about(),
+        judged_by: it.checkers().iter().map(|checker| checker.as_str()).collect(),
+    };
+    let nemesis = |it: Nemesis| ListedNemesis {
+        name: it.as_str(),
+        does: it.about(),
+        needs: it.needs(),
+        forbidden: it.forbidden(&permitted),
+    };
+    let checker = |it: Checker| ListedChecker { name: it.as_str(), proves: it.proves() };
+    let listed = Listed {
+        workloads: Workload::ALL.map(workload).into(),
+        nemeses: Nemesis::ALL.map(nemesis).into(),
+        checkers: Checker::ALL.map(checker).into(),
+    };
+    match arguments.output {
+        Output::Json => print(serde_json::to_string_pretty(&listed)?),
+        Output::Table => print_tables(&listed),
+    }
+    Ok(0)
+}
+
+fn print_tables(listed: &Listed) {
+    let mut workloads = table(&["WORKLOAD", "CLIENTS", "JUDGED BY"]);
+    for it in &listed.workloads {
+        workloads.add_row([it.name, it.does, &it.judged_by.join(", ")]);
+    }
+    let mut nemeses = table(&["NEMESIS", "WHAT IT DOES", "NEEDS", "HERE"]);
+    for it in &listed.nemeses {
+        let here = it.forbidden.as_deref().map_or("yes".to_owned(), |why| format!("no: {why}"));
+        nemeses.add_row([it.name, it.does, it.needs, &here]);
+    }
+    let mut checkers = table(&["CHECKER", "WHAT A PASS PROVES"]);
+    for it in &listed.checkers {
+        checkers.add_row([it.name, it.proves]);
+    }
+    print(format!("{workloads}\n\n{nemeses}\n\n{checkers}"));
+}
+
+fn table(head: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_header(head);
+    table
+}

@@ -1,0 +1,536 @@
+//! Histories written by hand that each checker must reject, and some that it
+//! must accept.
+
+use super::by_hand::*;
+use super::exact::{Searched, search};
+use super::{Checker, Verdict};
+use crate::operation::{Action, Answer, Operation};
+
+/// What a checker must reject, with a part of its words, and what it must accept.
+struct Cases {
+    checker: Checker,
+    wrong: Vec<(&'static str, Vec<Operation>)>,
+    right: Vec<Vec<Operation>>,
+}
+
+fn exact() -> Cases {
+    Cases {
+        checker: Checker::Exact,
+        wrong: vec![
+            ("no order", vec![write(0, 1, "a"), read(2, 3, "")]),
+            ("no order", vec![write(0, 1, "a"), write(2, 3, "b"), read(4, 5, "a")]),
+            (
+                "no order",
+                vec![write(0, 1, "a"), unknown(2, written("b")), read(3, 4, "b"), read(5, 6, "a")],
+            ),
+            ("no order", vec![refused(0, 1, written("a")), read(2, 3, "a")]),
+            ("no order", vec![read(0, 1, "a"), write(2, 3, "a")]),
+            (
+                "no order",
+                vec![write(0, 1, "a"), cas(2, 5, "a", "b", "b"), cas(2, 5, "a", "c", "c")],
+            ),
+            ("no order", vec![write(0, 1, "a"), delete(2, 3, true), delete(4, 5, true)]),
+            ("no order", vec![add(0, 1, 1), add(2, 3, 1)]),
+            ("no order", vec![cas(0, 1, "", "a", "a"), cas(2, 3, "", "b", "b")]),
+        ],
+        right: vec![
+            vec![],
+            vec![read(0, 1, ""), write(0, 9, "a"), read(2, 3, "a"), read(4, 5, "a")],
+            vec![write(0, 9, "a"), write(0, 9, "b"), read(1, 2, "b"), read(3, 4, "a")],
+            vec![unknown(0, written("a")), read(1, 2, ""), read(3, 4, "a"), read(5, 6, "a")],
+            vec![unknown(0, written("a")), read(1, 2, ""), read(3, 4, "")],
+            vec![refused(0, 1, written("a")), read(2, 3, "")],
+            vec![
+                write(0, 1, "a"),
+                cas(2, 3, "x", "b", "a"),
+                cas(4, 5, "a", "b", "b"),
+                delete(6, 7, true),
+            ],
+            vec![add(0, 9, 2), add(1, 2, 1), unknown(3, Action::Add { delta: 5 }), add(10, 11, 8)],
+        ],
+    }
+}
+
+fn counter() -> Cases {
+    let by_five = unknown(0, Action::Add { delta: 5 });
+    Cases {
+        checker: Checker::Counter,
+        wrong: vec![
+            ("two additions", vec![add(0, 9, 1), add(0, 9, 1)]),
+            ("had been answered before", vec![add(0, 9, 1), add(0, 3, 3), add(4, 9, 2)]),
+            ("at most 1 can have been", vec![add(0, 1, 2)]),
+            (
+                "had been answered before",
+                vec![add(0, 1, 1), add(2, 9, 3), add(2, 9, 2), read(10, 11, "2")],
+            ),
+            ("had been answered before", vec![add(0, 9, 1), add(0, 9, 2), read(10, 11, "1")]),
+            (
+                "6 had been added for certain",
+                vec![
+                    ok(0, 9, Action::Add { delta: 5 }, Answer::Sum(5)),
+                    add(0, 9, 1),
+                    read(10, 11, "5"),
+                ],
+            ),
+            ("at most 2", vec![add(0, 1, 1), add(2, 3, 2), read(4, 5, "3")]),
+            ("no part of the unknown ones is 3", vec![by_five.clone(), read(1, 2, "3")]),
+            ("not a number", vec![read(0, 1, "x")]),
+        ],
+        right: vec![
+            vec![add(0, 9, 2), add(1, 2, 1), read(3, 4, "2"), read(10, 11, "2")],
+            vec![by_five.clone(), add(1, 2, 1), read(3, 4, "6"), add(5, 6, 7)],
+            vec![by_five, add(1, 2, 1), read(3, 4, "1")],
+            vec![refused(0, 1, Action::Add { delta: 1 }), read(2, 3, "")],
+        ],
+    }
+}
+
+fn set() -> Cases {
+    let lost = || unknown(0, Action::Insert { element: "x".to_owned() });
+    Cases {
+        checker: Checker::Set,
+        wrong: vec![
+            ("is missing", vec![insert(0, 1, "a"), elements(2, 3, "")]),
+            ("nobody inserted", vec![insert(0, 1, "a"), elements(2, 3, "a b")]),
+            (
+                "was refused",
+                vec![
+                    refused(0, 1, Action::Insert { element: "a".to_owned() }),
+                    elements(2, 3, "a"),
+                ],
+            ),
+            ("came later", vec![elements(0, 1, "a"), insert(2, 3, "a")]),
+            ("twice", vec![insert(0, 1, "a"), elements(2, 3, "a a")]),
+            ("is missing", vec![lost(), elements(1, 2, "x"), elements(3, 4, "")]),
+        ],
+        right: vec![
+            vec![insert(0, 9, "a"), elements(1, 2, ""), elements(3, 4, "a"), elements(5, 6, "a")],
+            vec![lost(), elements(1, 2, ""), elements(3, 4, "x")],
+            vec![lost(), elements(1, 2, ""), elements(3, 4, "")],
+            vec![insert(0, 1, "a"), insert(2, 3, "b"), elements(4, 5, "b a")],
+        ],
+    }
+}
+
+fn lists() -> Cases {
+    let lost = || unknown(0, Action::Append { element: "x".to_owned() });
+    Cases {
+        checker: Checker::Append,
+        wrong: vec![
+            (
+                "prefixes of one list",
+                vec![
+                    append(0, 9, "a"),
+                    append(0, 9, "b"),
+                    elements(10, 11, "a b"),
+                    elements(12, 13, "b a"),
+                ],
+            ),
+            ("misses", vec![append(0, 1, "a"), elements(2, 3, "")]),
+            ("twice", vec![append(0, 1, "a"), elements(2, 3, "a a")]),
+            ("nobody appended", vec![append(0, 1, "a"), elements(2, 3, "a b")]),
+            (
+                "refused",
+                vec![
+                    refused(0, 1, Action::Append { element: "a".to_owned() }),
+                    elements(2, 3, "a"),
+                ],
+            ),
+            ("stands behind it", vec![append(0, 1, "a"), append(2, 3, "b"), elements(4, 5, "b a")]),
+            ("before it was appended", vec![elements(0, 1, "a"), append(2, 3, "a")]),
+            ("misses", vec![lost(), elements(1, 2, "x"), elements(3, 4, "")]),
+        ],
+        right: vec![
+            vec![append(0, 9, "a"), append(0, 9, "b"), elements(1, 2, "b"), elements(3, 4, "b a")],
+            vec![lost(), append(1, 2, "a"), elements(3, 4, "a"), elements(5, 6, "a x")],
+            vec![lost(), append(1, 2, "a"), elements(3, 4, "a"), elements(5, 6, "a")],
+        ],
+    }
+}
+
+fn queue() -> Cases {
+    let lost = |at| unknown(at, Action::Pop);
+    Cases {
+        checker: Checker::Queue,
+        wrong: vec![
+            ("popped twice", vec![push(0, 1, "a"), pop(2, 3, "a"), pop(4, 5, "a")]),
+            ("never popped", vec![push(0, 1, "a"), pop(2, 3, "")]),
+            ("nobody pushed", vec![push(0, 1, "a"), pop(2, 3, "b")]),
+            (
+                "popped behind it",
+                vec![push(0, 1, "a"), push(2, 3, "b"), pop(4, 5, "b"), pop(6, 7, "a")],
+            ),
+            (
+                "was refused",
+                vec![refused(0, 1, Action::Push { element: "a".to_owned() }), pop(2, 3, "a")],
+            ),
+            ("came later", vec![pop(0, 1, "a"), push(2, 3, "a")]),
+            ("popped only later", vec![push(0, 1, "a"), pop(2, 3, ""), pop(4, 5, "a")]),
+            ("no more than 1", vec![push(0, 1, "a"), push(2, 3, "b"), lost(4), pop(5, 6, "")]),
+        ],
+        right: vec![
+            vec![
+                push(0, 9, "a"),
+                push(0, 9, "b"),
+                pop(10, 11, "b"),
+                pop(12, 13, "a"),
+                pop(14, 15, ""),
+            ],
+            vec![push(0, 1, "a"), lost(2), pop(3, 4, ""), pop(5, 6, "")],
+            vec![
+                unknown(0, Action::Push { element: "a".to_owned() }),
+                pop(1, 2, ""),
+                pop(3, 4, "a"),
+            ],
+            vec![push(0, 9, "a"), pop(1, 2, ""), pop(3, 4, "a")],
+            vec![push(0, 1, "a"), push(2, 3, "b"), pop(4, 9, "b"), pop(5, 8, "a")],
+        ],
+    }
+}
+
+fn watched() -> Cases {
+    let wrote = |call, revision, value| at(revision, write(call, call + 1, value));
+    let other = |operation| by("v", operation);
+    Cases {
+        checker: Checker::Watch,
+        wrong: vec![
+            (
+                "behind revision 6",
+                vec![
+                    watch(5),
+                    wrote(1, 6, "b"),
+                    wrote(3, 5, "a"),
+                    seen(7, 6, "b"),
+                    seen(8, 5, "a"),
+                ],
+            ),
+            (
+                "behind revision 5",
+                vec![watch(5), wrote(1, 5, "a"), seen(7, 5, "a"), seen(8, 5, "a")],
+            ),
+            ("left out", vec![watch(5), wrote(1, 5, "a"), wrote(3, 6, "b"), seen(7, 6, "b")]),
+            ("before it was written", vec![watch(5), seen(1, 5, "a"), wrote(3, 5, "a")]),
+            ("nobody wrote", vec![watch(5), wrote(1, 5, "a"), seen(7, 5, "b")]),
+            ("written at 5", vec![watch(5), wrote(1, 5, "a"), seen(7, 6, "a")]),
+            ("not asked for", vec![watch(5), wrote(1, 4, "a"), seen(7, 4, "a")]),
+            (
+                "different changes",
+                vec![
+                    watch(5),
+                    other(watch(5)),
+                    unknown(1, written("a")),
+                    unknown(1, written("b")),
+                    seen(7, 5, "a"),
+                    other(seen(8, 5, "b")),
+                ],
+            ),
+            (
+                "not by another",
+                vec![
+                    watch(5),
+                    other(watch(5)),
+                    unknown(1, written("a")),
+                    wrote(2, 6, "b"),
+                    seen(7, 5, "a"),
+                    seen(8, 6, "b"),
+                    other(seen(9, 6, "b")),
+                ],
+            ),
+            ("refused", vec![watch(5), refused(0, 1, written("a")), seen(7, 5, "a")]),
+        ],
+        right: vec![
+            vec![
+                watch(5),
+                wrote(1, 5, "a"),
+                wrote(3, 7, "b"),
+                seen(7, 5, "a"),
+                seen(8, 7, "b"),
+                unwatch(50),
+            ],
+            vec![watch(6), wrote(1, 5, "a"), wrote(3, 7, "b"), seen(8, 7, "b"), unwatch(50)],
+            vec![watch(5), wrote(1, 5, "a"), seen(7, 5, "a"), wrote(8, 6, "b"), unwatch(8)],
+            vec![
+                watch(5),
+                unknown(1, written("a")),
+                seen(7, 5, "a"),
+                by("w", ok(8, 8, Action::Watch { from: 6, anew: false }, Answer::Done)),
+                unwatch(50),
+            ],
+            // It ended for good before revision 6, and the next one began behind it.
+            vec![
+                watch(5),
+                wrote(1, 5, "a"),
+                seen(3, 5, "a"),
+                wrote(4, 6, "b"),
+                by("w", refused(6, 6, Action::Unwatch)),
+                by("w", ok(7, 7, Action::Watch { from: 7, anew: true }, Answer::Done)),
+                wrote(8, 7, "c"),
+                seen(10, 7, "c"),
+                unwatch(50),
+            ],
+        ],
+    }
+}
+
+fn leases() -> Cases {
+    Cases {
+        checker: Checker::Lease,
+        wrong: vec![
+            ("before its TTL", vec![grant(0, 1, 7), look(400, 401, [9, 9])]),
+            (
+                "before its TTL",
+                vec![grant(0, 1, 7), renew(900, 901, true), look(1_500, 1_501, [9, 9])],
+            ),
+            ("before its TTL", vec![grant(0, 1, 7), renew(500, 501, false)]),
+            ("one revision", vec![grant(0, 1, 7), look(2_000, 2_001, [9, 0])]),
+            ("one revision", vec![grant(0, 1, 7), look(2_000, 2_001, [9, 10])]),
+            (
+                "is alive",
+                vec![grant(0, 1, 7), look(2_000, 2_001, [9, 9]), look(3_000, 3_001, [0, 0])],
+            ),
+            (
+                "is alive",
+                vec![grant(0, 1, 7), renew(2_000, 2_001, false), renew(3_000, 3_001, true)],
+            ),
+            (
+                "at another one",
+                vec![grant(0, 1, 7), look(2_000, 2_001, [9, 9]), look(3_000, 3_001, [8, 8])],
+            ),
+        ],
+        right: vec![
+            vec![
+                grant(0, 1, 7),
+                renew(500, 501, true),
+                look(900, 901, [0, 0]),
+                look(1_600, 1_601, [9, 9]),
+            ],
+            vec![grant(0, 1, 7), look(2_000, 2_001, [0, 0]), look(3_000, 3_001, [9, 9])],
+            vec![
+                grant(0, 1, 7),
+                unknown(900, Action::KeepAlive { lease: 7 }),
+                look(1_100, 1_101, [9, 9]),
+            ],
+            vec![look(400, 401, [9, 9])],
+        ],
+    }
+}
+
+fn fences() -> Cases {
+    Cases {
+        checker: Checker::Fence,
+        wrong: vec![
+            ("given twice", vec![lock("a", 0, 1, 1), lock("b", 2, 3, 1)]),
+            ("behind token 2", vec![lock("a", 0, 1, 2), lock("b", 2, 3, 1)]),
+            (
+                "behind token 2",
+                vec![
+                    lock("a", 0, 1, 1),
+                    lock("b", 2, 3, 2),
+                    guard("b", 4, 5, 2, true),
+                    guard("a", 6, 7, 1, true),
+                ],
+            ),
+            ("before it was given", vec![guard("a", 0, 1, 1, true), lock("a", 2, 3, 1)]),
+            ("somebody else's", vec![lock("a", 0, 1, 1), guard("b", 2, 3, 1, true)]),
+        ],
+        right: vec![
+            vec![
+                lock("a", 0, 1, 1),
+                guard("a", 2, 3, 1, true),
+                lock("b", 4, 5, 2),
+                guard("a", 6, 7, 1, true),
+            ],
+            vec![
+                lock("a", 0, 1, 1),
+                lock("b", 2, 3, 2),
+                guard("b", 4, 5, 2, true),
+                guard("a", 6, 7, 1, false),
+            ],
+            vec![lock("a", 0, 9, 2), lock("b", 1, 2, 1), unknown(3, Action::Acquire)],
+        ],
+    }
+}
+
+fn sessions() -> Cases {
+    Cases {
+        checker: Checker::Session,
+        wrong: vec![
+            ("in two ways", vec![resend(0, 1, 1, 1), resend(2, 3, 1, 2)]),
+            ("in two ways", vec![at(4, resend(0, 1, 1, 1)), at(5, resend(2, 3, 1, 1))]),
+            ("the same sum", vec![resend(0, 1, 1, 1), resend(2, 3, 2, 1)]),
+            ("at most 1 had been sent", vec![resend(0, 1, 1, 1), read(2, 3, "2")]),
+            ("1 numbers had been answered", vec![resend(0, 1, 1, 1), read(2, 3, "")]),
+            ("not a number", vec![read(0, 1, "x")]),
+        ],
+        right: vec![
+            vec![resend(0, 1, 1, 1), resend(2, 3, 1, 1), resend(4, 5, 2, 2), read(6, 7, "2")],
+            vec![unknown(0, Action::Resend { sequence: 1 }), read(1, 2, ""), read(3, 4, "1")],
+            vec![unknown(0, Action::Resend { sequence: 1 }), resend(1, 2, 1, 1), read(3, 4, "1")],
+        ],
+    }
+}
+
+fn all() -> Vec<Cases> {
+    vec![exact(), counter(), set(), lists(), queue(), watched(), leases(), fences(), sessions()]
+}
+
+#[test]
+fn each_checker_rejects_what_cannot_be_true() {
+    let cases = all();
+    assert_eq!(cases.iter().map(|it| it.checker).collect::<Vec<_>>(), Checker::ALL);
+    for Cases { checker, wrong, .. } in cases {
+        assert!(wrong.len() >= 5, "{checker:?} has too few");
+        for (n, (why, history)) in wrong.iter().enumerate() {
+            let judged = checker.judge(&history.iter().collect::<Vec<_>>());
+            assert_eq!(judged.verdict, Verdict::Fail, "{checker:?} {n}: {why}: {judged:#?}");
+            let text = &judged.violations[0].text;
+            assert!(text.contains(why), "{checker:?} {n}: {why:?} is not in {text:?}");
+            assert!(!judged.violations[0].operations.is_empty());
+        }
+    }
+}
+
+#[test]
+fn each_checker_accepts_what_can_be_true() {
+    for Cases { checker, right, .. } in all() {
+        for (n, history) in right.iter().enumerate() {
+            let judged = checker.judge(&history.iter().collect::<Vec<_>>());
+            assert_eq!(judged.verdict, Verdict::Pass, "{checker:?} {n}: {judged:#?}");
+        }
+    }
+}
+
+#[test]
+fn the_smallest_history_holds_only_what_makes_it_wrong() {
+    let mut history = Vec::new();
+    for n in 0..100 {
+        let value = format!("v{n}");
+        history.push(write(10 * n, 10 * n + 2, &value));
+        history.push(read(10 * n + 4, 10 * n + 6, &value));
+    }
+    history.push(read(1_100, 1_101, "v97"));
+    history.push(write(1_200, 1_201, "later"));
+    let judged = Checker::Exact.judge(&history.iter().collect::<Vec<_>>());
+    let Some(violation) = judged.violations.first() else { panic!("{judged:?}") };
+    let shown: Vec<String> = violation.operations.iter().map(ToString::to_string).collect();
+    assert!(shown.len() <= 3, "{shown:#?}");
+    let pair: Vec<&str> = violation.conflict.iter().map(|n| shown[*n].as_str()).collect();
+    assert_eq!(pair.len(), 2, "{shown:#?}");
+    assert!(pair[1].contains("read: v97"), "{pair:?}");
+}
+
+#[test]
+fn what_was_right_is_not_shown_for_what_was_wrong() {
+    let mut history = Vec::new();
+    for n in 0..20 {
+        history.push(write(10 * n, 10 * n + 2, &format!("v{n}")));
+        history.push(delete(10 * n + 4, 10 * n + 5, true));
+        history.push(cas(10 * n + 6, 10 * n + 7, "", &format!("c{n}"), &format!("c{n}")));
+        // At the same time as the one before: each saw what the other did.
+        history.push(delete(10 * n + 6, 10 * n + 9, true));
+    }
+    history.push(read(500, 501, "never-written"));
+    let judged = Checker::Exact.judge(&history.iter().collect::<Vec<_>>());
+    let shown: Vec<String> =
+        judged.violations[0].operations.iter().map(ToString::to_string).collect();
+    assert_eq!(shown, ["c500: k: read: never-written"]);
+    assert_eq!(judged.violations[0].conflict, [0]);
+}
+
+#[test]
+fn long_histories_are_judged_in_about_linear_time() {
+    let count = 100_000;
+    let adds: Vec<Operation> =
+        (0..count).map(|n| add(2 * n, 2 * n + 3, i64::try_from(n).unwrap() + 1)).collect();
+    let judged = Checker::Counter.judge(&adds.iter().collect::<Vec<_>>());
+    assert_eq!(judged.verdict, Verdict::Pass, "{:?}", judged.violations);
+    let mut queue = Vec::new();
+    for n in 0..count {
+        queue.push(push(4 * n, 4 * n + 1, &n.to_string()));
+        queue.push(pop(4 * n + 2, 4 * n + 3, &n.to_string()));
+    }
+    let judged = Checker::Queue.judge(&queue.iter().collect::<Vec<_>>());
+    assert_eq!(judged.verdict, Verdict::Pass, "{:?}", judged.violations);
+    let judged = Checker::Exact.judge(&adds.iter().collect::<Vec<_>>());
+    assert_eq!(judged.verdict, Verdict::Pass, "{:?}", judged.violations);
+}
+
+#[test]
+fn a_watch_that_ends_without_the_last_write_is_not_decided() {
+    let end = by("w", ok(50, 50, Action::Unwatch, Answer::Done));
+    let history = [watch(5), at(5, write(1, 2, "a")), end.clone()];
+    let judged = Checker::Watch.judge(&history.iter().collect::<Vec<_>>());
+    assert_eq!(judged.verdict, Verdict::Unknown, "{judged:?}");
+    let history = [watch(5), at(5, write(1, 2, "a")), seen(3, 5, "a"), end];
+    let judged = Checker::Watch.judge(&history.iter().collect::<Vec<_>>());
+    assert_eq!(judged.verdict, Verdict::Pass, "{judged:?}");
+}
+
+#[test]
+fn a_queue_that_was_never_seen_empty_behind_a_push_is_not_decided() {
+    for history in [
+        vec![push(0, 1, "a")],
+        vec![push(0, 1, "a"), pop(2, 3, "a"), pop(4, 5, ""), push(6, 7, "b")],
+    ] {
+        let judged = Checker::Queue.judge(&history.iter().collect::<Vec<_>>());
+        assert_eq!(judged.verdict, Verdict::Unknown, "{judged:?}");
+    }
+}
+
+#[test]
+fn calls_of_unknown_outcome_do_not_make_the_search_exponential() {
+    let lost = 20;
+    let writes = || (0..lost).map(|n| unknown(n, written(&format!("lost{n}"))));
+    let adds = || (0..lost).map(|n| unknown(n, Action::Add { delta: 1 }));
+    let swaps = || {
+        (0..lost).map(|n| {
+            let (expected, value) = (format!("lost{n}"), format!("swapped{n}"));
+            unknown(n, Action::CompareAndSet { expected, value })
+        })
+    };
+    let deletes = || (0..lost).map(|n| unknown(n, Action::Delete));
+    let about_deletes = [
+        write(30, 31, "a"),
+        delete(32, 33, true),
+        delete(34, 35, true),
+        read(36, 37, ""),
+        read(38, 39, "lost7"),
+        delete(40, 41, true),
+        delete(42, 43, true),
+        read(44, 45, "lost8"),
+    ];
+    let about_sums = [add(30, 31, 4), add(32, 33, 6), read(34, 35, "9"), read(36, 37, "20")];
+    let about_swaps = [read(30, 31, "swapped7"), write(32, 33, "a"), read(34, 35, "")];
+    let last = |value: &str| read(60, 61, value);
+    for (name, right) in [
+        ("deletes", writes().chain(about_deletes).collect::<Vec<_>>()),
+        ("sums", adds().chain(about_sums.clone()).collect()),
+        ("both", writes().chain(adds()).chain(about_sums).collect()),
+        ("swaps", writes().chain(swaps()).chain(deletes()).chain(about_swaps).collect()),
+    ] {
+        const ENOUGH: usize = 5_000;
+        let all: Vec<&Operation> = right.iter().collect();
+        assert_eq!(search(&all, ENOUGH), Searched::Linearizable, "{name}");
+        let now = if name == "sums" || name == "both" { "20" } else { "lost9" };
+        let mut right = right.clone();
+        right.push(last(now));
+        let all: Vec<&Operation> = right.iter().collect();
+        assert_eq!(search(&all, ENOUGH), Searched::Linearizable, "{name}");
+        right.push(last("never"));
+        let all: Vec<&Operation> = right.iter().collect();
+        if name != "both" {
+            assert_eq!(search(&all, ENOUGH), Searched::Not, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_watch_that_nobody_waited_for_is_not_decided() {
+    let handed_out = vec![watch(5), at(5, write(1, 2, "a")), seen(3, 5, "a")];
+    let mut ended_by_itself = handed_out.clone();
+    ended_by_itself.push(by("w", refused(6, 6, Action::Unwatch)));
+    for history in [handed_out, ended_by_itself] {
+        let judged = Checker::Watch.judge(&history.iter().collect::<Vec<_>>());
+        assert_eq!(judged.verdict, Verdict::Unknown, "{judged:?}");
+    }
+}

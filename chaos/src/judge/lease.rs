@@ -1,0 +1,108 @@
+//! Leases, by bounds in real time: none ends by itself before its TTL has passed
+//! since the latest renewal that was acknowledged, and all processes of one end
+//! in one revision, for ever.
+//!
+//! A renewal took effect after its call. Log time passes no faster than the
+//! leader's clock does, whose rate may differ a little from ours.
+
+use std::collections::BTreeMap;
+
+use super::{Found, wrong};
+use crate::history::Moment;
+use crate::operation::{Action, Answer, Operation, ProcessSeen};
+
+/// How much faster another clock may run, in parts of a thousand.
+const DRIFT_PER_MILLE: u64 = 10;
+
+/// What is known of one lease.
+struct Lease<'a> {
+    ttl: Moment,
+    /// What renewed it last, as far as acknowledged.
+    renewed: Vec<&'a Operation>,
+    /// The first answer that said that it had ended.
+    ended: Option<(&'a Operation, Option<u64>)>,
+}
+
+/// Judges the leases of one holder.
+pub(crate) fn look(operations: &[&Operation]) -> Found {
+    let mut leases: BTreeMap<u64, Lease<'_>> = BTreeMap::new();
+    for operation in operations {
+        if let Some(Answer::Granted { lease, ttl_ms }) = operation.answer() {
+            let ttl = ttl_ms.saturating_mul(1_000_000);
+            let ttl = ttl - ttl / 1_000 * DRIFT_PER_MILLE;
+            leases.insert(*lease, Lease { ttl, renewed: vec![operation], ended: None });
+        }
+    }
+    let mut by_end: Vec<&Operation> = operations.to_vec();
+    by_end.sort_by_key(|operation| operation.end());
+    for operation in by_end {
+        let (Action::KeepAlive { lease } | Action::Observe { lease }) = &operation.action else {
+            continue;
+        };
+        let Some(known) = leases.get_mut(lease) else { continue };
+        let found = match operation.answer() {
+            Some(Answer::Alive(true)) => known.alive(operation, true),
+            Some(Answer::Alive(false)) => known.ended(operation, None),
+            Some(Answer::Processes(all)) => known.processes(operation, all),
+            _ => Found::Right,
+        };
+        if let Found::Wrong(_) = found {
+            return found;
+        }
+    }
+    Found::Right
+}
+
+impl<'a> Lease<'a> {
+    fn alive(&mut self, operation: &'a Operation, renews: bool) -> Found {
+        if let Some((ended, _)) = self.ended
+            && ended.is_before(operation)
+        {
+            return wrong("a lease that had ended is alive".to_owned(), &[operation, ended]);
+        }
+        if renews {
+            self.renewed.push(operation);
+        }
+        Found::Right
+    }
+
+    fn processes(&mut self, operation: &'a Operation, all: &[ProcessSeen]) -> Found {
+        let ends: Vec<Option<u64>> = all.iter().map(|process| process.ended).collect();
+        let Some(first) = ends.first() else { return Found::Right };
+        if ends.iter().any(|end| end != first) {
+            let text = "processes of one lease did not end in one revision".to_owned();
+            return wrong(text, &[operation]);
+        }
+        match first {
+            None => self.alive(operation, false),
+            Some(at) if all.iter().all(|process| process.by_expiry) => {
+                self.ended(operation, Some(*at))
+            }
+            Some(_) => Found::Right,
+        }
+    }
+
+    fn ended(&mut self, operation: &'a Operation, at: Option<u64>) -> Found {
+        let is_early =
+            |renewal: &&&Operation| operation.end() < renewal.call.saturating_add(self.ttl);
+        let early = self.renewed.iter().find(is_early);
+        if let Some(renewal) = early {
+            let text = format!(
+                "a lease ended {} ms after it was renewed, before its TTL had passed",
+                operation.end().saturating_sub(renewal.call) / 1_000_000
+            );
+            return wrong(text, &[operation, renewal]);
+        }
+        match self.ended {
+            Some((other, Some(before))) if at.is_some_and(|at| at != before) => {
+                let text = format!("a lease ended at revision {before} and at another one");
+                wrong(text, &[operation, other])
+            }
+            Some((_, Some(_))) => Found::Right,
+            _ => {
+                self.ended = Some((operation, at));
+                Found::Right
+            }
+        }
+    }
+}

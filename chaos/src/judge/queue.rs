@@ -1,0 +1,136 @@
+//! A queue: every element is handed out once at most, nothing that nobody
+//! pushed, none is lost, and of two elements the one that was certainly pushed
+//! first is not certainly handed out last.
+
+use std::collections::HashMap;
+
+use super::{Ended, Found, wrong};
+use crate::operation::{Action, Answer, Operation};
+
+/// Judges the operations on one queue.
+pub(crate) fn look(operations: &[&Operation]) -> Found {
+    let mut pushes: HashMap<&str, &Operation> = HashMap::new();
+    for operation in operations {
+        if let Action::Push { element } = &operation.action {
+            pushes.insert(element, operation);
+        }
+    }
+    let (mut pops, mut empty, mut unknown): (HashMap<&str, &Operation>, Vec<&Operation>, usize) =
+        (HashMap::new(), Vec::new(), 0);
+    for operation in operations.iter().filter(|it| it.action == Action::Pop) {
+        match operation.answer() {
+            Some(Answer::Value(Some(element))) => {
+                let Some(push) = pushes.get(element.as_str()) else {
+                    let text = format!("element {element} was popped, and nobody pushed it");
+                    return wrong(text, &[operation]);
+                };
+                if push.is_refused() || operation.is_before(push) {
+                    let why = if push.is_refused() { "was refused" } else { "came later" };
+                    let text = format!("element {element} was popped, though its push {why}");
+                    return wrong(text, &[operation, push]);
+                }
+                if let Some(other) = pops.insert(element, operation) {
+                    let text = format!("element {element} was popped twice");
+                    return wrong(text, &[operation, other]);
+                }
+            }
+            Some(_) => empty.push(operation),
+            None => unknown += usize::from(operation.is_unknown()),
+        }
+    }
+    [lost(&pushes, &pops, &empty, unknown), order(&pushes, &pops), unseen(&pushes, &pops, &empty)]
+        .into_iter()
+        .find(|found| !matches!(found, Found::Right))
+        .unwrap_or(Found::Right)
+}
+
+/// Elements that were never popped, and behind which nobody saw the queue empty:
+/// they may lie in it, or be lost.
+fn unseen(
+    pushes: &HashMap<&str, &Operation>,
+    pops: &HashMap<&str, &Operation>,
+    empty: &[&Operation],
+) -> Found {
+    let is_unseen = |(element, push): &(&&str, &&Operation)| {
+        push.answer().is_some()
+            && !pops.contains_key(**element)
+            && !empty.last().is_some_and(|last| push.is_before(last))
+    };
+    match pushes.iter().filter(is_unseen).count() {
+        0 => Found::Right,
+        count => Found::Undecided(format!(
+            "{count} elements were never popped, and the queue was not seen empty behind them"
+        )),
+    }
+}
+
+/// A queue that was found empty held nothing: what had been pushed before was
+/// popped before the answer, by a known pop or by one of the unknown ones, each
+/// of which took one element at most.
+fn lost(
+    pushes: &HashMap<&str, &Operation>,
+    pops: &HashMap<&str, &Operation>,
+    empty: &[&Operation],
+    unknown: usize,
+) -> Found {
+    let acknowledged = pushes.iter().filter(|(_, push)| push.answer().is_some());
+    let (popped, left): (Vec<_>, Vec<_>) =
+        acknowledged.partition(|(element, _)| pops.contains_key(*element));
+    // Popped only later: among those pushed before, the latest first pop decides.
+    let pop_of = |element: &str| pops.get(element).map_or(0, |pop| pop.call);
+    let numbered = popped.iter().map(|(element, push)| (pop_of(element), **push));
+    let mut ended =
+        Ended::of(numbered.map(|(call, push)| (i64::try_from(call).unwrap_or(i64::MAX), push)));
+    for pop in empty {
+        if let Some((call, push)) = ended.before(pop.call)
+            && i64::try_from(pop.end()).is_ok_and(|end| end < call)
+        {
+            let text =
+                format!("the queue was empty, though \"{}\" was popped only later", push.action);
+            return wrong(text, &[pop, push]);
+        }
+    }
+    let Some(last) = empty.last() else { return Found::Right };
+    let mut gone: Vec<&Operation> =
+        left.iter().map(|(_, push)| **push).filter(|push| push.is_before(last)).collect();
+    gone.sort_by_key(|push| push.call);
+    if gone.len() > unknown {
+        let text = format!(
+            "the queue is empty, and {} elements were never popped, of which {unknown} pops of unknown outcome can explain no more than {unknown}",
+            gone.len()
+        );
+        let mut shown = vec![*last];
+        shown.extend(gone.into_iter().take(4));
+        return wrong(text, &shown);
+    }
+    Found::Right
+}
+
+/// First in is first out, where real time decides.
+fn order(pushes: &HashMap<&str, &Operation>, pops: &HashMap<&str, &Operation>) -> Found {
+    let pairs = pops.iter().filter_map(|(element, pop)| Some((*pushes.get(element)?, *pop)));
+    let mut by_pop: Vec<(&Operation, &Operation)> = pairs.collect();
+    by_pop.sort_by_key(|(_, pop)| pop.call);
+    let mut popped = by_pop.clone();
+    popped.sort_by_key(|(_, pop)| pop.end());
+    let mut popped = popped.into_iter().peekable();
+    // Of those popped before, the one that was pushed last.
+    let mut latest: Option<(&Operation, &Operation)> = None;
+    for (push, pop) in by_pop {
+        while let Some(before) = popped.next_if(|(_, other)| other.is_before(pop)) {
+            if latest.is_none_or(|(other, _)| before.0.call > other.call) {
+                latest = Some(before);
+            }
+        }
+        if let Some((other, its_pop)) = latest
+            && push.is_before(other)
+        {
+            let text = format!(
+                "\"{}\" had ended before \"{}\" was called, and was popped behind it",
+                push.action, other.action
+            );
+            return wrong(text, &[pop, its_pop, push, other]);
+        }
+    }
+    Found::Right
+}

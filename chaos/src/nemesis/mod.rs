@@ -1,0 +1,310 @@
+//! What breaks a cluster, one fault after the other.
+//!
+//! Each is injected, held, verified and healed: a fault of which nobody saw that
+//! it was really there proves nothing.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `nodes` | processes killed, paused, restarted, starved |
+//! | `members` | leadership handed over, nodes added, replaced and removed |
+//! | `wires` | partitions, loss, resets, slow links, on a network of their own |
+
+mod members;
+mod nodes;
+mod wires;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_api::NodeId;
+use rand::rngs::StdRng;
+use rand::{Rng, RngExt};
+
+use crate::cluster::Cluster;
+use crate::history::Moment;
+use crate::network::Permitted;
+use crate::workload::client::Shared;
+
+/// A kind of fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Nemesis {
+    /// SIGKILL of the leader.
+    KillLeader,
+    /// SIGKILL of a follower.
+    KillFollower,
+    /// SIGKILL of all nodes at once; they come back in any order.
+    KillAll,
+    /// SIGSTOP of the leader for less than the election time-out.
+    PauseLeaderBriefly,
+    /// SIGSTOP of the leader for longer.
+    PauseLeader,
+    /// SIGSTOP of a follower.
+    PauseFollower,
+    /// Leadership handed over.
+    HandOver,
+    /// Snapshots made by all nodes.
+    Snapshot,
+    /// One node after the other stopped and started.
+    RollingRestart,
+    /// A node loses its data folder, and another one takes its place.
+    ReplaceNode,
+    /// Two nodes more, then two fewer, the leader among them.
+    Resize,
+    /// Half of the clients killed in the middle of their calls.
+    KillClients,
+    /// Random bytes on every port.
+    Garbage,
+    /// More connections than a node has descriptors.
+    Descriptors,
+    /// The leader hears and reaches no other node.
+    LeaderAlone,
+    /// A minority of the nodes is cut off.
+    Minority,
+    /// Majorities that overlap: no node sees all others.
+    Ring,
+    /// The leader is heard and hears nobody.
+    OneWay,
+    /// The clients do not reach the leader.
+    ClientsCutOff,
+    /// A fifth of all packets is lost.
+    Loss,
+    /// Connections to the leader are reset.
+    Reset,
+    /// Open connections to the leader freeze.
+    HalfOpen,
+    /// Everything takes 75 ms, 50 ms more or less.
+    Delay,
+    /// A quarter of all packets overtakes others.
+    Reorder,
+    /// A fifth of all packets arrives twice.
+    Duplicate,
+}
+
+/// What is broken at the moment, and how it is mended.
+#[derive(Debug)]
+pub(crate) enum Wound {
+    /// These nodes are down.
+    Down(Vec<NodeId>),
+    /// This one is stopped.
+    Paused(NodeId),
+    /// This one has few descriptors; with the connections that hold them.
+    Starved(NodeId, Vec<tokio::net::TcpStream>),
+    /// Rules lie on the network.
+    Cut,
+    /// Packets travel badly, by this nemesis.
+    Slow(Nemesis),
+    /// It is over already.
+    Healed,
+}
+
+/// A fault that was injected.
+#[derive(Debug)]
+pub(crate) struct Injected {
+    /// What was done, to whom.
+    pub(crate) what: String,
+    /// How it is known; none if that is only known later.
+    pub(crate) evidence: Option<String>,
+    pub(crate) wound: Wound,
+    /// How long it lasts.
+    pub(crate) hold: Duration,
+    /// From when on it was there; none if it began with the nemesis.
+    pub(crate) struck: Option<Moment>,
+}
+
+/// What a nemesis has at hand.
+pub(crate) struct Stage<'a> {
+    pub(crate) cluster: &'a mut Cluster,
+    pub(crate) shared: &'a Arc<Shared>,
+    pub(crate) random: &'a mut StdRng,
+}
+
+impl Nemesis {
+    /// All of them.
+    pub const ALL: [Nemesis; 25] = [
+        Nemesis::KillLeader,
+        Nemesis::KillFollower,
+        Nemesis::KillAll,
+        Nemesis::PauseLeaderBriefly,
+        Nemesis::PauseLeader,
+        Nemesis::PauseFollower,
+        Nemesis::HandOver,
+        Nemesis::Snapshot,
+        Nemesis::RollingRestart,
+        Nemesis::ReplaceNode,
+        Nemesis::Resize,
+        Nemesis::KillClients,
+        Nemesis::Garbage,
+        Nemesis::Descriptors,
+        Nemesis::LeaderAlone,
+        Nemesis::Minority,
+        Nemesis::Ring,
+        Nemesis::OneWay,
+        Nemesis::ClientsCutOff,
+        Nemesis::Loss,
+        Nemesis::Reset,
+        Nemesis::HalfOpen,
+        Nemesis::Delay,
+        Nemesis::Reorder,
+        Nemesis::Duplicate,
+    ];
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Nemesis::KillLeader => "kill-leader",
+            Nemesis::KillFollower => "kill-follower",
+            Nemesis::KillAll => "kill-all",
+            Nemesis::PauseLeaderBriefly => "pause-leader-briefly",
+            Nemesis::PauseLeader => "pause-leader",
+            Nemesis::PauseFollower => "pause-follower",
+            Nemesis::HandOver => "hand-over",
+            Nemesis::Snapshot => "snapshot",
+            Nemesis::RollingRestart => "rolling-restart",
+            Nemesis::ReplaceNode => "replace-node",
+            Nemesis::Resize => "resize",
+            Nemesis::KillClients => "kill-clients",
+            Nemesis::Garbage => "garbage",
+            Nemesis::Descriptors => "descriptors",
+            Nemesis::LeaderAlone => "leader-alone",
+            Nemesis::Minority => "minority",
+            Nemesis::Ring => "ring",
+            Nemesis::OneWay => "one-way",
+            Nemesis::ClientsCutOff => "clients-cut-off",
+            Nemesis::Loss => "loss",
+            Nemesis::Reset => "reset",
+            Nemesis::HalfOpen => "half-open",
+            Nemesis::Delay => "delay",
+            Nemesis::Reorder => "reorder",
+            Nemesis::Duplicate => "duplicate",
+        }
+    }
+
+    /// What it does, for people.
+    pub fn about(self) -> &'static str {
+        match self {
+            Nemesis::KillLeader => "SIGKILL of the leader, down for a moment",
+            Nemesis::KillFollower => "SIGKILL of a follower, down for a moment",
+            Nemesis::KillAll => "SIGKILL of all nodes at once; they come back in any order",
+            Nemesis::PauseLeaderBriefly => "SIGSTOP of the leader for 200 ms, below the time-out",
+            Nemesis::PauseLeader => "SIGSTOP of the leader for 3 s, beyond the time-out",
+            Nemesis::PauseFollower => "SIGSTOP of a follower for 3 s",
+            Nemesis::HandOver => "leadership handed over under load",
+            Nemesis::Snapshot => "every node makes a snapshot under load",
+            Nemesis::RollingRestart => "one node after the other stopped (SIGTERM) and started",
+            Nemesis::ReplaceNode => {
+                "a node is killed, its folder deleted, a new one takes its place"
+            }
+            Nemesis::Resize => "two voters more, then two fewer, the leader among them",
+            Nemesis::KillClients => "half of the clients killed in the middle of their calls",
+            Nemesis::Garbage => "random bytes on every port",
+            Nemesis::Descriptors => {
+                "a node restarted with 600 descriptors is asked for 700 connections"
+            }
+            Nemesis::LeaderAlone => "the leader hears and reaches no other node",
+            Nemesis::Minority => "a minority of the nodes is cut off from the others",
+            Nemesis::Ring => "majorities that overlap: no node sees all others",
+            Nemesis::OneWay => "the other nodes hear the leader, which hears none of them",
+            Nemesis::ClientsCutOff => "the clients do not reach the leader, the nodes do",
+            Nemesis::Loss => "a fifth of all packets is lost",
+            Nemesis::Reset => "connections to the leader are reset",
+            Nemesis::HalfOpen => "open connections to the leader freeze without a word",
+            Nemesis::Delay => "every packet takes 25 to 125 ms",
+            Nemesis::Reorder => "a quarter of all packets overtakes others",
+            Nemesis::Duplicate => "a fifth of all packets arrives twice",
+        }
+    }
+
+    /// What it needs, for people.
+    pub fn needs(self) -> &'static str {
+        match self {
+            Nemesis::Descriptors => "prlimit",
+            Nemesis::Delay | Nemesis::Reorder | Nemesis::Duplicate => "root, ip, nft, tc netem",
+            Nemesis::Reset => "root, ip, nft with reject",
+            Nemesis::HalfOpen => "root, ip, nft with connection tracking",
+            _ if self.is_on_network() => "root, ip, nft",
+            _ => "",
+        }
+    }
+
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<Nemesis> {
+        Nemesis::ALL.into_iter().find(|nemesis| nemesis.as_str() == name)
+    }
+
+    /// Whether the nodes must be on a network of their own.
+    pub fn is_on_network(self) -> bool {
+        self >= Nemesis::LeaderAlone
+    }
+
+    /// Why it cannot be done here; none if it can.
+    pub fn forbidden(self, permitted: &Permitted) -> Option<String> {
+        if self == Nemesis::Descriptors {
+            let found = std::process::Command::new("prlimit").arg("--version").output().is_ok();
+            return (!found)
+                .then(|| "prlimit is missing (Debian: apt install util-linux)".to_owned());
+        }
+        if !self.is_on_network() {
+            return None;
+        }
+        let special = match self {
+            Nemesis::Delay | Nemesis::Reorder | Nemesis::Duplicate => &permitted.no_netem,
+            Nemesis::Reset => &permitted.no_reset,
+            Nemesis::HalfOpen => &permitted.no_tracking,
+            _ => &None,
+        };
+        permitted.no_network.clone().or_else(|| special.clone())
+    }
+
+    /// Does it.
+    pub(crate) async fn inject(self, stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
+        match self {
+            Nemesis::HandOver => members::hand_over(stage).await,
+            Nemesis::ReplaceNode => Box::pin(members::replace(stage)).await,
+            Nemesis::Resize => Box::pin(members::resize(stage)).await,
+            Nemesis::Snapshot => members::snapshot(stage).await,
+            _ if self.is_on_network() => wires::cut(self, stage).await,
+            _ => Box::pin(nodes::strike(self, stage)).await,
+        }
+    }
+}
+
+impl Wound {
+    /// Mends it; answers what was seen of it meanwhile.
+    pub(crate) async fn heal(self, stage: &mut Stage<'_>) -> anyhow::Result<Option<String>> {
+        match self {
+            Wound::Healed => return Ok(None),
+            Wound::Down(mut ids) => {
+                while !ids.is_empty() {
+                    let next = stage.random.random_range(0..ids.len());
+                    stage.cluster.launch(ids.swap_remove(next))?;
+                    tokio::time::sleep(Duration::from_millis(u64::from(
+                        stage.random.next_u32() & 255,
+                    )))
+                    .await;
+                }
+            }
+            Wound::Paused(id) => stage.cluster.resume(id)?,
+            Wound::Starved(id, held) => {
+                drop(held);
+                stage.cluster.kill(id).await?;
+                stage.cluster.launch(id)?;
+            }
+            Wound::Cut | Wound::Slow(_) => {
+                let Some(network) = stage.cluster.network() else { return Ok(None) };
+                let met = match self {
+                    Wound::Slow(nemesis) => {
+                        network.queued()?.and_then(|queued| wires::seen(nemesis, queued))
+                    }
+                    _ => Some(network.packets_met()?)
+                        .filter(|packets| *packets > 0)
+                        .map(|packets| format!("met {packets} packets")),
+                };
+                network.clear_rules()?;
+                stage.cluster.wait_healthy().await?;
+                return Ok(met);
+            }
+        }
+        stage.cluster.wait_healthy().await?;
+        Ok(None)
+    }
+}

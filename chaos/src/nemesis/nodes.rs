@@ -1,0 +1,199 @@
+//! Processes killed, paused, restarted and starved.
+
+use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
+
+use holdfast_api::NodeId;
+use nix::sys::signal::Signal;
+use rand::{Rng, RngExt};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use super::{Injected, Nemesis, Stage, Wound};
+use crate::clock;
+use crate::cluster::http;
+
+const DOWN: Duration = Duration::from_millis(1_500);
+/// Below the shortest election time-out of the defaults, 300 ms.
+const PAUSE_BRIEF: Duration = Duration::from_millis(200);
+/// Beyond the longest, 500 ms.
+const PAUSE: Duration = Duration::from_secs(3);
+const STARVED: Duration = Duration::from_secs(3);
+/// Descriptors of a node that is to run out of them.
+const DESCRIPTORS: usize = 600;
+/// So many are all of them: a few come and go.
+const DESCRIPTORS_TAKEN: usize = 590;
+/// Connections that it is asked for.
+const CONNECTIONS: usize = 700;
+/// Bound on each of them.
+const CONNECT_TIME_MAX: Duration = Duration::from_millis(50);
+/// Connections with garbage for each port.
+const GARBAGE_CONNECTIONS: usize = 8;
+/// Bytes on each of them.
+const GARBAGE_BYTES: usize = 4_096;
+
+pub(super) async fn strike(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
+    match nemesis {
+        Nemesis::KillLeader => {
+            let (leader, _) = stage.cluster.leader().await?;
+            kill(stage, vec![leader]).await
+        }
+        Nemesis::KillFollower => {
+            let follower = stage.follower().await?;
+            kill(stage, vec![follower]).await
+        }
+        Nemesis::KillAll => kill(stage, stage.cluster.ids()).await,
+        Nemesis::PauseLeaderBriefly => {
+            let (leader, _) = stage.cluster.leader().await?;
+            pause(stage, leader, PAUSE_BRIEF).await
+        }
+        Nemesis::PauseLeader => {
+            let (leader, _) = stage.cluster.leader().await?;
+            pause(stage, leader, PAUSE).await
+        }
+        Nemesis::PauseFollower => {
+            let follower = stage.follower().await?;
+            pause(stage, follower, PAUSE).await
+        }
+        Nemesis::RollingRestart => rolling_restart(stage).await,
+        Nemesis::KillClients => kill_clients(stage).await,
+        Nemesis::Garbage => garbage(stage).await,
+        Nemesis::Descriptors => starve(stage).await,
+        other => anyhow::bail!("{} is no fault of a process", other.as_str()),
+    }
+}
+
+impl Stage<'_> {
+    /// A node that does not lead.
+    pub(super) async fn follower(&mut self) -> anyhow::Result<NodeId> {
+        let (leader, _) = self.cluster.leader().await?;
+        let followers: Vec<NodeId> =
+            self.cluster.ids().into_iter().filter(|id| *id != leader).collect();
+        anyhow::ensure!(!followers.is_empty(), "there is no follower");
+        Ok(followers[self.random.random_range(0..followers.len())])
+    }
+}
+
+async fn kill(stage: &mut Stage<'_>, ids: Vec<NodeId>) -> anyhow::Result<Injected> {
+    let struck = Some(clock::now());
+    // All of them first: the system reports their ends afterwards.
+    for id in &ids {
+        stage.cluster.process(*id)?.signal(Signal::SIGKILL)?;
+    }
+    let mut signals = Vec::new();
+    for id in &ids {
+        signals.push(stage.cluster.kill(*id).await?.signal());
+    }
+    let all = signals.iter().all(|signal| *signal == Some(9));
+    let evidence = all.then(|| format!("{} ended by signal 9", ids.len()));
+    let what = format!("killed {}", names(&ids));
+    Ok(Injected { what, evidence, wound: Wound::Down(ids), hold: DOWN, struck })
+}
+
+async fn pause(stage: &mut Stage<'_>, id: NodeId, hold: Duration) -> anyhow::Result<Injected> {
+    let stopped = stage.cluster.pause(id).await?;
+    let evidence = stopped.then(|| "the system showed it as stopped".to_owned());
+    let what = format!("paused node {id} for {} ms", hold.as_millis());
+    let struck = Some(clock::now());
+    Ok(Injected { what, evidence, wound: Wound::Paused(id), hold, struck })
+}
+
+async fn rolling_restart(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
+    let ids = stage.cluster.ids();
+    let mut clean = 0;
+    for id in &ids {
+        let status = stage.cluster.stop(*id).await?;
+        clean += usize::from(status.success());
+        stage.cluster.launch(*id)?;
+        stage.cluster.wait_healthy().await?;
+    }
+    anyhow::ensure!(clean == ids.len(), "{clean} of {} nodes ended with exit code 0", ids.len());
+    let evidence = Some(format!("{clean} nodes ended with exit code 0 and came back"));
+    let what = format!("restarted {}, one after the other", names(&ids));
+    Ok(Injected { what, evidence, wound: Wound::Healed, hold: Duration::ZERO, struck: None })
+}
+
+async fn kill_clients(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
+    let killed = stage.shared.kill_half().await;
+    let evidence = (killed > 0).then(|| format!("{killed} clients lost a call"));
+    let what = "killed clients in the middle of their calls".to_owned();
+    Ok(Injected { what, evidence, wound: Wound::Healed, hold: Duration::ZERO, struck: None })
+}
+
+async fn garbage(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
+    let addresses = stage.cluster.addresses();
+    let (mut sent, mut ports) = (0, 0);
+    for address in &addresses {
+        let before = sent;
+        for n in 0..GARBAGE_CONNECTIONS {
+            let mut bytes = vec![0_u8; GARBAGE_BYTES];
+            stage.random.fill_bytes(&mut bytes);
+            if n & 1 == 1 {
+                // Far enough into the protocol to reach its frames.
+                let head = format!(
+                    "GET {} HTTP/1.1\r\nhost: {address}\r\nconnection: upgrade\r\nupgrade: {}\r\n\r\n",
+                    holdfast_api::routes::STREAM,
+                    holdfast_api::stream::UPGRADE
+                );
+                bytes.splice(0..0, head.into_bytes());
+            }
+            if let Ok(mut stream) = TcpStream::connect(address).await
+                && stream.write_all(&bytes).await.is_ok()
+            {
+                sent += bytes.len();
+            }
+        }
+        ports += usize::from(sent > before);
+    }
+    let evidence =
+        (ports == addresses.len()).then(|| format!("{ports} ports took {sent} bytes in all"));
+    let what = "sent random bytes to every port".to_owned();
+    Ok(Injected {
+        what,
+        evidence,
+        wound: Wound::Healed,
+        hold: Duration::from_millis(500),
+        struck: None,
+    })
+}
+
+/// Restarts a node with few descriptors, and takes as many of them as it gives.
+async fn starve(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
+    let ids = stage.cluster.ids();
+    let id = ids[stage.random.random_range(0..ids.len())];
+    stage.cluster.kill(id).await?;
+    stage.cluster.launch_with(id, Some(DESCRIPTORS))?;
+    stage.cluster.wait_healthy().await?;
+    let address = stage.cluster.address(id)?.to_owned();
+    let pid = stage.cluster.process(id)?.identity().pid;
+    let mut held = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let connecting = tokio::time::timeout(CONNECT_TIME_MAX, TcpStream::connect(&address));
+        if let Ok(Ok(mut stream)) = connecting.await
+            && stream.write_all(b"GET /livez HTTP/1.1\r\n").await.is_ok()
+        {
+            held.push(stream);
+        }
+    }
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
+    let evidence = match open >= DESCRIPTORS_TAKEN {
+        true => Some(format!("{open} of its {DESCRIPTORS} descriptors were taken")),
+        false => (!http::is_alive(&address).await).then(|| {
+            format!("{open} of its {DESCRIPTORS} descriptors were taken, and a further connection was not served")
+        }),
+    };
+    let what = format!(
+        "restarted node {id} with {DESCRIPTORS} descriptors, and held {} connections",
+        held.len()
+    );
+    Ok(Injected { what, evidence, wound: Wound::Starved(id, held), hold: STARVED, struck: None })
+}
+
+/// Nodes in words.
+pub(super) fn names(ids: &[NodeId]) -> String {
+    let list: Vec<String> = ids.iter().map(ToString::to_string).collect();
+    match ids.len() {
+        1 => format!("node {}", list[0]),
+        _ => format!("nodes {}", list.join(", ")),
+    }
+}

@@ -1,0 +1,140 @@
+//! Partitions, loss, resets and slow links, on a network of the nodes' own.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use holdfast_api::NodeId;
+use rand::RngExt;
+
+use super::nodes::names;
+use super::{Injected, Nemesis, Stage, Wound};
+use crate::clock;
+use crate::network::rules::{Queued, Rule};
+
+const HOLD: Duration = Duration::from_secs(4);
+/// Fewer packets may all have been spared: 0.8 to the power of this is 10^-10.
+const DUPLICATED_MIN: u64 = 100;
+/// Of a hundred packets.
+const LOSS_PERCENT: u8 = 20;
+
+pub(super) async fn cut(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
+    let (leader, _) = stage.cluster.leader().await?;
+    let ids = stage.cluster.ids();
+    let others: Vec<NodeId> = ids.iter().copied().filter(|id| *id != leader).collect();
+    let network = stage.cluster.network().context("the nodes have no network of their own")?;
+    let mut rules: Vec<(NodeId, Rule)> = Vec::new();
+    let mut drop_between = |a: NodeId, b: NodeId| -> anyhow::Result<()> {
+        rules.push((a, Rule::Drop { from: network.address_of(b)? }));
+        rules.push((b, Rule::Drop { from: network.address_of(a)? }));
+        Ok(())
+    };
+    let what = match nemesis {
+        Nemesis::LeaderAlone => {
+            for other in &others {
+                drop_between(leader, *other)?;
+            }
+            format!("cut leader {leader} off from the other nodes")
+        }
+        Nemesis::Minority => {
+            let size = (ids.len() - 1) / 2;
+            let start = stage.random.random_range(0..ids.len());
+            let ring: Vec<NodeId> =
+                ids.iter().cycle().skip(start).take(ids.len()).copied().collect();
+            let (minority, majority) = ring.split_at(size);
+            for one in minority {
+                for other in majority {
+                    drop_between(*one, *other)?;
+                }
+            }
+            format!("cut {} off from the others", names(minority))
+        }
+        Nemesis::Ring => {
+            // Who is neither next to the other nor the same; of three, the leader
+            // and one more.
+            let count = ids.len();
+            for (n, one) in ids.iter().enumerate() {
+                for (m, other) in ids.iter().enumerate().skip(n + 1) {
+                    if m - n > 1 && m - n < count - 1 {
+                        drop_between(*one, *other)?;
+                    }
+                }
+            }
+            if count <= 3
+                && let Some(other) = others.first()
+            {
+                drop_between(leader, *other)?;
+            }
+            "cut links until every node sees a majority and none sees all".to_owned()
+        }
+        Nemesis::OneWay => {
+            for other in &others {
+                rules.push((leader, Rule::Drop { from: network.address_of(*other)? }));
+            }
+            format!("made leader {leader} deaf to the other nodes, which hear it")
+        }
+        Nemesis::ClientsCutOff => {
+            rules.push((leader, Rule::Drop { from: network.own_address() }));
+            format!("cut the clients off from leader {leader}")
+        }
+        Nemesis::Loss => {
+            let loss = Rule::Lose { percent: LOSS_PERCENT, from: None };
+            rules.extend(ids.iter().map(|id| (*id, loss.clone())));
+            format!("lost {LOSS_PERCENT} of a hundred packets everywhere")
+        }
+        Nemesis::Reset => {
+            rules.push((leader, Rule::Reset));
+            format!("reset all connections of leader {leader}")
+        }
+        Nemesis::HalfOpen => {
+            rules.push((leader, Rule::DropOpen));
+            format!("froze the open connections of leader {leader}")
+        }
+        _ => return slow(nemesis, stage),
+    };
+    network.set_rules(&rules)?;
+    // What the rules met is counted, and read when they are taken away.
+    Ok(Injected { what, evidence: None, wound: Wound::Cut, hold: HOLD, struck: Some(clock::now()) })
+}
+
+fn slow(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
+    let network = stage.cluster.network().context("the nodes have no network of their own")?;
+    let words: &[&str] = match nemesis {
+        Nemesis::Reorder => &["delay", "10ms", "reorder", "25%", "50%"],
+        Nemesis::Duplicate => &["duplicate", "20%"],
+        _ => &["delay", "75ms", "50ms"],
+    };
+    for id in stage.cluster.ids() {
+        network.set_netem(id, words)?;
+    }
+    let what = format!("every wire: netem {}", words.join(" "));
+    // What the disciplines handle is counted, and read when they are taken away.
+    let wound = Wound::Slow(nemesis);
+    Ok(Injected { what, evidence: None, wound, hold: HOLD, struck: Some(clock::now()) })
+}
+
+/// How it is known that packets travelled badly.
+pub(super) fn seen(nemesis: Nemesis, queued: Queued) -> Option<String> {
+    let Queued { packets, requeued } = queued;
+    match nemesis {
+        Nemesis::Reorder => (requeued > 0)
+            .then(|| format!("netem put {requeued} of {packets} packets before others")),
+        // It does not count what it doubles: a fifth of so many are some for certain.
+        Nemesis::Duplicate => (packets >= DUPLICATED_MIN)
+            .then(|| format!("{packets} packets, with the doubled ones, went through netem")),
+        _ => (packets > 0).then(|| format!("{packets} packets went through netem")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_discipline_that_handled_nothing_is_no_evidence() {
+        let queued = |packets, requeued| Queued { packets, requeued };
+        assert_eq!(seen(Nemesis::Delay, queued(0, 0)), None);
+        assert_eq!(seen(Nemesis::Reorder, queued(500, 0)), None);
+        assert_eq!(seen(Nemesis::Duplicate, queued(DUPLICATED_MIN - 1, 0)), None);
+        assert!(seen(Nemesis::Reorder, queued(500, 90)).unwrap().contains("90 of 500"));
+    }
+}

@@ -1,0 +1,318 @@
+//! A network of its own for the nodes of a run: a Linux network namespace for
+//! each, joined by a bridge in one more, on which rules cut, lose and reset what
+//! travels.
+//!
+//! All namespaces are called `hf-chaos-RUN-N`, 0 being that of the bridge; the
+//! run itself has an address on it.
+
+pub mod rules;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+use holdfast_api::NodeId;
+
+use self::rules::{Queued, Rule};
+use crate::cluster::binaries::without_settings;
+use crate::cluster::state::StateFile;
+
+/// Where `ip` keeps them.
+const NAMESPACES: &str = "/var/run/netns";
+/// How the namespaces of all runs begin.
+const PREFIX: &str = "hf-chaos-";
+/// The host part of the run's own address.
+const OWN_HOST: u8 = 254;
+/// Hosts of one network.
+const HOSTS_MAX: u64 = 200;
+/// The table of rules within each namespace.
+const TABLE: &str = "chaos";
+
+/// The network of one run.
+#[derive(Debug)]
+pub struct Network {
+    run: u32,
+    /// The first three parts of all addresses.
+    prefix: [u8; 3],
+    hosts: BTreeMap<NodeId, Ipv4Addr>,
+}
+
+impl Network {
+    /// Makes the bridge, and a way from here to it.
+    pub fn make(state: &mut StateFile) -> anyhow::Result<Network> {
+        let run = std::process::id();
+        let network = Network { run, prefix: free_prefix()?, hosts: BTreeMap::new() };
+        let bridge = network.namespace(0);
+        state.makes_namespace(&bridge)?;
+        ip(&["netns", "add", &bridge])?;
+        let inside = |arguments: &[&str]| ip(&[&["-n", bridge.as_str()], arguments].concat());
+        inside(&["link", "add", "br0", "type", "bridge"])?;
+        inside(&["link", "set", "br0", "up"])?;
+        let port = network.own_port();
+        ip(&["link", "add", &port, "type", "veth", "peer", "name", "own", "netns", &bridge])?;
+        inside(&["link", "set", "own", "master", "br0", "up"])?;
+        ip(&["address", "add", &format!("{}/24", network.own_address()), "dev", &port])?;
+        ip(&["link", "set", &port, "up"])?;
+        Ok(network)
+    }
+
+    fn own_port(&self) -> String {
+        format!("hfc{}", self.run)
+    }
+
+    fn namespace(&self, host: NodeId) -> String {
+        format!("{PREFIX}{}-{host}", self.run)
+    }
+
+    fn address(&self, host: u8) -> Ipv4Addr {
+        let [a, b, c] = self.prefix;
+        Ipv4Addr::new(a, b, c, host)
+    }
+
+    /// Where the clients of the run are.
+    pub fn own_address(&self) -> Ipv4Addr {
+        self.address(OWN_HOST)
+    }
+
+    /// Where a node is.
+    pub fn address_of(&self, id: NodeId) -> anyhow::Result<Ipv4Addr> {
+        self.hosts.get(&id).copied().with_context(|| format!("node {id} has no host"))
+    }
+
+    /// Makes a host for a node; answers its address.
+    pub fn host(&mut self, id: NodeId, state: &mut StateFile) -> anyhow::Result<Ipv4Addr> {
+        anyhow::ensure!(id <= HOSTS_MAX, "a network has at most {HOSTS_MAX} hosts");
+        let address = self.address(u8::try_from(id)?);
+        let (bridge, name) = (self.namespace(0), self.namespace(id));
+        state.makes_namespace(&name)?;
+        ip(&["netns", "add", &name])?;
+        self.hosts.insert(id, address);
+        let port = format!("p{id}");
+        let bridged = |arguments: &[&str]| ip(&[&["-n", bridge.as_str()], arguments].concat());
+        bridged(&["link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", &name])?;
+        bridged(&["link", "set", &port, "master", "br0", "up"])?;
+        let inside = |arguments: &[&str]| ip(&[&["-n", name.as_str()], arguments].concat());
+        inside(&["link", "set", "lo", "up"])?;
+        inside(&["address", "add", &format!("{address}/24"), "dev", "eth0"])?;
+        inside(&["link", "set", "eth0", "up"])?;
+        Ok(address)
+    }
+
+    /// The same command, on the host of a node.
+    pub fn inside(&self, id: NodeId, command: &Command) -> Command {
+        let mut inside = without_settings(Path::new("ip"));
+        inside.args(["netns", "exec", &self.namespace(id)]);
+        inside.arg(command.get_program()).args(command.get_args());
+        inside
+    }
+
+    /// Sets the rules of the hosts that are named, in the place of all others.
+    pub fn set_rules(&self, rules: &[(NodeId, Rule)]) -> anyhow::Result<()> {
+        self.clear_rules()?;
+        let mut by_host: BTreeMap<NodeId, Vec<&Rule>> = BTreeMap::new();
+        for (host, rule) in rules {
+            by_host.entry(*host).or_default().push(rule);
+        }
+        for (host, rules) in by_host {
+            nft(&self.namespace(host), &rules::text(TABLE, &rules))?;
+        }
+        Ok(())
+    }
+
+    /// Sets a queueing discipline at the wire of a host: `tc netem`'s words.
+    pub fn set_netem(&self, id: NodeId, words: &[&str]) -> anyhow::Result<()> {
+        tc(
+            &self.namespace(id),
+            &[&["qdisc", "replace", "dev", "eth0", "root", "netem"], words].concat(),
+        )
+    }
+
+    /// What the disciplines of all hosts have handled; none if one is missing or has
+    /// handled nothing.
+    pub fn queued(&self) -> anyhow::Result<Option<Queued>> {
+        let mut sum = Queued::default();
+        for id in self.hosts.keys() {
+            let name = self.namespace(*id);
+            let shown = ip(&["netns", "exec", &name, "tc", "-s", "qdisc", "show", "dev", "eth0"])?;
+            match rules::netem(&shown) {
+                Some(one) if one.packets > 0 => {
+                    sum.packets += one.packets;
+                    sum.requeued += one.requeued;
+                }
+                _ => return Ok(None),
+            }
+        }
+        Ok(Some(sum))
+    }
+
+    /// Takes all rules and disciplines away.
+    pub fn clear_rules(&self) -> anyhow::Result<()> {
+        for id in self.hosts.keys() {
+            let name = self.namespace(*id);
+            nft(&name, &format!("table inet {TABLE}\ndelete table inet {TABLE}\n"))?;
+            if tc_has_netem(&name) {
+                tc(&name, &["qdisc", "delete", "dev", "eth0", "root"])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many packets the rules of all hosts have met.
+    pub fn packets_met(&self) -> anyhow::Result<u64> {
+        let mut sum = 0;
+        for id in self.hosts.keys() {
+            let name = self.namespace(*id);
+            let output = Command::new("ip")
+                .args(["netns", "exec", &name, "nft", "list", "ruleset"])
+                .stdin(Stdio::null())
+                .output()
+                .context("cannot run nft")?;
+            sum += rules::packets(&String::from_utf8_lossy(&output.stdout));
+        }
+        Ok(sum)
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for id in self.hosts.keys().chain([&0]) {
+            if let Err(error) = delete(&self.namespace(*id)) {
+                eprintln!("{error:#}; `holdfast-chaos heal` tries again");
+            }
+        }
+    }
+}
+
+/// Deletes a namespace of a run; answers whether it was there. What runs in it
+/// must have ended.
+pub fn delete(name: &str) -> anyhow::Result<bool> {
+    anyhow::ensure!(name.starts_with(PREFIX), "{name} is no network namespace of a run");
+    let listed = ip(&["netns", "list"])?;
+    let is_there = listed.lines().any(|line| line.split_whitespace().next() == Some(name));
+    if is_there {
+        ip(&["netns", "delete", name])?;
+    }
+    Ok(is_there)
+}
+
+/// Whether there is a namespace of this name: `ip` keeps a file for each.
+pub fn exists(name: &str) -> bool {
+    Path::new(NAMESPACES).join(name).exists()
+}
+
+/// What a machine allows.
+#[derive(Debug, Clone, Default)]
+pub struct Permitted {
+    /// Why there can be no network; none if there can.
+    pub no_network: Option<String>,
+    /// Why packets cannot be delayed, doubled or reordered.
+    pub no_netem: Option<String>,
+    /// Why connections cannot be reset.
+    pub no_reset: Option<String>,
+    /// Why open connections cannot be told from new ones.
+    pub no_tracking: Option<String>,
+}
+
+impl Permitted {
+    /// Tries it in a namespace that is deleted again.
+    pub fn find() -> Permitted {
+        let name = format!("{PREFIX}{}-probe", std::process::id());
+        if !nix::unistd::geteuid().is_root() {
+            let why = "network namespaces take root: run it with sudo".to_owned();
+            return Permitted { no_network: Some(why), ..Permitted::default() };
+        }
+        // Recorded, so that `heal` finds it if this is killed meanwhile.
+        let recorded = StateFile::create(None)
+            .and_then(|mut state| state.makes_namespace(&name).map(|()| state));
+        let state = match recorded {
+            Ok(state) => state,
+            Err(error) => {
+                return Permitted {
+                    no_network: Some(format!("{error:#}")),
+                    ..Permitted::default()
+                };
+            }
+        };
+        let made = ip(&["netns", "add", &name]).and_then(|_| {
+            ip(&["-n", &name, "link", "set", "lo", "up"])?;
+            let loss = Rule::Lose { percent: 10, from: None };
+            nft(&name, &rules::text(TABLE, &[&loss]))
+        });
+        let permitted = match made {
+            Err(error) => {
+                let why = format!("no network namespace with ip and nft can be made: {error:#}");
+                Permitted { no_network: Some(why), ..Permitted::default() }
+            }
+            Ok(()) => {
+                let netem = ["qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"];
+                let lacks = |what: &str, tried: anyhow::Result<()>| {
+                    tried.err().map(|error| format!("this machine has no {what}: {error:#}"))
+                };
+                let rule = |table, rule| nft(&name, &rules::text(table, &[&rule]));
+                Permitted {
+                    no_network: None,
+                    no_netem: lacks("tc netem", tc(&name, &netem)),
+                    no_reset: lacks("reject of nft", rule("probe_reset", Rule::Reset)),
+                    no_tracking: lacks(
+                        "connection tracking of nft",
+                        rule("probe_open", Rule::DropOpen),
+                    ),
+                }
+            }
+        };
+        if let Err(error) = delete(&name) {
+            eprintln!("{error:#}; `holdfast-chaos heal` tries again");
+        }
+        drop(state);
+        permitted
+    }
+}
+
+/// The first /24 of 198.18.0.0/15 from .77 on that this machine does not use.
+fn free_prefix() -> anyhow::Result<[u8; 3]> {
+    let used = ip(&["-4", "-oneline", "address"])? + &ip(&["-4", "route"])?;
+    for third in (77..=255).chain(0..77) {
+        if !used.contains(&format!("198.18.{third}.")) {
+            return Ok([198, 18, third]);
+        }
+    }
+    bail!("every /24 of 198.18.0.0/16 is in use: run `holdfast-chaos heal`")
+}
+
+fn ip(arguments: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new("ip").args(arguments).stdin(Stdio::null()).output();
+    let output = output.context("cannot run ip (Debian: apt install iproute2)")?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    anyhow::ensure!(output.status.success(), "`ip {}`: {}", arguments.join(" "), words.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn tc(namespace: &str, arguments: &[&str]) -> anyhow::Result<()> {
+    ip(&[&["netns", "exec", namespace, "tc"], arguments].concat()).map(drop)
+}
+
+fn tc_has_netem(namespace: &str) -> bool {
+    ip(&["netns", "exec", namespace, "tc", "qdisc", "show", "dev", "eth0"])
+        .is_ok_and(|shown| shown.contains("netem"))
+}
+
+fn nft(namespace: &str, rules: &str) -> anyhow::Result<()> {
+    let mut child = Command::new("ip")
+        .args(["netns", "exec", namespace, "nft", "-f", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("cannot run ip")?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(rules.as_bytes()).context("cannot tell nft the rules")?;
+    }
+    let output = child.wait_with_output()?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    let first = words.lines().next().unwrap_or_default();
+    anyhow::ensure!(output.status.success(), "nft: {first}");
+    Ok(())
+}

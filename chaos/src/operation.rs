@@ -1,0 +1,337 @@
+//! What a client of a workload asks, and what it learns of it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::history::Moment;
+
+/// One call of one client, from its beginning to its end.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Operation {
+    /// Who called.
+    pub client: String,
+    /// For whose checker it was made.
+    pub workload: String,
+    /// The key, queue, set or lock. Keys are judged apart.
+    pub key: String,
+    /// Read before anything was sent.
+    pub call: Moment,
+    /// Read after the answer had come; none if it never came.
+    pub returned: Option<Moment>,
+    /// What was asked.
+    pub action: Action,
+    /// What is known of it.
+    pub outcome: Outcome,
+}
+
+/// What can be asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Action {
+    /// Reads a key.
+    Read,
+    /// Sets a key.
+    Write {
+        /// Its new value.
+        value: String,
+    },
+    /// Sets a key if it has a value; an empty expectation is met by absence.
+    CompareAndSet {
+        /// The value that must be there.
+        expected: String,
+        /// The new one.
+        value: String,
+    },
+    /// Deletes a key.
+    Delete,
+    /// Adds to a number; an absent one counts as 0.
+    Add {
+        /// How much.
+        delta: i64,
+    },
+    /// Appends an element to a list.
+    Append {
+        /// Used once in the history.
+        element: String,
+    },
+    /// Puts an element into a set.
+    Insert {
+        /// Used once in the history.
+        element: String,
+    },
+    /// Reads all elements of a list or a set.
+    Elements,
+    /// Puts an element at the end of a queue.
+    Push {
+        /// Used once in the history.
+        element: String,
+    },
+    /// Takes the element at the front of a queue.
+    Pop,
+    /// Begins or resumes a watch of a prefix.
+    Watch {
+        /// The first revision wanted.
+        from: u64,
+        /// Whether it is another watch than the one before it of the same client,
+        /// which had ended for good.
+        #[serde(default)]
+        anew: bool,
+    },
+    /// A watch hands out all changes of one revision.
+    Deliver,
+    /// A watch ends, long after the last write. Refused: it ended by itself.
+    Unwatch,
+    /// Asks for a lease and registers processes on it.
+    Grant {
+        /// Its TTL.
+        ttl_ms: u64,
+        /// How many processes.
+        processes: u32,
+    },
+    /// Renews a lease.
+    KeepAlive {
+        /// Which.
+        lease: u64,
+    },
+    /// Asks how the processes of a lease are.
+    Observe {
+        /// Which.
+        lease: u64,
+    },
+    /// Takes a lock, from whoever has it if need be, with a token.
+    Acquire,
+    /// Writes to the guarded file with the token of the lock.
+    Guard {
+        /// The token.
+        token: u64,
+    },
+    /// Gives the lock back.
+    Release {
+        /// The token.
+        token: u64,
+    },
+    /// Sends an addition under a number of a session that may have been sent before.
+    Resend {
+        /// The number.
+        sequence: u64,
+    },
+}
+
+/// What is known of an operation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Outcome {
+    /// It was done.
+    Ok {
+        /// What it came to.
+        answer: Answer,
+        /// The revision that the store gave for it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        revision: Option<u64>,
+    },
+    /// It was not done and never will be.
+    Refused {
+        /// The error, for people.
+        why: String,
+    },
+    /// It may have been done, or may be later.
+    Unknown {
+        /// The error, for people.
+        why: String,
+    },
+}
+
+/// What an operation came to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Answer {
+    /// There is nothing to tell.
+    Done,
+    /// A value; none if the key is absent, or the queue is empty.
+    Value(Option<String>),
+    /// What a compare-and-set came to.
+    Swapped {
+        /// Whether the new value was stored.
+        swapped: bool,
+        /// The value now.
+        value: Option<String>,
+    },
+    /// Whether there was anything to delete.
+    Existed(bool),
+    /// A sum.
+    Sum(i64),
+    /// A list or a set.
+    Elements(Vec<String>),
+    /// All watched changes of a revision.
+    Changes(Vec<Change>),
+    /// A lease, with processes on it.
+    Granted {
+        /// The lease.
+        lease: u64,
+        /// The TTL that was granted.
+        ttl_ms: u64,
+    },
+    /// A lease that has ended, or not.
+    Alive(bool),
+    /// The processes of a lease.
+    Processes(Vec<ProcessSeen>),
+    /// A fencing token.
+    Token(u64),
+    /// Whether the guarded file took the write.
+    Accepted(bool),
+}
+
+/// One change that a watch handed out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// The key.
+    pub key: String,
+    /// Its new value; none if it was deleted.
+    pub value: Option<String>,
+}
+
+/// One process of a lease, as somebody saw it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProcessSeen {
+    /// Its number.
+    pub process: u32,
+    /// The revision of its end; none while it lives.
+    pub ended: Option<u64>,
+    /// Whether the end of the lease was its end.
+    pub by_expiry: bool,
+}
+
+impl Operation {
+    /// What it came to, if that is known.
+    pub fn answer(&self) -> Option<&Answer> {
+        match &self.outcome {
+            Outcome::Ok { answer, .. } => Some(answer),
+            Outcome::Refused { .. } | Outcome::Unknown { .. } => None,
+        }
+    }
+
+    /// The revision that the store gave for it.
+    pub fn revision(&self) -> Option<u64> {
+        match &self.outcome {
+            Outcome::Ok { revision, .. } => *revision,
+            Outcome::Refused { .. } | Outcome::Unknown { .. } => None,
+        }
+    }
+
+    /// Whether it asked the store for something. What a watch hands out or a guarded
+    /// file takes is always certain, and says nothing of the store's answers.
+    pub fn is_on_store(&self) -> bool {
+        !matches!(
+            self.action,
+            Action::Deliver | Action::Unwatch | Action::Guard { .. } | Action::Watch { .. }
+        )
+    }
+
+    /// Whether it was certainly not done.
+    pub fn is_refused(&self) -> bool {
+        matches!(self.outcome, Outcome::Refused { .. })
+    }
+
+    /// Whether it may or may not have been done.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self.outcome, Outcome::Unknown { .. })
+    }
+
+    /// The last moment at which it can have taken effect. An operation of which
+    /// nobody knows can take effect at any time.
+    pub fn end(&self) -> Moment {
+        match (self.is_unknown(), self.returned) {
+            (false, Some(returned)) => returned,
+            _ => Moment::MAX,
+        }
+    }
+
+    /// Whether it was over before another one was called.
+    pub fn is_before(&self, other: &Operation) -> bool {
+        self.end() < other.call
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Action::Read => f.write_str("read"),
+            Action::Write { value } => write!(f, "write {value}"),
+            Action::CompareAndSet { expected, value } if expected.is_empty() => {
+                write!(f, "set {value} if absent")
+            }
+            Action::CompareAndSet { expected, value } => write!(f, "set {value} if {expected}"),
+            Action::Delete => f.write_str("delete"),
+            Action::Add { delta } => write!(f, "add {delta}"),
+            Action::Append { element } => write!(f, "append {element}"),
+            Action::Insert { element } => write!(f, "insert {element}"),
+            Action::Elements => f.write_str("read all"),
+            Action::Push { element } => write!(f, "push {element}"),
+            Action::Pop => f.write_str("pop"),
+            Action::Watch { from, .. } => write!(f, "watch from {from}"),
+            Action::Deliver => f.write_str("delivery"),
+            Action::Unwatch => f.write_str("end of the watch"),
+            Action::Grant { ttl_ms, .. } => write!(f, "lease of {ttl_ms} ms"),
+            Action::KeepAlive { lease } => write!(f, "renew lease {lease}"),
+            Action::Observe { lease } => write!(f, "look at lease {lease}"),
+            Action::Acquire => f.write_str("lock"),
+            Action::Guard { token } => write!(f, "guarded write with token {token}"),
+            Action::Release { token } => write!(f, "unlock {token}"),
+            Action::Resend { sequence } => write!(f, "send number {sequence}"),
+        }
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Answer::Done => f.write_str("done"),
+            Answer::Value(Some(value)) => f.write_str(value),
+            Answer::Value(None) => f.write_str("nothing"),
+            Answer::Swapped { swapped: true, .. } => f.write_str("set"),
+            Answer::Swapped { value, .. } => match value {
+                Some(value) => write!(f, "not set, it is {value}"),
+                None => f.write_str("not set, it is absent"),
+            },
+            Answer::Existed(true) => f.write_str("deleted"),
+            Answer::Existed(false) => f.write_str("it was absent"),
+            Answer::Sum(sum) => write!(f, "{sum}"),
+            Answer::Elements(all) => match all.last() {
+                Some(last) => write!(f, "{} elements, the last is {last}", all.len()),
+                None => f.write_str("no elements"),
+            },
+            Answer::Changes(changes) => {
+                for (n, Change { key, value }) in changes.iter().enumerate() {
+                    let comma = if n > 0 { ", " } else { "" };
+                    write!(f, "{comma}{key} = {}", value.as_deref().unwrap_or("nothing"))?;
+                }
+                Ok(())
+            }
+            Answer::Granted { lease, ttl_ms } => write!(f, "lease {lease}, {ttl_ms} ms"),
+            Answer::Alive(true) => f.write_str("alive"),
+            Answer::Alive(false) => f.write_str("ended"),
+            Answer::Processes(all) => {
+                let dead = all.iter().filter(|process| process.ended.is_some()).count();
+                write!(f, "{dead} of {} ended", all.len())
+            }
+            Answer::Token(token) => write!(f, "token {token}"),
+            Answer::Accepted(true) => f.write_str("accepted"),
+            Answer::Accepted(false) => f.write_str("turned away"),
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}: ", self.client, self.key, self.action)?;
+        match &self.outcome {
+            Outcome::Ok { answer, revision: Some(at) } => write!(f, "{answer} (revision {at})"),
+            Outcome::Ok { answer, .. } => write!(f, "{answer}"),
+            Outcome::Refused { .. } => f.write_str("refused"),
+            Outcome::Unknown { .. } => f.write_str("unknown"),
+        }
+    }
+}

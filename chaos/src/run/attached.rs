@@ -1,0 +1,396 @@
+//! A run against a cluster that is there: in a job of its own, with faults that
+//! do no harm, or those that its owner's program makes.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use holdfast_api::{
+    Admin, Code, Command, Name, NodeId, Outcome, RunCommand, RunOutcome, Scope, Status,
+};
+use holdfast_client::{Client, Deadline, Error, Options};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::time::Instant;
+
+use super::drive::{Clients, save};
+use super::live::Live;
+use super::plan::Plan;
+use super::signals::{Signals, exit};
+use super::{Description, FaultRecord, LeftOut, NodeDescription};
+use crate::clock;
+use crate::cluster::{http, wish};
+use crate::workload::client::{Shared, Site};
+use crate::workload::door::{CALL_TIME_MAX, recognize};
+
+/// Between two faults.
+const PAUSE_MS: std::ops::Range<u64> = 1_500..4_000;
+/// How long a hook's fault lasts.
+const HOLD: Duration = Duration::from_secs(3);
+/// Bound on one call of the hook.
+const HOOK_TIME_MAX: Duration = Duration::from_secs(60);
+/// Bound on the wait for a cluster that was broken.
+const RECOVERY_TIME_MAX: Duration = Duration::from_secs(60);
+/// The run that a job's first write opens.
+const RUN: &str = "default";
+const HAND_OVER: &str = "hand-over";
+const KILL_CLIENTS: &str = "kill-clients";
+/// What does no harm.
+const HARMLESS_FAULTS: [&str; 2] = [HAND_OVER, KILL_CLIENTS];
+/// What a hook is asked for.
+const HOOK_FAULTS: [&str; 3] = ["kill", "pause", "cut"];
+
+/// How a cluster is reached, and what may be done to it.
+#[derive(Debug, Clone)]
+pub struct Attachment {
+    /// Its nodes, as they were given.
+    pub list: String,
+    /// The same, read.
+    pub endpoints: Vec<String>,
+    /// The token, if it asks for one.
+    pub token_file: Option<PathBuf>,
+    /// A program that breaks its nodes, if its owner allows that.
+    pub hook: Option<PathBuf>,
+}
+
+/// Runs it all; the job is gone afterwards.
+pub async fn attach(
+    plan: &Plan,
+    attachment: &Attachment,
+    mut description: Description,
+) -> anyhow::Result<Description> {
+    let mut signals = Signals::listen()?;
+    let mut options = Options::new(attachment.endpoints.clone());
+    options.token_file.clone_from(&attachment.token_file);
+    let operator = Client::new(options);
+    let recognized = signals.until_next(recognize(&operator, &attachment.list)).await;
+    let status = recognized.context("ended by a signal before anything was done")??;
+    if status.leader.is_none() {
+        bail!("{} has no leader; see `holdfast status`, and attach again", attachment.list);
+    }
+    let random: u64 = rand::random();
+    let job: Name = format!("chaos-{random:016x}").parse()?;
+    description.nodes = nodes(&status);
+    let site = Site {
+        scope: Scope { job: job.clone(), run: None },
+        folder: plan.report.clone(),
+        pause: plan.pause(),
+        token_file: attachment.token_file.clone(),
+        endpoints: attachment.endpoints.clone(),
+    };
+    let addresses = reachable(&status, &site, &mut description).await;
+    let shared = Shared::new(&plan.report, plan.operations)?;
+    shared.set_addresses(addresses);
+    let mut clients = Clients::spawn(plan, &site, &shared, &mut description)?;
+    let run = Attached { plan, attachment, operator: &operator, shared: &shared, site: &site };
+    let driven = Box::pin(run.drive(&mut clients, &mut description, &mut signals)).await;
+    clients.abort().await;
+    description.calls = Some(shared.calls());
+    description.ended = Some(clock::now());
+    let deleted = match signals.is_second() {
+        true => None,
+        false => signals.until_second(delete(&operator, &job)).await,
+    };
+    let left = match deleted {
+        Some(Ok(())) => None,
+        Some(Err(error)) => Some(format!("{error:#}")),
+        None => Some("there was a second signal".to_owned()),
+    };
+    if let Some(why) = left {
+        let text = format!(
+            "job {job} could not be deleted: {why}; end its run and delete it with `holdfast job delete {job}`"
+        );
+        eprintln!("{text}");
+        description.stop(&text);
+    }
+    save(&plan.report, &description)?;
+    if signals.is_second() {
+        // Nothing is waited for any more: not even a judge of what was recorded so far.
+        exit();
+    }
+    operator.close().await;
+    driven.map(|()| description)
+}
+
+/// The addresses that the nodes name, as far as the same nodes answer there.
+async fn reachable(status: &Status, site: &Site, description: &mut Description) -> Vec<String> {
+    let mut addresses = Vec::new();
+    for node in &status.nodes {
+        let answer = http::status_with(&node.address, site.headers()).await;
+        let is_same = answer.is_some_and(|answer| {
+            answer.cluster_id == status.cluster_id && answer.answered_by == node.id
+        });
+        if is_same {
+            addresses.push(node.address.clone());
+        } else {
+            description.left_out.push(LeftOut {
+                name: format!("clients bound to node {}", node.id),
+                why: format!("it does not answer here at {}, the address it names", node.address),
+            });
+        }
+    }
+    addresses
+}
+
+/// What a run against a cluster that is there has at hand.
+struct Attached<'a> {
+    plan: &'a Plan,
+    attachment: &'a Attachment,
+    operator: &'a Client,
+    shared: &'a Arc<Shared>,
+    site: &'a Site,
+}
+
+impl Attached<'_> {
+    async fn drive(
+        &self,
+        clients: &mut Clients,
+        description: &mut Description,
+        signals: &mut Signals,
+    ) -> anyhow::Result<()> {
+        let Attached { plan, attachment, operator, shared, site } = *self;
+        if attachment.hook.is_some() {
+            description.nemeses = HOOK_FAULTS.map(str::to_owned).to_vec();
+        }
+        description.began = clock::now();
+        save(&plan.report, description)?;
+        let live = Live::start(&plan.report, plan.duration, plan.operations, shared.clone());
+        live.say(&format!("attached to {} in job {}", attachment.list, site.scope.job));
+        let mut faults = Faults {
+            plan,
+            attachment,
+            operator,
+            shared,
+            live: &live,
+            description: &mut *description,
+            broken: None,
+            random: StdRng::seed_from_u64(plan.seed),
+        };
+        let ended = signals.until_next(Box::pin(faults.run())).await;
+        // A signal ends the faults, and a second one the healing.
+        signals.until_second(Box::pin(faults.heal())).await;
+        let broken = faults.broken;
+        if let Some(signal) = signals.first() {
+            description.stop(signal);
+            if broken.is_none() {
+                description.stop("everything was healed");
+            }
+        }
+        if let Some((fault, node)) = broken {
+            let text = format!("{fault} of node {node} was not healed: see to it");
+            live.say(&text);
+            description.stop(&text);
+        }
+        shared.stop();
+        if let Some(Err(error)) = ended {
+            live.end().await;
+            return Err(error);
+        }
+        if let Some(ended) = signals.until_second(clients.end(description)).await {
+            ended?;
+        }
+        if description.stopped.is_none() && description.failures.is_empty() {
+            live.say("final reads");
+            let read = signals.until_next(Clients::final_reads(plan, site, shared)).await;
+            if let Some(Err(error)) = read {
+                match self.answers().await {
+                    true => description.failures.push(format!("{error:#}")),
+                    false => description.stop(&format!(
+                        "the final reads reached no node at {}: {error:#}",
+                        attachment.list
+                    )),
+                }
+            }
+        }
+        if let Some(signal) = signals.first() {
+            description.stop(signal);
+        }
+        live.end().await;
+        Ok(())
+    }
+
+    /// Whether any node answers from here.
+    async fn answers(&self) -> bool {
+        self.operator.status(Deadline::after(CALL_TIME_MAX)).await.is_ok()
+    }
+}
+
+fn nodes(status: &Status) -> Vec<NodeDescription> {
+    let described = status.nodes.iter().map(|node| NodeDescription {
+        id: node.id,
+        address: node.address.clone(),
+        version: node.version.clone(),
+    });
+    described.collect()
+}
+
+/// Deletes the job with everything in it.
+async fn delete(client: &Client, job: &Name) -> anyhow::Result<()> {
+    let propose = async |command| {
+        client.propose(Command::Run(command), Deadline::after(RECOVERY_TIME_MAX)).await
+    };
+    let gone = |error: &Error| matches!(error.code(), Code::JobNotFound | Code::RunNotFound);
+    let end = RunCommand::End { job: job.clone(), run: RUN.parse()? };
+    match propose(end).await {
+        Ok(_) => {}
+        // A job may be there without a run.
+        Err(error) if gone(&error) => {}
+        Err(error) => return Err(error.into()),
+    }
+    loop {
+        match propose(RunCommand::DeleteJob { job: job.clone() }).await {
+            Ok(answer) => match answer.outcome {
+                Outcome::Run(RunOutcome::JobDeleted { left, .. }) if left > 0 => {}
+                _ => return Ok(()),
+            },
+            Err(error) if gone(&error) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+struct Faults<'a> {
+    plan: &'a Plan,
+    attachment: &'a Attachment,
+    operator: &'a Client,
+    shared: &'a Arc<Shared>,
+    live: &'a Live,
+    description: &'a mut Description,
+    /// What the hook has broken and not healed yet.
+    broken: Option<(&'static str, NodeId)>,
+    random: StdRng,
+}
+
+impl Faults<'_> {
+    async fn run(&mut self) -> anyhow::Result<()> {
+        let began = Instant::now();
+        let mut all = HARMLESS_FAULTS.to_vec();
+        if self.attachment.hook.is_some() {
+            all.extend(HOOK_FAULTS);
+        }
+        let (mut left, mut is_first_round) = (all.clone(), true);
+        loop {
+            let pause = Duration::from_millis(self.random.random_range(PAUSE_MS));
+            tokio::time::sleep(pause).await;
+            // What the hook is there for is done once, even if that takes longer.
+            let is_owed = is_first_round && left.iter().any(|name| HOOK_FAULTS.contains(name));
+            let is_late = self.plan.duration.is_some_and(|most| began.elapsed() >= most);
+            if self.shared.is_over() || (is_late && !is_owed) {
+                return Ok(());
+            }
+            let name = left.swap_remove(self.random.random_range(0..left.len()));
+            if left.is_empty() {
+                (left, is_first_round) = (all.clone(), false);
+            }
+            self.live.fault(name);
+            self.description.faults.push(FaultRecord {
+                nemesis: name.to_owned(),
+                by_name: HOOK_FAULTS.contains(&name),
+                begin: clock::now(),
+                ..FaultRecord::default()
+            });
+            save(&self.plan.report, self.description)?;
+            let done = match name {
+                HAND_OVER => self.hand_over().await,
+                KILL_CLIENTS => self.kill_clients().await,
+                hook => self.hooked(hook).await,
+            };
+            if let Some(record) = self.description.faults.last_mut() {
+                record.end = Some(clock::now());
+                match done {
+                    Ok((what, evidence)) => (record.what, record.evidence) = (what, evidence),
+                    Err(error) => record.error = Some(format!("{error:#}")),
+                }
+            }
+            self.heal().await;
+            self.live.fault("");
+            save(&self.plan.report, self.description)?;
+            if self.description.stopped.is_some() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn status(&self) -> anyhow::Result<Status> {
+        Ok(self.operator.status(Deadline::after(RECOVERY_TIME_MAX)).await?)
+    }
+
+    async fn hand_over(&mut self) -> anyhow::Result<(String, Option<String>)> {
+        let before = self.status().await?;
+        wish(self.operator, &Admin::TransferLeader { to: None }).await?;
+        let after = self.status().await?;
+        let evidence = (after.term > before.term || after.leader != before.leader)
+            .then(|| format!("term {} became term {}", before.term, after.term));
+        Ok(("handed leadership over".to_owned(), evidence))
+    }
+
+    async fn kill_clients(&mut self) -> anyhow::Result<(String, Option<String>)> {
+        let killed = self.shared.kill_half().await;
+        let evidence = (killed > 0).then(|| format!("{killed} clients lost a call"));
+        Ok(("killed clients of its own".to_owned(), evidence))
+    }
+
+    async fn hooked(&mut self, fault: &'static str) -> anyhow::Result<(String, Option<String>)> {
+        let nodes = self.status().await?.nodes;
+        let node = nodes[self.random.random_range(0..nodes.len())].id;
+        // Healed even if this is ended halfway, or if only half of it was done.
+        self.broken = Some((fault, node));
+        self.hook("inject", fault, node).await?;
+        tokio::time::sleep(HOLD).await;
+        let evidence = match self.hook("verify", fault, node).await {
+            Ok(()) => Some("the hook verified it".to_owned()),
+            Err(_) => None,
+        };
+        Ok((format!("hook: {fault} node {node}"), evidence))
+    }
+
+    /// Heals what the hook has broken. If it cannot, the run ends there.
+    async fn heal(&mut self) {
+        let Some((fault, node)) = self.broken else { return };
+        match self.hook("heal", fault, node).await {
+            Ok(()) => self.broken = None,
+            Err(error) => {
+                self.description.stop(&format!("the hook did not heal {fault}: {error:#}"));
+            }
+        }
+    }
+
+    async fn hook(&self, verb: &str, fault: &str, node: NodeId) -> anyhow::Result<()> {
+        let program: &Path = self.attachment.hook.as_deref().context("there is no hook")?;
+        let mut command = tokio::process::Command::new(program);
+        // A Ctrl-C at the terminal is ours alone: the hook heals on.
+        command.args([verb, fault, &node.to_string()]).process_group(0).stdin(Stdio::null());
+        let child = command.spawn().with_context(|| format!("cannot run {}", program.display()))?;
+        let mut hook = Hook { group: child.id(), child };
+        let ended = tokio::time::timeout(HOOK_TIME_MAX, hook.child.wait()).await;
+        let status = ended.with_context(|| {
+            format!("{verb} {fault} {node} took longer than {HOOK_TIME_MAX:?}")
+        })??;
+        hook.group = None;
+        anyhow::ensure!(status.success(), "{verb} {fault} {node} ended with {status}");
+        Ok(())
+    }
+}
+
+/// A hook under way, with all that it started: killed when dropped.
+struct Hook {
+    child: tokio::process::Child,
+    /// Its process group; none once it has ended.
+    group: Option<u32>,
+}
+
+impl Drop for Hook {
+    fn drop(&mut self) {
+        let group = self.group.and_then(|group| i32::try_from(group).ok());
+        if let Some(group) = group
+            && matches!(self.child.try_wait(), Ok(None))
+        {
+            // It may end by itself in this moment.
+            let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
+        }
+    }
+}

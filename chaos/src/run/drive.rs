@@ -1,0 +1,330 @@
+//! A run from its first process to its last: a cluster, clients, faults one after
+//! the other, everything healed, final reads.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::live::Live;
+use super::plan::Plan;
+use super::signals::{Signals, exit};
+use super::{Description, FaultRecord, NodeDescription};
+use crate::clock;
+use crate::cluster::Cluster;
+use crate::cluster::binaries::Binaries;
+use crate::nemesis::{Nemesis, Stage};
+use crate::recording::DESCRIPTION;
+use crate::workload::Workload;
+use crate::workload::client::{Shared, Site, Worker};
+
+/// Before the first fault and after the last one.
+const QUIET: Duration = Duration::from_secs(1);
+/// Between two faults, at least and at most.
+const PAUSE_MS: std::ops::Range<u64> = 600..1_800;
+/// How long clients may take to come to an end.
+const CLIENTS_END_MAX: Duration = Duration::from_secs(40);
+/// The job of a run's keys.
+const JOB: &str = "chaos";
+
+/// Runs it all; answers how it was made. The cluster is gone afterwards.
+pub async fn drive(plan: &Plan, mut description: Description) -> anyhow::Result<Description> {
+    let binaries = Binaries::find(plan.binaries.as_deref())?;
+    let on_network = plan.nemeses.iter().any(|(nemesis, _)| nemesis.is_on_network());
+    let mut signals = Signals::listen()?;
+    let cluster = Cluster::start(binaries, plan.nodes, on_network);
+    let cluster = signals.until_next(Box::pin(cluster)).await;
+    let mut cluster = cluster
+        .context("ended by a signal before the cluster ran")?
+        .context("the cluster did not start")?;
+    let driven = Box::pin(on(&mut cluster, plan, &mut description, &mut signals)).await;
+    note_fallen(&mut cluster, &mut description);
+    note_panics(&cluster, &mut description);
+    let keep = driven.is_err() || !description.failures.is_empty();
+    if let Some(folder) = cluster.end_all(keep) {
+        eprintln!("the nodes' folders and logs are kept in {}", folder.display());
+    }
+    description.ended = Some(clock::now());
+    save(&plan.report, &description)?;
+    if signals.is_second() {
+        // Nothing is waited for any more: not even a judge of what was recorded so far.
+        exit();
+    }
+    driven.map(|()| description)
+}
+
+/// Runs it all on a cluster that is there.
+async fn on(
+    cluster: &mut Cluster,
+    plan: &Plan,
+    description: &mut Description,
+    signals: &mut Signals,
+) -> anyhow::Result<()> {
+    for (id, status) in cluster.statuses().await {
+        let own = status.nodes.iter().find(|node| node.id == id);
+        description.nodes.push(NodeDescription {
+            id,
+            address: cluster.address(id)?.to_owned(),
+            version: own.and_then(|node| node.version.clone()),
+        });
+    }
+    let site = Site {
+        scope: holdfast_api::Scope { job: JOB.parse()?, run: None },
+        folder: plan.report.clone(),
+        pause: plan.pause(),
+        token_file: None,
+        endpoints: Vec::new(),
+    };
+    let shared = Shared::new(&plan.report, plan.operations)?;
+    shared.set_addresses(cluster.addresses());
+    let mut clients = Clients::spawn(plan, &site, &shared, description)?;
+    description.began = clock::now();
+    save(&plan.report, description)?;
+    let live = Live::start(&plan.report, plan.duration, plan.operations, shared.clone());
+
+    let mut random = StdRng::seed_from_u64(plan.seed);
+    let faults = Faults { plan, live: &live, description: &mut *description };
+    let ended = Box::pin(faults.run(cluster, &shared, &mut random));
+    let ended = signals.until_next(ended).await;
+    if let Some(signal) = signals.first() {
+        live.say(&format!("{signal}: healing everything"));
+        description.stop(signal);
+    }
+    let wound_down = match ended {
+        Some(Err(error)) => Err(error),
+        _ => {
+            note_fallen(cluster, description);
+            let end = wind_down(cluster, plan, &site, &shared, &mut clients, description, &live);
+            signals.until_next(Box::pin(end)).await.unwrap_or(Ok(()))
+        }
+    };
+    if let Some(signal) = signals.first() {
+        description.stop(signal);
+    }
+    shared.stop();
+    clients.abort().await;
+    live.end().await;
+    description.calls = Some(shared.calls());
+    wound_down
+}
+
+/// Heals everything, waits for the clients, and makes the final reads.
+async fn wind_down(
+    cluster: &mut Cluster,
+    plan: &Plan,
+    site: &Site,
+    shared: &Arc<Shared>,
+    clients: &mut Clients,
+    description: &mut Description,
+    live: &Live,
+) -> anyhow::Result<()> {
+    match cluster.mend().await {
+        Ok(()) if description.stopped.is_some() => description.stop("everything was healed"),
+        Ok(()) => {}
+        Err(error) => {
+            description.failures.push(format!("the cluster did not recover: {error:#}"));
+        }
+    }
+    tokio::time::sleep(QUIET).await;
+    shared.stop();
+    clients.end(description).await?;
+    if description.failures.is_empty() && description.stopped.is_none() {
+        live.say("final reads");
+        if let Err(error) = Clients::final_reads(plan, site, shared).await {
+            description.failures.push(format!("{error:#}"));
+        }
+    }
+    Ok(())
+}
+
+/// Writes `run.json`.
+pub fn save(folder: &Path, description: &Description) -> anyhow::Result<()> {
+    let path = folder.join(DESCRIPTION);
+    let text = serde_json::to_vec_pretty(description)?;
+    std::fs::write(&path, text).with_context(|| path.display().to_string())
+}
+
+/// The clients of a run.
+pub(super) struct Clients(JoinSet<anyhow::Result<()>>);
+
+impl Clients {
+    /// Starts them.
+    pub(super) fn spawn(
+        plan: &Plan,
+        site: &Site,
+        shared: &Arc<Shared>,
+        description: &mut Description,
+    ) -> anyhow::Result<Clients> {
+        let mut clients = Clients(JoinSet::new());
+        for (n, workload) in plan.workloads.iter().enumerate() {
+            for place in 0..plan.clients {
+                // Every other one is bound to one node.
+                let is_bound =
+                    workload.can_be_bound() && place & 1 == 1 && !shared.addresses().is_empty();
+                let bound = is_bound.then_some(place / 2 + n);
+                let worker = Worker::new(*workload, place, bound, site, shared, plan.seed)?;
+                description.clients.push(worker.description.clone());
+                clients.0.spawn(Box::pin(worker.run()));
+            }
+        }
+        Ok(clients)
+    }
+
+    /// Waits until all have come to their end; who does not is a failure.
+    pub(super) async fn end(&mut self, description: &mut Description) -> anyhow::Result<()> {
+        match tokio::time::timeout(CLIENTS_END_MAX, self.join()).await {
+            Ok(ended) => ended,
+            Err(_) => {
+                let text =
+                    format!("clients were still waiting for answers after {CLIENTS_END_MAX:?}");
+                description.failures.push(text);
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends those that are left; none calls any more.
+    pub(super) async fn abort(&mut self) {
+        self.0.shutdown().await;
+    }
+
+    async fn join(&mut self) -> anyhow::Result<()> {
+        while let Some(ended) = self.0.join_next().await {
+            ended.context("a client ended abnormally")??;
+        }
+        Ok(())
+    }
+
+    /// Makes the final reads of all workloads.
+    pub(super) async fn final_reads(
+        plan: &Plan,
+        site: &Site,
+        shared: &Arc<Shared>,
+    ) -> anyhow::Result<()> {
+        let mut readers = Clients(JoinSet::new());
+        for workload in &plan.workloads {
+            let needed = !matches!(workload, Workload::Watch | Workload::Lease | Workload::Fence);
+            if needed {
+                readers.0.spawn(Box::pin(Worker::last(*workload, site, shared)?.finish()));
+            }
+        }
+        readers.join().await
+    }
+}
+
+/// A node that ended without having been told to, or in another way than it was
+/// told to, is a failure.
+fn note_fallen(cluster: &mut Cluster, description: &mut Description) {
+    description.failures.extend(cluster.take_unasked());
+}
+
+fn note_panics(cluster: &Cluster, description: &mut Description) {
+    let Ok(entries) = std::fs::read_dir(cluster.folder()) else { return };
+    for path in entries.filter_map(Result::ok).map(|entry| entry.path()) {
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        if let Some(line) = text.lines().find(|line| line.contains("panicked at")) {
+            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            description.failures.push(format!("{name} panicked: {line}"));
+        }
+    }
+}
+
+struct Faults<'a> {
+    plan: &'a Plan,
+    live: &'a Live,
+    description: &'a mut Description,
+}
+
+impl Faults<'_> {
+    /// One fault after the other until the time is over.
+    async fn run(
+        mut self,
+        cluster: &mut Cluster,
+        shared: &Arc<Shared>,
+        random: &mut StdRng,
+    ) -> anyhow::Result<()> {
+        let began = Instant::now();
+        let is_late = || self.plan.duration.is_some_and(|most| began.elapsed() >= most);
+        tokio::time::sleep(QUIET).await;
+        let mut left = self.plan.nemeses.clone();
+        let mut is_first_round = true;
+        while !shared.is_over() {
+            if left.is_empty() {
+                left.clone_from(&self.plan.nemeses);
+                is_first_round = false;
+            }
+            // Whatever was asked for by name is done once, even if that takes longer.
+            let is_owed = is_first_round && left.iter().any(|(_, by_name)| *by_name);
+            if is_late() && !is_owed {
+                break;
+            }
+            if left.is_empty() {
+                tokio::time::sleep(QUIET / 4).await;
+                note_fallen(cluster, self.description);
+                if !self.description.failures.is_empty() {
+                    return Ok(());
+                }
+                continue;
+            }
+            let next = random.random_range(0..left.len());
+            let (nemesis, by_name) = left.swap_remove(next);
+            let mut stage = Stage { cluster: &mut *cluster, shared, random: &mut *random };
+            Box::pin(self.one(nemesis, by_name, &mut stage)).await?;
+            shared.set_addresses(cluster.addresses());
+            note_fallen(cluster, self.description);
+            if !self.description.failures.is_empty() {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(random.random_range(PAUSE_MS))).await;
+        }
+        Ok(())
+    }
+
+    async fn one(
+        &mut self,
+        nemesis: Nemesis,
+        by_name: bool,
+        stage: &mut Stage<'_>,
+    ) -> anyhow::Result<()> {
+        self.live.fault(nemesis.as_str());
+        let record = FaultRecord {
+            nemesis: nemesis.as_str().to_owned(),
+            by_name,
+            begin: clock::now(),
+            ..FaultRecord::default()
+        };
+        self.description.faults.push(record);
+        // A run that is killed here has said what it was about to do.
+        save(&self.plan.report, self.description)?;
+        let done = async {
+            let injected = nemesis.inject(stage).await?;
+            tokio::time::sleep(injected.hold).await;
+            let seen = injected.wound.heal(stage).await?;
+            anyhow::Ok((injected.what, injected.evidence.or(seen), injected.struck))
+        };
+        let done = done.await;
+        if let Some(record) = self.description.faults.last_mut() {
+            record.end = Some(clock::now());
+            match done {
+                Ok((what, evidence, struck)) => {
+                    (record.what, record.evidence, record.struck) = (what, evidence, struck);
+                }
+                Err(error) => {
+                    record.error = Some(format!("{error:#}"));
+                    note_fallen(stage.cluster, self.description);
+                    if let Err(error) = stage.cluster.mend().await {
+                        let text = format!("the cluster did not recover: {error:#}");
+                        self.description.failures.push(text);
+                    }
+                }
+            }
+        }
+        self.live.fault("");
+        save(&self.plan.report, self.description)
+    }
+}

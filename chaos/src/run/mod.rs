@@ -1,0 +1,134 @@
+//! A run of the tool: what it is to do, how it goes, what is recorded of it.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`plan`] | what is to be done |
+//! | [`drive`] | it is done, to a cluster of its own |
+//! | [`attached`] | it is done, to a cluster that is there |
+//! | [`live`] | what people see meanwhile |
+//! | `signals` | how a run is asked to end |
+
+pub mod attached;
+pub mod drive;
+pub mod live;
+pub mod plan;
+mod signals;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::history::Moment;
+
+/// How a run was made: `run.json`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Description {
+    /// The seed of all choices.
+    pub seed: u64,
+    /// The command that repeats it.
+    pub command: String,
+    /// The version of this tool.
+    pub version: String,
+    /// The commit of the checkout that the binaries lie in, if they lie in one.
+    pub commit: Option<String>,
+    /// The nodes of the cluster at its beginning, with what they said of themselves.
+    pub nodes: Vec<NodeDescription>,
+    /// The workloads.
+    pub workloads: Vec<String>,
+    /// The faults that were asked for by name.
+    #[serde(default)]
+    pub nemeses: Vec<String>,
+    /// The faults that were to be injected, by name or as all.
+    #[serde(default)]
+    pub planned: Vec<String>,
+    /// The clients, with the class of each.
+    pub clients: Vec<ClientDescription>,
+    /// When the workloads began.
+    pub began: Moment,
+    /// When the final reads had been made.
+    pub ended: Option<Moment>,
+    /// The faults, in order.
+    pub faults: Vec<FaultRecord>,
+    /// What was asked for and cannot be done here, with the reason.
+    pub left_out: Vec<LeftOut>,
+    /// What went wrong besides the answers: nodes that ended by themselves, a
+    /// cluster that did not recover.
+    pub failures: Vec<String>,
+    /// Why the run was ended early, if it was.
+    pub stopped: Option<String>,
+    /// The calls that each client wrote down, final ones too; none while it goes on.
+    #[serde(default)]
+    pub calls: Option<BTreeMap<String, u64>>,
+}
+
+impl Description {
+    /// The run does not come to its planned end, for one more reason.
+    pub fn stop(&mut self, why: &str) {
+        match &mut self.stopped {
+            None => self.stopped = Some(why.to_owned()),
+            Some(before) if before.contains(why) => {}
+            Some(before) => {
+                before.push_str("; ");
+                before.push_str(why);
+            }
+        }
+    }
+}
+
+/// A node at the beginning.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeDescription {
+    /// Its id.
+    pub id: u64,
+    /// Its address.
+    pub address: String,
+    /// Its version, if it told.
+    pub version: Option<String>,
+}
+
+/// A client of a workload.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClientDescription {
+    /// Its name, that of its file.
+    pub name: String,
+    /// Its workload.
+    pub workload: String,
+    /// `cluster`, or `one node` if it is bound to one.
+    pub class: String,
+}
+
+/// One fault.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FaultRecord {
+    /// The nemesis.
+    pub nemesis: String,
+    /// What it did, to whom.
+    pub what: String,
+    /// Whether it was asked for by name.
+    pub by_name: bool,
+    /// When it was begun.
+    pub begin: Moment,
+    /// From when on it was there, if that was later.
+    #[serde(default)]
+    pub struck: Option<Moment>,
+    /// When it was healed; none if it was not.
+    pub end: Option<Moment>,
+    /// How it is known that it was really there; none if it was not.
+    pub evidence: Option<String>,
+    /// What went wrong with it.
+    pub error: Option<String>,
+}
+
+/// Something that was not done.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LeftOut {
+    /// What.
+    pub name: String,
+    /// Why.
+    pub why: String,
+}

@@ -1,0 +1,274 @@
+//! How a client reaches the cluster: through the library, which knows all nodes,
+//! or by plain HTTP to one node and no other.
+
+use std::time::Duration;
+
+use holdfast_api::{Blob, Effectiveness, KvOp, Problem, Scope, Status};
+use holdfast_client::{Client, Deadline, Error, Keys};
+use serde_json::{Value, json};
+
+use crate::cluster::http::{self, Lost, Request};
+use crate::operation::{Answer, Outcome};
+
+/// Bound on a call while faults come and go.
+pub const CALL_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// One way to the cluster, with the job that its keys belong to.
+#[derive(Debug, Clone)]
+pub enum Door {
+    /// The client library.
+    Library {
+        /// The client.
+        client: Client,
+        /// Its keys.
+        keys: Keys,
+    },
+    /// One node.
+    Node {
+        /// Where it is.
+        address: String,
+        /// The job.
+        job: String,
+        /// Headers of every request: those that show the token.
+        headers: Vec<(&'static str, String)>,
+    },
+}
+
+/// What is answered where an operation did not come to its end.
+pub type Answered<T> = Result<(T, Option<u64>), Outcome>;
+
+impl Door {
+    /// Through the library.
+    pub fn library(client: Client, scope: &Scope) -> Door {
+        let keys = client.keys(scope.clone());
+        Door::Library { client, keys }
+    }
+
+    /// Sends a change of one key or queue.
+    async fn change(&self, path: &str, op: KvOp, body: Value) -> Answered<Value> {
+        match self {
+            Door::Library { client, keys } => {
+                let command = holdfast_api::Command::Kv { scope: keys.scope().clone(), op };
+                let answer = client.propose(command, Deadline::after(CALL_TIME_MAX)).await;
+                let answer = answer.map_err(|error| failed(&error))?;
+                let outcome = serde_json::to_value(&answer.outcome).unwrap_or_default();
+                let inner = outcome.get("kv").and_then(|kv| match kv {
+                    Value::Object(fields) => fields.values().next().cloned(),
+                    _ => Some(Value::Null),
+                });
+                Ok((inner.unwrap_or_default(), Some(answer.revision)))
+            }
+            Door::Node { address, .. } => self.post(address, path, body).await,
+        }
+    }
+
+    async fn post(&self, address: &str, path: &str, mut body: Value) -> Answered<Value> {
+        let mut sent = Vec::new();
+        if let Door::Node { job, headers, .. } = self {
+            body["job"] = json!(job);
+            sent.clone_from(headers);
+        }
+        post(address, path, &body, sent, CALL_TIME_MAX).await
+    }
+
+    /// Sets a key.
+    pub async fn put(&self, key: &str, value: &str) -> Outcome {
+        let op = KvOp::Put { key: key.into(), value: value.into() };
+        let body = json!({"key": key, "value": value});
+        outcome(self.change("/v1/kv/put", op, body).await, |_| Some(Answer::Done))
+    }
+
+    /// Reads a key.
+    pub async fn get(&self, key: &str) -> Outcome {
+        match self {
+            Door::Library { keys, .. } => {
+                match keys.get(key, Deadline::after(CALL_TIME_MAX)).await {
+                    Ok(entry) => {
+                        let value = entry.and_then(|entry| entry.value).map(|it| text(&it));
+                        Outcome::Ok { answer: Answer::Value(value), revision: None }
+                    }
+                    Err(error) => failed(&error),
+                }
+            }
+            Door::Node { address, .. } => {
+                let body = json!({"key": key});
+                match self.post(address, "/v1/kv/get", body).await {
+                    Err(Outcome::Refused { why }) if why.starts_with(ABSENT) => {
+                        Outcome::Ok { answer: Answer::Value(None), revision: None }
+                    }
+                    answered => outcome(answered, |body| {
+                        body["value"].as_str().map(|it| Answer::Value(Some(it.to_owned())))
+                    }),
+                }
+            }
+        }
+    }
+
+    /// Sets a key if it has this value; empty = if it is absent.
+    pub async fn compare_and_set(&self, key: &str, expected: &str, value: &str) -> Outcome {
+        let op = KvOp::CompareAndSet {
+            key: key.into(),
+            expected: expected.into(),
+            desired: value.into(),
+        };
+        let body = json!({"key": key, "expected": expected, "desired": value});
+        outcome(self.change("/v1/kv/cas", op, body).await, |body| {
+            let value = body["value"].as_str().map(str::to_owned);
+            Some(Answer::Swapped { swapped: body["swapped"].as_bool()?, value })
+        })
+    }
+
+    /// Deletes a key.
+    pub async fn delete(&self, key: &str) -> Outcome {
+        let op = KvOp::Delete { key: key.into() };
+        let answered = self.change("/v1/kv/delete", op, json!({"key": key})).await;
+        outcome(answered, |body| body["existed"].as_bool().map(Answer::Existed))
+    }
+
+    /// Adds to a number.
+    pub async fn add(&self, key: &str, delta: i64) -> Outcome {
+        let op = KvOp::Add { key: key.into(), delta };
+        let body = json!({"key": key, "delta": delta});
+        let answered = self.change("/v1/kv/add", op, body).await;
+        outcome(answered, |body| body["value"].as_i64().map(Answer::Sum))
+    }
+
+    /// Appends an element to a list.
+    pub async fn append(&self, key: &str, element: &str) -> Outcome {
+        let value = format!("{element},");
+        let op = KvOp::Append { key: key.into(), value: value.as_str().into() };
+        let body = json!({"key": key, "value": value});
+        outcome(self.change("/v1/kv/append", op, body).await, |_| Some(Answer::Done))
+    }
+
+    /// Reads a list that was appended to.
+    pub async fn list(&self, key: &str) -> Outcome {
+        match self.get(key).await {
+            Outcome::Ok { answer: Answer::Value(value), revision } => {
+                let value = value.unwrap_or_default();
+                let all = value.split_terminator(',').map(str::to_owned).collect();
+                Outcome::Ok { answer: Answer::Elements(all), revision }
+            }
+            other => other,
+        }
+    }
+
+    /// Puts an element into a set: a key for each.
+    pub async fn insert(&self, set: &str, element: &str) -> Outcome {
+        self.put(&format!("{set}/{element}"), "1").await
+    }
+
+    /// Reads a set, page by page if it is long.
+    pub async fn elements(&self, set: &str) -> Outcome {
+        let prefix = format!("{set}/");
+        let name = |key: &str| key.strip_prefix(&prefix).unwrap_or(key).to_owned();
+        let all = match self {
+            Door::Library { keys, .. } => {
+                let deadline = Deadline::after(CALL_TIME_MAX);
+                match keys.list(prefix.as_str(), None, 0, deadline).await {
+                    Err(error) => return failed(&error),
+                    Ok(page) if page.next.is_some() => return too_long(),
+                    Ok(page) => page.entries.iter().map(|entry| name(&text(&entry.key))).collect(),
+                }
+            }
+            Door::Node { address, .. } => {
+                let body = json!({"prefix": prefix});
+                match self.post(address, "/v1/kv/list", body).await {
+                    Err(outcome) => return outcome,
+                    Ok((body, _)) if !body["next"].is_null() => return too_long(),
+                    Ok((body, _)) => {
+                        let entries = body["entries"].as_array().cloned().unwrap_or_default();
+                        entries.iter().filter_map(|it| it["key"].as_str()).map(name).collect()
+                    }
+                }
+            }
+        };
+        Outcome::Ok { answer: Answer::Elements(all), revision: None }
+    }
+
+    /// Puts an element at the end of a queue.
+    pub async fn push(&self, queue: &str, element: &str) -> Outcome {
+        let op = KvOp::QueuePush { key: queue.into(), value: element.into() };
+        let body = json!({"key": queue, "value": element});
+        outcome(self.change("/v1/kv/push", op, body).await, |_| Some(Answer::Done))
+    }
+
+    /// Takes the element at the front of a queue.
+    pub async fn pop(&self, queue: &str) -> Outcome {
+        let op = KvOp::QueuePop { key: queue.into() };
+        let answered = self.change("/v1/kv/pop", op, json!({"key": queue})).await;
+        outcome(answered, |body| Some(Answer::Value(body["value"].as_str().map(str::to_owned))))
+    }
+}
+
+/// How a refusal begins that says that a key is absent.
+const ABSENT: &str = "key_not_found";
+
+fn too_long() -> Outcome {
+    Outcome::Refused { why: "the set is longer than a page".to_owned() }
+}
+
+/// A value, which workloads write in plain text.
+pub fn text(blob: &Blob) -> String {
+    blob.as_text().map_or_else(|| blob.escaped(), str::to_owned)
+}
+
+/// What an error of the library says of the operation.
+pub fn failed(error: &Error) -> Outcome {
+    let why = format!("{}: {error}", error.code().as_str());
+    match error.outcome() {
+        Effectiveness::None => Outcome::Refused { why },
+        Effectiveness::Applied | Effectiveness::Unknown => Outcome::Unknown { why },
+    }
+}
+
+fn outcome(answered: Answered<Value>, read: impl FnOnce(&Value) -> Option<Answer>) -> Outcome {
+    match answered {
+        Err(outcome) => outcome,
+        Ok((body, revision)) => match read(&body) {
+            Some(answer) => Outcome::Ok { answer, revision },
+            None => Outcome::Unknown { why: format!("an answer of another kind: {body}") },
+        },
+    }
+}
+
+/// Posts JSON to one node.
+pub async fn post(
+    address: &str,
+    path: &str,
+    body: &Value,
+    headers: Vec<(&'static str, String)>,
+    time_max: Duration,
+) -> Answered<Value> {
+    let request = Request { method: "POST", path, headers, body: body.to_string() };
+    match http::send(address, &request, time_max).await {
+        Err(lost @ Lost::NotSent { .. }) => Err(Outcome::Refused { why: lost.to_string() }),
+        Err(lost @ Lost::NoAnswer { .. }) => Err(Outcome::Unknown { why: lost.to_string() }),
+        Ok(response) if response.status == 200 => {
+            let body = response.json();
+            let revision = body["revision"].as_u64();
+            Ok((body, revision))
+        }
+        Ok(response) => Err(match serde_json::from_slice::<Problem>(&response.body) {
+            Ok(problem) => {
+                let why = format!("{}: {}", problem.code.as_str(), problem.message);
+                match problem.outcome {
+                    Effectiveness::None => Outcome::Refused { why },
+                    Effectiveness::Applied | Effectiveness::Unknown => Outcome::Unknown { why },
+                }
+            }
+            Err(_) => Outcome::Unknown { why: format!("status {}", response.status) },
+        }),
+    }
+}
+
+/// What a cluster says of itself; an error that names the fix if it is none of
+/// Holdfast.
+pub async fn recognize(client: &Client, list: &str) -> anyhow::Result<Status> {
+    match client.status(Deadline::after(CALL_TIME_MAX * 2)).await {
+        Ok(status) => Ok(status),
+        Err(error) => anyhow::bail!(
+            "{list} does not answer as a Holdfast store does ({error}); name its nodes with --store HOST:PORT,…"
+        ),
+    }
+}

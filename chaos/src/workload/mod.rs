@@ -1,0 +1,131 @@
+//! What clients do while a cluster is broken.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`door`] | how a client reaches the cluster |
+//! | [`client`] | one client: its file, its pace, how it is killed |
+//! | `data` | registers, counters, lists, sets, queues, transactions |
+//! | `leases`, `locks`, `resends`, `watches` | what takes more than a call |
+
+pub mod client;
+mod data;
+pub mod door;
+mod leases;
+mod locks;
+mod resends;
+mod watches;
+
+use crate::judge::Checker;
+
+/// What a client does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Workload {
+    /// Reads, writes, compare-and-sets and deletes of some keys.
+    Register,
+    /// Additions to some counters.
+    Counter,
+    /// Appends to some lists.
+    Append,
+    /// Inserts into some sets.
+    Set,
+    /// Pushes and pops.
+    Queue,
+    /// Transactions over two keys that are always equal.
+    Transaction,
+    /// The same request sent again, through several nodes at once.
+    Session,
+    /// Writers, and watches that are cut and resumed.
+    Watch,
+    /// Leases that are renewed, and left to expire.
+    Lease,
+    /// A lock with fencing tokens, and a file that they guard.
+    Fence,
+}
+
+impl Workload {
+    /// All of them.
+    pub const ALL: [Workload; 10] = [
+        Workload::Register,
+        Workload::Counter,
+        Workload::Append,
+        Workload::Set,
+        Workload::Queue,
+        Workload::Transaction,
+        Workload::Session,
+        Workload::Watch,
+        Workload::Lease,
+        Workload::Fence,
+    ];
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Workload::Register => "register",
+            Workload::Counter => "counter",
+            Workload::Append => "append",
+            Workload::Set => "set",
+            Workload::Queue => "queue",
+            Workload::Transaction => "transaction",
+            Workload::Session => "session",
+            Workload::Watch => "watch",
+            Workload::Lease => "lease",
+            Workload::Fence => "fence",
+        }
+    }
+
+    /// What its clients do, for people.
+    pub fn about(self) -> &'static str {
+        match self {
+            Workload::Register => "read, write, compare-and-set and delete of a few keys",
+            Workload::Counter => "add to a few counters, and read them",
+            Workload::Append => "append unique elements to lists, and read them",
+            Workload::Set => "insert unique elements into sets, and list them",
+            Workload::Queue => "push unique elements, and pop them",
+            Workload::Transaction => "set two keys to one value at once, read both at once",
+            Workload::Session => "send each numbered addition several times, through all nodes",
+            Workload::Watch => {
+                "write below a prefix; watch it, be cut off, resume (at least two clients)"
+            }
+            Workload::Lease => "renew leases with processes on them, let them expire",
+            Workload::Fence => "take a lock from each other, write to a file with its token",
+        }
+    }
+
+    /// Who judges it.
+    pub fn checkers(self) -> &'static [Checker] {
+        match self {
+            Workload::Register | Workload::Transaction => &[Checker::Exact],
+            Workload::Counter => &[Checker::Exact, Checker::Counter],
+            Workload::Append => &[Checker::Append],
+            Workload::Set => &[Checker::Set],
+            Workload::Queue => &[Checker::Queue],
+            Workload::Session => &[Checker::Session],
+            Workload::Watch => &[Checker::Watch],
+            Workload::Lease => &[Checker::Lease],
+            Workload::Fence => &[Checker::Fence],
+        }
+    }
+
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<Workload> {
+        Workload::ALL.into_iter().find(|workload| workload.as_str() == name)
+    }
+
+    /// Whether clients of it can be bound to one node.
+    pub fn can_be_bound(self) -> bool {
+        matches!(
+            self,
+            Workload::Register
+                | Workload::Counter
+                | Workload::Append
+                | Workload::Set
+                | Workload::Queue
+        )
+    }
+}
+
+impl std::fmt::Display for Workload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

@@ -1,0 +1,153 @@
+//! Writers below a prefix, and watches of it.
+
+use std::time::Duration;
+
+use holdfast_api::{ChangeKind, Code};
+use holdfast_client::Watch;
+use tokio::time::Instant;
+
+use super::client::Worker;
+use super::door::{Door, failed, text};
+use crate::operation::{Action, Answer, Change, Outcome};
+
+const PREFIX: &str = "watch/";
+/// The name under which it is judged.
+const KEY: &str = "watch";
+/// How long a watch is waited for before its client looks around.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How long a watch goes on when nobody writes any more.
+const QUIET: Duration = Duration::from_secs(2);
+
+impl Worker {
+    /// The even ones write, the others watch.
+    pub(super) async fn watch_or_write(&mut self) -> anyhow::Result<()> {
+        if self.place & 1 == 1 {
+            return self.watch().await;
+        }
+        let value = self.shared.element();
+        let key = format!("{PREFIX}{}", value.len() & 3);
+        let door = self.door.clone();
+        let action = Action::Write { value: value.clone() };
+        self.call(KEY, action, door.put(&key, &value)).await?;
+        Ok(())
+    }
+
+    /// Watches until there is nothing left to see. Resumes whenever it is cut off,
+    /// and begins another watch when one has ended for good.
+    async fn watch(&mut self) -> anyhow::Result<()> {
+        let Some(mut next) = self.present().await else { return Ok(()) };
+        let (mut anew, mut quiet) = (true, None);
+        loop {
+            let Door::Library { keys, .. } = self.door.clone() else { return Ok(()) };
+            let began = self.begin(KEY, Action::Watch { from: next, anew })?;
+            let mut watch = match keys.watch(PREFIX, Some(next)).await {
+                Ok(watch) => watch,
+                Err(error) => {
+                    self.end(began, failed(&error))?;
+                    if self.shared.is_over() {
+                        return Ok(());
+                    }
+                    tokio::time::sleep(LOOK_EVERY).await;
+                    continue;
+                }
+            };
+            self.end(began, done())?;
+            (anew, self.fresh) = (false, false);
+            let mut ended = None;
+            // A client that is killed leaves its watch behind.
+            while !self.fresh && ended.is_none() {
+                match self.deliver(&mut watch, &mut next).await? {
+                    Delivered::Something => quiet = None,
+                    Delivered::Nothing => {}
+                    Delivered::End(why) => ended = Some(why),
+                }
+                if ended.is_none() && self.is_quiet(&mut quiet) {
+                    let end = self.begin(KEY, Action::Unwatch)?;
+                    return self.end(end, done());
+                }
+            }
+            let Some(Ended { why, is_for_good }) = ended else { continue };
+            let end = self.begin(KEY, Action::Unwatch)?;
+            self.end(end, Outcome::Refused { why })?;
+            if self.is_quiet(&mut quiet) || (is_for_good && self.shared.is_over()) {
+                return Ok(());
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+            if is_for_good {
+                let Some(present) = self.present().await else { return Ok(()) };
+                (next, anew) = (present, true);
+            }
+        }
+    }
+
+    /// Whether nobody has written for a while, and nobody will.
+    fn is_quiet(&self, quiet: &mut Option<Instant>) -> bool {
+        self.shared.is_over() && quiet.get_or_insert_with(Instant::now).elapsed() > QUIET
+    }
+
+    /// The revision behind the present one.
+    async fn present(&mut self) -> Option<u64> {
+        match self.door.clone().put("unwatched", "").await {
+            Outcome::Ok { revision, .. } => revision.map(|revision| revision + 1),
+            _ => None,
+        }
+    }
+
+    async fn deliver(&mut self, watch: &mut Watch, next: &mut u64) -> anyhow::Result<Delivered> {
+        let batch = tokio::select! {
+            batch = watch.next() => batch,
+            // It is fresh then.
+            () = self.is_killed() => return Ok(Delivered::Nothing),
+            () = tokio::time::sleep(LOOK_EVERY) => return Ok(Delivered::Nothing),
+        };
+        let batch = match batch {
+            Some(Ok(batch)) => batch,
+            Some(Err(error)) => {
+                let why = format!("{}: {error}", error.code().as_str());
+                let is_for_good = is_for_good(error.code());
+                return Ok(Delivered::End(Ended { why, is_for_good }));
+            }
+            None => {
+                let why = "it ended without an error".to_owned();
+                return Ok(Delivered::End(Ended { why, is_for_good: false }));
+            }
+        };
+        *next = batch.revision + 1;
+        let change = |change: &holdfast_api::Change| match &change.kind {
+            ChangeKind::Put { value, .. } => {
+                Some(Change { key: text(&change.key), value: Some(text(value)) })
+            }
+            ChangeKind::Delete => Some(Change { key: text(&change.key), value: None }),
+            ChangeKind::Push { .. } | ChangeKind::Pop { .. } => None,
+        };
+        let changes: Vec<Change> = batch.changes.iter().filter_map(change).collect();
+        if changes.is_empty() {
+            return Ok(Delivered::Nothing);
+        }
+        let id = self.begin(KEY, Action::Deliver)?;
+        let answer = Answer::Changes(changes);
+        self.end(id, Outcome::Ok { answer, revision: Some(batch.revision) })?;
+        Ok(Delivered::Something)
+    }
+}
+
+fn done() -> Outcome {
+    Outcome::Ok { answer: Answer::Done, revision: None }
+}
+
+/// Whether a watch that ended with this cannot go on from where it stopped.
+fn is_for_good(code: Code) -> bool {
+    matches!(code, Code::Compacted | Code::Fenced)
+}
+
+enum Delivered {
+    Something,
+    Nothing,
+    End(Ended),
+}
+
+/// How a watch ended by itself.
+struct Ended {
+    why: String,
+    is_for_good: bool,
+}

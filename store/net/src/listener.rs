@@ -1,0 +1,49 @@
+//! A port that is listened on.
+
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::net::TcpListener;
+
+use crate::simulated::{self, Port};
+use crate::stream::Stream;
+
+/// A port that is listened on.
+#[derive(Debug)]
+pub enum Listener {
+    /// Of the operating system.
+    Tcp(TcpListener),
+    /// Of a simulated host.
+    Simulated(Box<dyn Port>),
+}
+
+impl Listener {
+    /// Listens at `host:port`.
+    pub async fn bind(address: &str) -> io::Result<Listener> {
+        match simulated::network() {
+            None => TcpListener::bind(address).await.map(Listener::Tcp),
+            Some(network) => {
+                let address = address.parse().map_err(io::Error::other)?;
+                network.listen(address).map(Listener::Simulated)
+            }
+        }
+    }
+
+    /// The next connection.
+    pub async fn accept(&self) -> io::Result<Stream> {
+        match self {
+            Listener::Tcp(listener) => Ok(Stream::Tcp(listener.accept().await?.0)),
+            Listener::Simulated(port) => {
+                std::future::poll_fn(|cx| port.poll_accept(cx)).await.map(Stream::Simulated)
+            }
+        }
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Listener::Tcp(listener) => listener.local_addr(),
+            Listener::Simulated(port) => Ok(port.address()),
+        }
+    }
+}

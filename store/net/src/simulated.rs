@@ -1,0 +1,57 @@
+//! A network in place of TCP, for one thread.
+
+use std::cell::RefCell;
+use std::fmt::Debug;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// One end of a simulated connection.
+pub trait Connection: AsyncRead + AsyncWrite + Debug + Send + Sync + Unpin {
+    /// Ready once a read would not wait.
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Ends the connection once what was sent is not confirmed for so long.
+    fn set_user_timeout(&mut self, timeout: Duration);
+
+    /// The other end.
+    fn peer(&self) -> SocketAddr;
+}
+
+/// A simulated port that is listened on; dropping it closes the port.
+pub trait Port: Debug + Send + Sync {
+    /// The next connection.
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Box<dyn Connection>>>;
+
+    /// Where it listens.
+    fn address(&self) -> SocketAddr;
+}
+
+/// The network as one host sees it.
+pub trait Network: Send + Sync {
+    /// Connects to a port, with the answers and the silences that TCP has.
+    fn connect(&self, to: SocketAddr) -> BoxFuture<'static, io::Result<Box<dyn Connection>>>;
+
+    /// Listens on a port of this host.
+    fn listen(&self, at: SocketAddr) -> io::Result<Box<dyn Port>>;
+}
+
+thread_local! {
+    static NETWORK: RefCell<Option<Arc<dyn Network>>> = const { RefCell::new(None) };
+}
+
+/// From now on this thread's connections are those of a simulated host, until
+/// another takes its place; none = TCP again.
+pub fn enter(network: Option<Arc<dyn Network>>) {
+    NETWORK.with(|entered| *entered.borrow_mut() = network);
+}
+
+/// The network that this thread has entered.
+pub(crate) fn network() -> Option<Arc<dyn Network>> {
+    NETWORK.with(|entered| entered.borrow().clone())
+}

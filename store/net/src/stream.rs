@@ -1,0 +1,248 @@
+//! A connection.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+use crate::simulated::{self, Connection};
+
+/// A connection to another host.
+#[derive(Debug)]
+pub enum Stream {
+    /// Of the operating system.
+    Tcp(TcpStream),
+    /// Of a simulated host.
+    Simulated(Box<dyn Connection>),
+}
+
+/// A connection that no runtime serves: it can be carried to another one.
+#[derive(Debug)]
+pub enum Detached {
+    /// Of the operating system.
+    Tcp(std::net::TcpStream),
+    /// Of a simulated host.
+    Simulated(Box<dyn Connection>),
+}
+
+/// What is read of a connection.
+#[derive(Debug)]
+pub enum ReadHalf {
+    /// Of the operating system.
+    Tcp(OwnedReadHalf),
+    /// Of a simulated host.
+    Simulated(tokio::io::ReadHalf<Box<dyn Connection>>),
+}
+
+/// What is written to a connection.
+#[derive(Debug)]
+pub enum WriteHalf {
+    /// Of the operating system.
+    Tcp(OwnedWriteHalf),
+    /// Of a simulated host.
+    Simulated(tokio::io::WriteHalf<Box<dyn Connection>>),
+}
+
+impl Stream {
+    /// Connects to `host:port`; a name is looked up as Tokio does it.
+    pub async fn connect(address: &str) -> io::Result<Stream> {
+        match simulated::network() {
+            None => TcpStream::connect(address).await.map(Stream::Tcp),
+            Some(network) => {
+                let address = address.parse().map_err(io::Error::other)?;
+                network.connect(address).await.map(Stream::Simulated)
+            }
+        }
+    }
+
+    /// Connects to the first of these addresses that answers.
+    pub async fn connect_any(addresses: &[SocketAddr]) -> io::Result<Stream> {
+        let Some(network) = simulated::network() else {
+            return TcpStream::connect(addresses).await.map(Stream::Tcp);
+        };
+        let mut failed = io::Error::from(io::ErrorKind::InvalidInput);
+        for address in addresses {
+            match network.connect(*address).await {
+                Ok(connection) => return Ok(Stream::Simulated(connection)),
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
+    }
+
+    /// The socket of the operating system, for what only that has.
+    pub fn as_tcp(&self) -> Option<&TcpStream> {
+        match self {
+            Stream::Tcp(stream) => Some(stream),
+            Stream::Simulated(_) => None,
+        }
+    }
+
+    /// Sends what is written at once, however little it is.
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        self.as_tcp().map_or(Ok(()), |stream| stream.set_nodelay(nodelay))
+    }
+
+    /// Ends the connection once what was sent is not confirmed for so long.
+    pub fn set_user_timeout(&mut self, timeout: Duration) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => SockRef::from(&*stream).set_tcp_user_timeout(Some(timeout)),
+            Stream::Simulated(connection) => {
+                connection.set_user_timeout(timeout);
+                Ok(())
+            }
+        }
+    }
+
+    /// The other end.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Stream::Tcp(stream) => stream.peer_addr(),
+            Stream::Simulated(connection) => Ok(connection.peer()),
+        }
+    }
+
+    /// Returns once a read would not wait.
+    pub async fn readable(&mut self) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => stream.readable().await,
+            Stream::Simulated(connection) => {
+                std::future::poll_fn(|cx| connection.poll_readable(cx)).await
+            }
+        }
+    }
+
+    /// Takes it from the runtime that serves it.
+    pub fn detach(self) -> io::Result<Detached> {
+        match self {
+            Stream::Tcp(stream) => stream.into_std().map(Detached::Tcp),
+            Stream::Simulated(connection) => Ok(Detached::Simulated(connection)),
+        }
+    }
+
+    /// Gives it to the runtime that polls this.
+    pub fn attach(detached: Detached) -> io::Result<Stream> {
+        match detached {
+            Detached::Tcp(stream) => TcpStream::from_std(stream).map(Stream::Tcp),
+            Detached::Simulated(connection) => Ok(Stream::Simulated(connection)),
+        }
+    }
+
+    /// Its two directions.
+    pub fn into_split(self) -> (ReadHalf, WriteHalf) {
+        match self {
+            Stream::Tcp(stream) => {
+                let (read, write) = stream.into_split();
+                (ReadHalf::Tcp(read), WriteHalf::Tcp(write))
+            }
+            Stream::Simulated(connection) => {
+                let (read, write) = tokio::io::split(connection);
+                (ReadHalf::Simulated(read), WriteHalf::Simulated(write))
+            }
+        }
+    }
+}
+
+macro_rules! reads {
+    ($type:ident) => {
+        impl AsyncRead for $type {
+            fn poll_read(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                buffer: &mut ReadBuf<'_>,
+            ) -> Poll<io::Result<()>> {
+                match self.get_mut() {
+                    $type::Tcp(tcp) => Pin::new(tcp).poll_read(cx, buffer),
+                    $type::Simulated(simulated) => Pin::new(simulated).poll_read(cx, buffer),
+                }
+            }
+        }
+    };
+}
+
+macro_rules! writes {
+    ($type:ident) => {
+        impl AsyncWrite for $type {
+            fn poll_write(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                bytes: &[u8],
+            ) -> Poll<io::Result<usize>> {
+                match self.get_mut() {
+                    $type::Tcp(tcp) => Pin::new(tcp).poll_write(cx, bytes),
+                    $type::Simulated(simulated) => Pin::new(simulated).poll_write(cx, bytes),
+                }
+            }
+
+            fn poll_write_vectored(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                slices: &[io::IoSlice<'_>],
+            ) -> Poll<io::Result<usize>> {
+                match self.get_mut() {
+                    $type::Tcp(tcp) => Pin::new(tcp).poll_write_vectored(cx, slices),
+                    $type::Simulated(simulated) => {
+                        Pin::new(simulated).poll_write_vectored(cx, slices)
+                    }
+                }
+            }
+
+            fn is_write_vectored(&self) -> bool {
+                match self {
+                    $type::Tcp(tcp) => tcp.is_write_vectored(),
+                    $type::Simulated(simulated) => simulated.is_write_vectored(),
+                }
+            }
+
+            fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                match self.get_mut() {
+                    $type::Tcp(tcp) => Pin::new(tcp).poll_flush(cx),
+                    $type::Simulated(simulated) => Pin::new(simulated).poll_flush(cx),
+                }
+            }
+
+            fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                match self.get_mut() {
+                    $type::Tcp(tcp) => Pin::new(tcp).poll_shutdown(cx),
+                    $type::Simulated(simulated) => Pin::new(simulated).poll_shutdown(cx),
+                }
+            }
+        }
+    };
+}
+
+reads!(Stream);
+reads!(ReadHalf);
+writes!(Stream);
+writes!(WriteHalf);
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+    use crate::Listener;
+
+    #[tokio::test]
+    async fn without_a_simulated_network_it_is_tcp() {
+        let listener = Listener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut here = Stream::connect_any(&[address]).await.unwrap();
+        let mut there = listener.accept().await.unwrap();
+        assert_eq!(here.peer_addr().unwrap(), address);
+        here.set_nodelay(true).unwrap();
+        here.write_all(b"over there").await.unwrap();
+        there.readable().await.unwrap();
+        let there = Stream::attach(there.detach().unwrap()).unwrap();
+        let (mut read, _write) = there.into_split();
+        let mut told = [0; 10];
+        read.read_exact(&mut told).await.unwrap();
+        assert_eq!(&told, b"over there");
+    }
+}

@@ -1,0 +1,303 @@
+//! Room on the disk and in memory, and what is refused when too little is left.
+//!
+//! Each node measures its own, and a leader asks the others. While a majority
+//! of the voters has room the cluster goes on as ever, under a leader that has
+//! some. When too few have, writes that add are refused before any node dies of
+//! it; renewals, arrivals and what deletes are taken.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use futures::future::BoxFuture;
+use holdfast_api::{Code, Command, KvOp, Problem, Room, Status, TransactionOp};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::Node;
+use crate::recurring::Troubles;
+
+/// How often a node measures, and a leader asks the others.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
+/// How long a node has led when it hands over for lack of room.
+const LED_TIME_MIN: Duration = Duration::from_secs(10);
+
+/// When a write that found no room may be tried again.
+const RETRY_AFTER_MS: u64 = 1_000;
+
+/// Bytes that are free, and of how many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Free {
+    /// Free for this process.
+    pub bytes: u64,
+    /// Of so many.
+    pub of: u64,
+}
+
+/// What a node measures; nothing where it cannot tell.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Measured {
+    /// The disk of its data folder.
+    pub disk: Option<Free>,
+    /// Memory.
+    pub memory: Option<Free>,
+}
+
+/// Measures; takes as long as the disk does.
+pub type Gauge = Arc<dyn Fn() -> BoxFuture<'static, Measured> + Send + Sync>;
+
+/// Bytes that are to stay free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reserves {
+    /// On the disk, beyond one more snapshot; none: 1 GiB, but at most a tenth of
+    /// the disk.
+    pub disk: Option<u64>,
+    /// In memory; none: 512 MiB, but at most a twentieth of it.
+    pub memory: Option<u64>,
+}
+
+const DISK_RESERVE_MAX: u64 = 1024 * 1024 * 1024;
+const DISK_RESERVE_PARTS: u64 = 10;
+const MEMORY_RESERVE_MAX: u64 = 512 * 1024 * 1024;
+const MEMORY_RESERVE_PARTS: u64 = 20;
+
+/// Longest time for one measurement.
+const GAUGE_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// A node's room as last measured, and whether the cluster has enough.
+pub struct NodeRoom {
+    reserves: Reserves,
+    present: Mutex<Present>,
+    /// Why writes that add are refused; none if they are not.
+    shortage: ArcSwapOption<String>,
+}
+
+#[derive(Debug, Default)]
+struct Present {
+    disk: Option<Room>,
+    memory: Option<Room>,
+}
+
+impl NodeRoom {
+    /// Not measured yet.
+    pub fn new(reserves: Reserves) -> NodeRoom {
+        NodeRoom { reserves, present: Mutex::default(), shortage: ArcSwapOption::empty() }
+    }
+
+    /// The disk.
+    pub fn disk(&self) -> Option<Room> {
+        self.present.lock().disk
+    }
+
+    /// Memory.
+    pub fn memory(&self) -> Option<Room> {
+        self.present.lock().memory
+    }
+
+    fn is_low(&self) -> bool {
+        let present = self.present.lock();
+        [present.disk, present.memory].into_iter().flatten().any(|room| room.low)
+    }
+
+    /// Takes note of what was measured, with a state of so many bytes.
+    fn note(&self, measured: Measured, state_bytes: u64) {
+        let Reserves { disk, memory } = self.reserves;
+        let mut present = self.present.lock();
+        present.disk = measured.disk.map(|free| {
+            let reserve = disk.unwrap_or(DISK_RESERVE_MAX.min(free.of / DISK_RESERVE_PARTS));
+            // The next snapshot stands beside the last.
+            room(present.disk, free.bytes, reserve.saturating_add(state_bytes))
+        });
+        present.memory = measured.memory.map(|free| {
+            let reserve = memory.unwrap_or(MEMORY_RESERVE_MAX.min(free.of / MEMORY_RESERVE_PARTS));
+            room(present.memory, free.bytes, reserve)
+        });
+    }
+
+    /// Refuses what adds while too few nodes have room.
+    pub fn admit(&self, command: &Command) -> Result<(), Problem> {
+        if !adds(command) {
+            return Ok(());
+        }
+        match &*self.shortage.load() {
+            None => Ok(()),
+            Some(why) => Err(Problem::retryable_after(Code::NoSpace, RETRY_AFTER_MS, why.as_str())),
+        }
+    }
+}
+
+fn room(before: Option<Room>, free_bytes: u64, reserve_bytes: u64) -> Room {
+    let was_low = before.is_some_and(|room| room.low);
+    let enough = if was_low { reserve_bytes + reserve_bytes / 4 } else { reserve_bytes };
+    Room { free_bytes, reserve_bytes, low: free_bytes < enough }
+}
+
+/// Whether a command makes the state larger, as far as it can be told from it.
+fn adds(command: &Command) -> bool {
+    let Command::Kv { op, .. } = command else { return false };
+    match op {
+        KvOp::Delete { .. } | KvOp::QueuePop { .. } => false,
+        KvOp::Transaction { then, or_else, .. } => then
+            .iter()
+            .chain(or_else)
+            .any(|step| !matches!(step, TransactionOp::Get { .. } | TransactionOp::Delete { .. })),
+        KvOp::Put { .. }
+        | KvOp::MultiPut { .. }
+        | KvOp::Append { .. }
+        | KvOp::Add { .. }
+        | KvOp::CompareAndSet { .. }
+        | KvOp::CompareRevisionAndSet { .. }
+        | KvOp::QueuePush { .. } => true,
+    }
+}
+
+/// Why writes that add are refused in such a cluster; none if they are not.
+fn shortage(status: &Status) -> Option<String> {
+    let voters = || status.nodes.iter().filter(|node| node.voter);
+    let fit = voters().filter(|node| node.has_room()).count();
+    let words = status.shortage_in_words()?;
+    (fit <= voters().count() / 2).then_some(words)
+}
+
+impl Node {
+    /// Measures this node's room, and while it leads looks after the cluster's.
+    /// Runs until it is dropped.
+    pub async fn watch_room(self, gauge: Gauge) {
+        let (mut led_since, mut asked, troubles) = (None, None::<Instant>, Troubles::default());
+        let mut measuring = None;
+        loop {
+            let room = &self.inner.room;
+            let was_low = room.is_low();
+            // A disk may hang over the question: what was measured last counts meanwhile.
+            let asked_now = measuring.get_or_insert_with(|| gauge());
+            if let Ok(measured) = tokio::time::timeout(GAUGE_TIME_MAX, asked_now).await {
+                measuring = None;
+                room.note(measured, self.machine().counts().image_bytes());
+            }
+            if was_low != room.is_low() {
+                asked = None;
+            }
+            if !self.consensus().leads() {
+                (led_since, asked) = (None, None);
+                room.shortage.store(None);
+            } else {
+                let led_since = *led_since.get_or_insert_with(Instant::now);
+                if asked.is_none_or(|asked| asked.elapsed() >= ASK_EVERY) {
+                    asked = Some(Instant::now());
+                    self.judge_room(led_since, &troubles).await;
+                }
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    async fn judge_room(&self, led_since: Instant, troubles: &Troubles) {
+        let status = self.status().await;
+        let why = shortage(&status);
+        let room = &self.inner.room;
+        match (&why, room.shortage.load().is_some()) {
+            (Some(why), false) => tracing::warn!("{why}"),
+            (None, true) => {
+                tracing::info!("enough nodes have room again; writes that add are taken");
+            }
+            _ => {}
+        }
+        let go_on = why.is_none();
+        room.shortage.store(why.map(Arc::new));
+        if !go_on || !room.is_low() || led_since.elapsed() < LED_TIME_MIN {
+            return;
+        }
+        let fit = status.nodes.iter().filter(|node| node.voter && node.has_room());
+        let matched = |id: u64| self.view().matched.get(&id).copied();
+        let Some(best) = fit.max_by_key(|node| matched(node.id)) else { return };
+        match self.transfer_leader(Some(best.id)).await {
+            Ok(()) => tracing::warn!("too little room here; node {} leads in its place", best.id),
+            Err(problem) if troubles.met("handing over", &problem) => {
+                tracing::warn!(%problem, "too little room here, and nobody takes over");
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_api::{Blob, NodeRole, NodeStatus, Scope};
+
+    use super::*;
+
+    const MIB: u64 = 1024 * 1024;
+
+    #[test]
+    fn a_reserve_fits_its_disk_and_ends_only_well_above_it() {
+        let node = NodeRoom::new(Reserves { disk: None, memory: Some(0) });
+        let low = |bytes, state| {
+            let disk = Some(Free { bytes, of: 1000 * MIB });
+            node.note(Measured { disk, memory: None }, state);
+            node.disk().unwrap().low
+        };
+        assert!(!low(100 * MIB, 0));
+        assert!(low(100 * MIB, 1), "the next snapshot needs room");
+        assert!(low(100 * MIB - 1, 0));
+        assert!(low(124 * MIB, 0));
+        assert!(!low(125 * MIB, 0));
+        assert_eq!(node.memory(), None);
+    }
+
+    fn status(lows: [Option<bool>; 3]) -> Status {
+        let node = |(id, low): (u64, Option<bool>)| NodeStatus {
+            id,
+            address: format!("n{id}:1"),
+            role: if low.is_some() { NodeRole::Follower } else { NodeRole::Unreachable },
+            voter: true,
+            last_log: None,
+            applied: None,
+            snapshot: None,
+            version: None,
+            feature_level: None,
+            disk: low.map(|low| Room { free_bytes: 3 * MIB, reserve_bytes: 4 * MIB, low }),
+            memory: None,
+        };
+        Status {
+            cluster_id: "c".into(),
+            leader: Some(1),
+            term: 1,
+            revision: 1,
+            feature_level: 3,
+            answered_by: 1,
+            nodes: (1..).zip(lows).map(node).collect(),
+            limits: holdfast_api::Limits::default(),
+            majority: None,
+            joint: None,
+        }
+    }
+
+    #[test]
+    fn writes_are_refused_only_when_no_majority_has_room() {
+        let (low, fit, gone) = (Some(true), Some(false), None);
+        assert_eq!(shortage(&status([fit, fit, gone])), None);
+        assert_eq!(shortage(&status([fit, gone, gone])), None, "nobody is short of anything");
+        assert_eq!(shortage(&status([low, fit, fit])), None);
+        let why = shortage(&status([low, fit, gone])).unwrap();
+        assert!(why.starts_with("node 1 has 3 MiB of disk free, 4 MiB are to stay free"), "{why}");
+        assert!(shortage(&status([low, low, fit])).is_some());
+    }
+
+    #[test]
+    fn what_frees_is_taken_while_what_adds_is_refused() {
+        let node = NodeRoom::new(Reserves { disk: None, memory: None });
+        let kv = |op| Command::Kv { scope: Scope { job: "j".parse().unwrap(), run: None }, op };
+        let key = Blob::from(b"k".to_vec());
+        let put = kv(KvOp::Put { key: key.clone(), value: key.clone() });
+        assert_eq!(node.admit(&put), Ok(()));
+        node.shortage.store(Some(Arc::new("node 1 has no room".to_owned())));
+        let refused = node.admit(&put).unwrap_err();
+        assert_eq!((refused.code, refused.retry_after_ms), (Code::NoSpace, Some(1_000)));
+        assert_eq!(node.admit(&kv(KvOp::Delete { key: key.clone() })), Ok(()));
+        let then = vec![TransactionOp::Delete { key }];
+        let transaction = KvOp::Transaction { compare: vec![], then, or_else: vec![] };
+        assert_eq!(node.admit(&kv(transaction)), Ok(()));
+    }
+}
