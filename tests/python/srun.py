@@ -1,6 +1,6 @@
 """Stands in for srun on one host of a step: starts its tasks with Slurm's variables.
 
-Usage: srun.py [--nodes=N --node=ID] --ntasks-per-node=N --job-id=ID COMMAND…
+Usage: srun.py [--nodes=N --node=ID] [--step-id=ID] --ntasks-per-node=N --job-id=ID COMMAND…
 
 Of a step on several nodes one is run on each of them, as slurmd would be. Ends when all its tasks
 have, with the worst of their exit codes.
@@ -17,13 +17,14 @@ def main() -> int:
     parser.add_argument("--node", type=int, default=0)
     parser.add_argument("--ntasks-per-node", type=int, required=True)
     parser.add_argument("--job-id", required=True)
+    parser.add_argument("--step-id", default="0")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     given = parser.parse_args()
     tasks = []
     for task in range(given.ntasks_per_node):
         variables = {
             "SLURM_JOB_ID": given.job_id,
-            "SLURM_STEP_ID": "0",
+            "SLURM_STEP_ID": given.step_id,
             "SLURM_NNODES": str(given.nodes),
             "SLURM_NTASKS": str(given.nodes * given.ntasks_per_node),
             "SLURM_PROCID": str(given.node * given.ntasks_per_node + task),

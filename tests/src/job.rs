@@ -17,6 +17,8 @@ pub const TORCHRUN: [&str; 3] = ["PYTHON", "-m", "torch.distributed.run"];
 #[derive(Debug)]
 pub struct Job {
     name: String,
+    /// Its launcher names it, and no flag does.
+    unnamed: bool,
     torch: Torch,
     programs: Vec<Script>,
     folder: PathBuf,
@@ -27,7 +29,13 @@ impl Job {
     pub fn new(cluster: &Cluster, torch: &Torch, name: &str) -> Job {
         let folder = cluster.folder().join(format!("orders-{name}"));
         std::fs::create_dir(&folder).expect("each job has a name of its own");
-        Job { name: name.to_owned(), torch: torch.clone(), programs: Vec::new(), folder }
+        let programs = Vec::new();
+        Job { name: name.to_owned(), unnamed: false, torch: torch.clone(), programs, folder }
+    }
+
+    /// One that its launcher names; `label` is what the test calls it.
+    pub fn unnamed(cluster: &Cluster, torch: &Torch, label: &str) -> Job {
+        Job { unnamed: true, ..Job::new(cluster, torch, label) }
     }
 
     /// Through which it gets its orders.
@@ -40,7 +48,10 @@ impl Job {
     /// program and its arguments.
     pub fn command(&self, cluster: &Cluster, flags: &[&str], command: &[&str]) -> Command {
         let mut agent = binaries::command("holdfast-agent");
-        agent.args(["run", "--store", &cluster.list(), "--job", &self.name]);
+        agent.args(["run", "--store", &cluster.list()]);
+        if !self.unnamed {
+            agent.args(["--job", &self.name]);
+        }
         agent.args(flags).arg("--");
         self.add_words(&mut agent, command);
         agent
@@ -54,6 +65,15 @@ impl Job {
         let task = self.command(cluster, &[], command);
         srun.arg(task.get_program()).args(task.get_args());
         srun
+    }
+
+    /// The same by each process of a real `mpirun`.
+    pub fn under_mpirun(&self, cluster: &Cluster, processes: u32, command: &[&str]) -> Command {
+        let mut mpirun = binaries::without_settings("mpirun");
+        mpirun.args(["--allow-run-as-root", "--oversubscribe", "-n", &processes.to_string()]);
+        let each = self.command(cluster, &[], command);
+        mpirun.arg(each.get_program()).args(each.get_args());
+        mpirun
     }
 
     /// Adds words of which some stand for the job, as in [`Job::command`].

@@ -1,8 +1,10 @@
 //! A launch that would end another one, or read its keys, is not started.
 
-use holdfast_tests::command::{COMES, Command, WAITS};
+use holdfast_tests::command::{COMES, Command, WAITS, process_at};
 use holdfast_tests::tcpstore::{TcpStore, key, op};
 use holdfast_tests::{Agent, Cluster, Process, eventually};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 /// Every part stands in the text.
 fn assert_says(text: &str, parts: &[&str]) {
@@ -150,4 +152,30 @@ async fn a_run_that_its_last_agent_has_left_is_entered_by_nobody() {
     assert_eq!(new.ended().await.code(), Some(0), "{}", new.said());
     let refused = cluster.cli_fails(1, &["--job", "tr3", "run", "open", "n1"]).await;
     assert_says(&refused, &[over, "a name never used before"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_launch_behind_one_of_which_nothing_is_left_meets_none_of_its_keys() {
+    let mut cluster = Cluster::start(1).await;
+    let variables = [("RANK", "0"), ("WORLD_SIZE", "2")];
+    let flags = ["--job", "lost", "--lease-ttl", "1s"];
+    let mut lost = Command::start_with(&mut cluster, "lost", &variables, &flags).await;
+    let mut store = TcpStore::connect(&lost.address).await;
+    assert_eq!(store.add("rank0", 1).await, 1);
+    // As when its host loses power: neither leaves.
+    lost.agent.signal(Signal::SIGSTOP);
+    let agent = Pid::from_raw(process_at(&lost.control).await);
+    kill(agent, Signal::SIGKILL).expect("it is ours");
+    lost.agent.kill();
+    std::fs::write(&lost.order, "0").expect("the folder is ours");
+    eventually("its lease to end", async || {
+        let agents = cluster.cli_ok(&["--job", "lost", "-o", "json", "agent", "list"]).await;
+        (!agents.contains("\"run\":\"r1\"")).then_some(())
+    })
+    .await;
+    let mut again = Command::start_with(&mut cluster, "again", &variables, &flags).await;
+    again.agent.says("job lost run r2 (a new run)").await;
+    let mut store = TcpStore::connect(&again.address).await;
+    assert_eq!(store.add("rank0", 1).await, 1, "it is a key of the dead");
+    again.end(0).await;
 }

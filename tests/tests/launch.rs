@@ -1,6 +1,8 @@
 //! The launch table: unmodified PyTorch under each launcher, on a store whose
 //! leader dies meanwhile.
 
+use std::process::Command;
+
 use holdfast_tests::command::COMES;
 use holdfast_tests::job::TORCHRUN;
 use holdfast_tests::{Agent, Cluster, Ended, Job, Torch, eventually};
@@ -104,6 +106,54 @@ async fn slurm_step(torch: &Torch) {
     job.finishes("with 8 ranks").await;
 }
 
+/// Two launches at once, neither of which names its job: their launchers do.
+async fn told_apart(cluster: &mut Cluster, [mut first, mut second]: [Job; 2], ranks: &str) {
+    first.first().says("attempt 0 step").await;
+    second.goes_on_without_its_leader(cluster, 0).await;
+    first.first().says_anew("attempt 0 step").await;
+    first.finishes(ranks).await;
+    second.first().says_anew("attempt 0 step").await;
+    second.finishes(ranks).await;
+}
+
+async fn jobs(cluster: &Cluster) -> Vec<String> {
+    let listed = cluster.cli_ok(&["-o", "json", "job", "list"]).await;
+    let listed: serde_json::Value = serde_json::from_str(&listed).expect("it is JSON");
+    let jobs = listed["jobs"].as_array().expect("a list of jobs");
+    jobs.iter().map(|job| job["job"].as_str().expect("each has a name").to_owned()).collect()
+}
+
+async fn slurm_steps_at_once(torch: &Torch) {
+    let mut cluster = Cluster::start(3).await;
+    let steps = ["3", "4"].map(|step| {
+        let mut job = Job::unnamed(&cluster, torch, &format!("step-{step}"));
+        let id = format!("--step-id={step}");
+        let srun = ["--ntasks-per-node=2", "--job-id=812", &id];
+        let srun = job.under_srun(&cluster, &srun, &["PYTHON", "JOB"]);
+        job.start(&mut cluster, srun);
+        job
+    });
+    told_apart(&mut cluster, steps, "with 2 ranks").await;
+    assert_eq!(jobs(&cluster).await, ["slurm-812.3", "slurm-812.4"]);
+}
+
+async fn mpiruns_at_once(torch: &Torch) {
+    if !Command::new("mpirun").arg("--version").output().is_ok_and(|ended| ended.status.success()) {
+        eprintln!("SKIPPED: there is no mpirun on this machine");
+        return;
+    }
+    let mut cluster = Cluster::start(3).await;
+    let launches = ["one", "other"].map(|label| {
+        let mut job = Job::unnamed(&cluster, torch, label);
+        let mpirun = job.under_mpirun(&cluster, 3, &["PYTHON", "JOB"]);
+        job.start(&mut cluster, mpirun);
+        job
+    });
+    told_apart(&mut cluster, launches, "with 3 ranks").await;
+    let jobs = jobs(&cluster).await;
+    assert!(jobs.len() == 2 && jobs.iter().all(|job| job.starts_with("mpi-")), "{jobs:?}");
+}
+
 /// torchrun of a torch that cannot be served is not started.
 async fn torchrun_is_refused(torch: &Torch) {
     let cluster = Cluster::start(1).await;
@@ -155,6 +205,16 @@ async fn two_jobs_on_one_host() {
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_tasks_of_a_slurm_step_on_one_host() {
     slurm_step(&Torch::newest()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_slurm_steps_at_once_that_name_no_job() {
+    slurm_steps_at_once(&Torch::newest()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_mpiruns_at_once_that_name_no_job() {
+    mpiruns_at_once(&Torch::newest()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

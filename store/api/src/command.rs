@@ -310,14 +310,15 @@ pub enum RunCommand {
         /// The run.
         run: Name,
     },
-    /// The leader's own: deletes a run that ended at this log time, and does
-    /// nothing if that is not so any more. From feature level 2 on.
+    /// The leader's own: deletes a run that ended at this log time, ends one whose
+    /// last agent was lost then, and does nothing if that is not so any more.
+    /// From feature level 2 on.
     Purge {
         /// The job.
         job: Name,
         /// The run.
         run: Name,
-        /// When it ended.
+        /// When it ended, or was lost.
         ended_at: LogTime,
     },
     /// Deletes the ended runs of a job that has no open one, the oldest first

@@ -20,6 +20,10 @@ pub enum RunChoice {
     /// open or the open one is ending. So hosts that start together meet in one
     /// run, and a host whose agent was lost comes back into its own.
     Auto,
+    /// As [`RunChoice::Auto`], but a new one also where all agents of the open
+    /// one were lost: so hosts that start together meet, and a launch behind one
+    /// of which nothing is left finds none of its keys.
+    Held,
     /// A new one, under the job's next number.
     New,
     /// The one of this name: joined if it is open, opened if it never was.

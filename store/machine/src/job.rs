@@ -23,8 +23,8 @@ pub(crate) struct Jobs {
     pub runs: u64,
     /// Jobs that have no run any more: only their numbering is left.
     pub empty: u64,
-    /// All ended runs by the log time of their end; first those that ended
-    /// before it was kept.
+    /// All ended runs by the log time of their end, and the lost ones by that of
+    /// their loss; first those that ended before it was kept.
     pub endings: OrdSet<(Option<LogTime>, RunKey)>,
 }
 
@@ -49,6 +49,9 @@ pub(crate) struct Run {
     pub opened: Revision,
     pub opened_at: LogTime,
     pub end: Option<RunEnd>,
+    /// When the last agent of an open run was lost: its lease ended, and it had
+    /// not left. None while there is one, or as long as there never was.
+    pub lost_at: Option<LogTime>,
     pub usage: Usage,
     pub keys: OrdMap<Blob, Stored>,
     /// Only queues that hold something.
@@ -276,8 +279,24 @@ impl Jobs {
         Ok((&mut job.life, &mut run.life))
     }
 
+    /// The last agent of an open run was lost.
+    pub fn lose(&mut self, key: &RunKey, at: LogTime) {
+        self.regain(key);
+        self.endings.insert((Some(at), key.clone()));
+        self.change(key, &Balance::default(), |run| run.lost_at = Some(at));
+    }
+
+    /// An agent is in a run, or none will ever be again.
+    pub fn regain(&mut self, key: &RunKey) {
+        if let Some(at) = self.run(key).and_then(|run| run.lost_at) {
+            self.endings.remove(&(Some(at), key.clone()));
+            self.change(key, &Balance::default(), |run| run.lost_at = None);
+        }
+    }
+
     /// Marks a job's open run as ended.
     pub fn end(&mut self, key: &RunKey, end: RunEnd) {
+        self.regain(key);
         let job = self.by_name.get_mut(&key.job).map(Arc::make_mut);
         let job = job.expect("the caller found the job in the same command");
         assert_eq!(job.open.as_ref(), Some(&key.run), "only the open run ends");
@@ -340,6 +359,7 @@ impl Run {
             opened,
             opened_at,
             end: None,
+            lost_at: None,
             usage: Usage::default(),
             keys: OrdMap::new(),
             queues: OrdMap::new(),

@@ -385,6 +385,7 @@ impl Machine {
             processes: OrdMap::new(),
             is_last: false,
         };
+        self.jobs.regain(&lease.run);
         self.leases.insert(id, lease, self.sessions.leader_since);
         self.publish(Vec::new(), applied);
         LeaseOutcome::Granted {
@@ -412,6 +413,7 @@ impl Machine {
         });
         let ended = self.end_lease(id, &Cause::LeaseRevoked, applied)?;
         if let Some(last) = last {
+            self.jobs.regain(&run);
             self.leases.insert(id, last, since);
         }
         Ok(ended)
@@ -457,6 +459,9 @@ impl Machine {
             act.free_at(id, lease.free_at());
             Ok(())
         })?;
+        if self.leases.of_run(&lease.run).next().is_none() {
+            self.jobs.lose(&lease.run, self.time);
+        }
         applied.discard(lease);
         Ok(LeaseOutcome::Ended)
     }

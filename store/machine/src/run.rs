@@ -74,7 +74,10 @@ impl Machine {
         let key = |run: &Name| RunKey { job: job_name.clone(), run: run.clone() };
         let met = match choice {
             RunChoice::New => None,
-            RunChoice::Auto => open.map(key).filter(|open| self.leases.ends_at(open, 0).is_none()),
+            RunChoice::Auto | RunChoice::Held => open.map(key).filter(|open| {
+                let lost = self.jobs.run(open).is_some_and(|run| run.lost_at.is_some());
+                self.leases.ends_at(open, 0).is_none() && !(lost && *choice == RunChoice::Held)
+            }),
             RunChoice::Named(name) if job.is_some_and(|job| job.runs.contains_key(name)) => {
                 let named = key(name);
                 self.not_over(&named)?;
@@ -87,7 +90,7 @@ impl Machine {
         }
         let run = match choice {
             RunChoice::Named(name) => name.clone(),
-            RunChoice::Auto | RunChoice::New => job
+            RunChoice::Auto | RunChoice::Held | RunChoice::New => job
                 .map(|job| job.automatic_name())
                 .unwrap_or_else(|| Job::default().automatic_name()),
         };
@@ -199,7 +202,13 @@ impl Machine {
         applied: &mut Applied,
     ) -> Result<RunOutcome, Refusal> {
         self.at_runs_level()?;
-        let end = self.jobs.run(&key).and_then(|run| run.end.as_ref());
+        let run = self.jobs.run(&key);
+        if run.is_some_and(|run| run.lost_at == Some(ended_at)) {
+            self.end_open(&key.job, &key.run, None, applied);
+            self.publish(Vec::new(), applied);
+            return Ok(RunOutcome::Ended);
+        }
+        let end = run.and_then(|run| run.end.as_ref());
         if end.map(|end| self.ended_at(end.time)) != Some(ended_at) {
             return Ok(RunOutcome::Kept);
         }
@@ -242,7 +251,8 @@ impl Machine {
     }
 
     /// Up to `max` commands `Purge` that hold at the present log time, for runs
-    /// that ended at least `kept_ms` ago. For the leader to propose.
+    /// that ended, or whose last agent was lost, at least `kept_ms` ago. For the
+    /// leader to propose.
     pub fn purgeable(&self, kept_ms: u64, max: usize) -> Vec<Command> {
         if self.cluster.feature_level < RUNS_LEVEL {
             return Vec::new();
@@ -256,7 +266,7 @@ impl Machine {
         old.take(max).map(purge).collect()
     }
 
-    /// Whether there are ended runs, which grow old as log time passes.
+    /// Whether there are ended or lost runs, which grow old as log time passes.
     pub fn has_ended_runs(&self) -> bool {
         !self.jobs.endings.is_empty()
     }

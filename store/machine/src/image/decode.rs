@@ -8,7 +8,8 @@ use holdfast_api::{
 };
 use imbl::{OrdMap, Vector};
 
-use super::frame::Reader;
+use super::encode::RUN_LOST;
+use super::frame::{Reader, yes_or_no};
 use super::{FIRST_VERSION, LIFE_VERSION, held, life};
 use crate::applied::RunKey;
 use crate::cluster::Cluster;
@@ -58,9 +59,11 @@ fn timers(jobs: &Jobs, leases: &Leases) -> Result<Timers, DecodeError> {
             None => {}
         }
     }
-    let of_open_run = |lease: &Lease| jobs.run(&lease.run).is_some_and(Run::is_open);
+    let of_open_run = |lease: &Lease| {
+        jobs.run(&lease.run).is_some_and(|run| run.is_open() && run.lost_at.is_none())
+    };
     if !leases.by_id.values().all(of_open_run) {
-        return invalid("a lease belongs to a run that is not open");
+        return invalid("a lease belongs to a run that is not open, or was lost");
     }
     Ok(timers)
 }
@@ -82,10 +85,12 @@ fn jobs(version: u32, input: &mut Reader<'_>, revision: Revision) -> Result<Jobs
     for _ in 0..input.u64()? {
         let name = name(input)?;
         let job = job(version, input, revision)?;
-        for (run, end) in job.runs.iter().filter_map(|(name, run)| Some((name, run.end.as_ref()?)))
-        {
-            let key = RunKey { job: name.clone(), run: run.clone() };
-            jobs.endings.insert((end.time, key));
+        for (run_name, run) in &job.runs {
+            let time = run.end.as_ref().map(|end| end.time);
+            if let Some(time) = time.or(run.lost_at.map(Some)) {
+                let key = RunKey { job: name.clone(), run: run_name.clone() };
+                jobs.endings.insert((time, key));
+            }
         }
         jobs.empty += u64::from(job.runs.is_empty());
         jobs.usage.add(job.usage);
@@ -125,7 +130,10 @@ fn run(
     if run.opened > revision {
         return invalid("a run was opened at a later revision than the present one");
     }
-    if input.bool()? {
+    let state = input.u64()?;
+    if state == RUN_LOST && version >= LIFE_VERSION {
+        run.lost_at = Some(input.u64()?);
+    } else if yes_or_no(state)? {
         let at = input.u64()?;
         let by = text(input)?;
         let by = if by.is_empty() { None } else { Some(parse_name(by)?) };

@@ -69,11 +69,20 @@ fn jobs(jobs: &Jobs, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
     Ok(())
 }
 
+/// What stands in an open run, in place of a no, whose last agent was lost.
+pub(super) const RUN_LOST: u64 = 2;
+
 fn run(run: &Run, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
-    let Run { opened, opened_at, end, usage: _, keys, queues, life } = run;
+    let Run { opened, opened_at, end, lost_at, usage: _, keys, queues, life } = run;
     out.u64(*opened)?;
     out.u64(*opened_at)?;
-    out.bool(end.is_some())?;
+    match (end, lost_at) {
+        (None, Some(lost_at)) => {
+            out.u64(RUN_LOST)?;
+            out.u64(*lost_at)?;
+        }
+        _ => out.bool(end.is_some())?,
+    }
     if let Some(RunEnd { at, time, by, left }) = end {
         out.u64(*at)?;
         out.bytes(by.as_ref().map_or("", Name::as_str).as_bytes())?;

@@ -135,11 +135,7 @@ impl<'i> Reader<'i> {
     }
 
     pub fn bool(&mut self) -> Result<bool, DecodeError> {
-        match self.u64()? {
-            0 => Ok(false),
-            1 => Ok(true),
-            other => Err(DecodeError::Invalid(format!("{other} is neither yes nor no"))),
-        }
+        yes_or_no(self.u64()?)
     }
 
     pub fn bytes(&mut self) -> Result<Vec<u8>, DecodeError> {
@@ -192,6 +188,15 @@ pub(super) fn read_exact(input: &mut dyn Read, bytes: &mut [u8]) -> Result<(), D
         ErrorKind::UnexpectedEof => DecodeError::Truncated,
         _ => DecodeError::Io(error),
     })
+}
+
+/// What [`Writer::bool`] wrote.
+pub fn yes_or_no(number: u64) -> Result<bool, DecodeError> {
+    match number {
+        0 => Ok(false),
+        1 => Ok(true),
+        other => Err(DecodeError::Invalid(format!("{other} is neither yes nor no"))),
+    }
 }
 
 #[cfg(test)]

@@ -128,6 +128,7 @@ fn lease(scope: &Scope, words: &mut Words<'_>) -> LeaseCommand {
             ttl_ms: words.number(),
             run: match (words.maybe(), &scope.run) {
                 (Some("new"), _) => RunChoice::New,
+                (Some("held"), _) => RunChoice::Held,
                 (_, Some(name)) => RunChoice::Named(name.clone()),
                 _ => RunChoice::Auto,
             },

@@ -256,7 +256,7 @@ impl Resolver {
                 Command::Lease(match join {
                     true => LeaseCommand::Join {
                         job: scope().job,
-                        run: RunChoice::Auto,
+                        run: if ttl_ms % 2 == 0 { RunChoice::Auto } else { RunChoice::Held },
                         takeover: false,
                         nonce,
                         host,

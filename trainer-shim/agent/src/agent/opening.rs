@@ -57,8 +57,8 @@ pub(super) async fn run(
     match met.others {
         _ if met.opened => info!("run {run} of job {job} is new"),
         0 => warn!(
-            "joined run {run} of job {job}, which was open and has no other agent: keys of whoever \
-             was in it before are there; a launch that is to meet none says `--run new`"
+            "joined run {run} of job {job}, which was open and has no other agent: the keys that \
+             are in it stay; a launch that is to meet none says `--run new`"
         ),
         1 => info!("joined run {run} of job {job}; 1 other agent is in it"),
         others => info!("joined run {run} of job {job}; {others} other agents are in it"),

@@ -173,7 +173,8 @@ pub struct Flags {
     #[arg(long, env = "HOLDFAST_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
-    /// Serve this job: keys of different jobs never meet [default: default].
+    /// Serve this job: keys of different jobs never meet [default: under `run` the
+    /// launcher's own name, as in slurm-812.3; else default].
     #[arg(long, env = "HOLDFAST_JOB", value_name = "NAME")]
     pub job: Option<String>,
 

@@ -39,7 +39,7 @@ pub async fn host(settings: Settings, before: Option<Before>) -> anyhow::Result<
     crate::serve::raise_open_files();
     let (listener, place) = inherited_socket()?;
     let own_file = place.file();
-    let mut options = settings.agent_options(RunChoice::New);
+    let mut options = settings.agent_options(RunChoice::Held);
     if let Some(Before { run, ports, lease }) = before {
         options.run = Wanted::Joined { run, lease };
         options.tcpstore = ports;

@@ -128,7 +128,7 @@ impl Control {
         let usual = async {
             let folder = place::folder()?;
             let port = settings.listen_or_usual()[0];
-            let place = Place::of_server(&folder, &settings.store, &settings.job, port);
+            let place = Place::of_server(&folder, &settings.store, &settings.job(), port);
             match Control::at(place).await {
                 // Another one on this host has the same port, in a network of its own.
                 Err(_) => Control::at(Place::of_nobody(&folder)).await,

@@ -33,8 +33,8 @@ pub struct Settings {
     pub store: Vec<String>,
     /// The file with the token of the store.
     pub token_file: Option<PathBuf>,
-    /// The job.
-    pub job: Name,
+    /// The job, if it was named.
+    pub job: Option<Name>,
     /// The run, if it was said which.
     pub run: Option<RunChoice>,
     /// Opening it may end a run that other agents hold.
@@ -122,7 +122,7 @@ impl Settings {
         Ok(Settings {
             store,
             token_file: token_file.or(file.token_file),
-            job: job.unwrap_or_else(default_name),
+            job,
             run,
             takeover: flags.takeover,
             tcpstore: tcpstore.unwrap_or_default(),
@@ -134,6 +134,11 @@ impl Settings {
             log_format: log_format.unwrap_or(LogFormat::Pretty),
             limits: file.limits,
         })
+    }
+
+    /// The job: as it was named, or `default`.
+    pub fn job(&self) -> Name {
+        self.job.clone().unwrap_or_else(default_name)
     }
 
     /// Where to listen: where it was said, or at PyTorch's default port.
@@ -148,7 +153,7 @@ impl Settings {
     /// is joined takes nothing over.
     pub fn choice(&self, usual: RunChoice) -> RunChoice {
         match self.run.clone().unwrap_or(usual) {
-            RunChoice::Auto if self.takeover => RunChoice::New,
+            RunChoice::Auto | RunChoice::Held if self.takeover => RunChoice::New,
             choice => choice,
         }
     }
@@ -159,7 +164,7 @@ impl Settings {
         store.token_file = self.token_file.clone();
         agent::Options {
             store,
-            job: self.job.clone(),
+            job: self.job(),
             run: Wanted::Chosen(self.choice(usual)),
             takeover: self.takeover,
             tcpstore: self.tcpstore.clone(),
@@ -314,7 +319,7 @@ mod tests {
         let expected = Settings {
             store: vec!["a:1".to_owned(), "b:2".to_owned()],
             token_file: Some("/etc/token".into()),
-            job: "by-flag".parse().unwrap(),
+            job: Some("by-flag".parse().unwrap()),
             run: Some(RunChoice::Named("r7".parse().unwrap())),
             takeover: false,
             tcpstore: Vec::new(),
@@ -352,7 +357,7 @@ mod tests {
     fn the_job_is_called_default_where_none_is_named() {
         let flags = Flags { store: text("a:1"), ..Flags::default() };
         let settings = Settings::merge(flags, File::default()).unwrap();
-        assert_eq!(settings.job.as_str(), "default");
+        assert_eq!(settings.job().as_str(), "default");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
-use super::slurm::Slurm;
+use super::launcher::Launcher;
 use super::torchrun::{OURS, Rendezvous};
 
 /// What a variable that is replaced or taken away is kept under.
@@ -40,8 +40,8 @@ pub struct Told<'a> {
     pub met: &'a str,
     /// The control socket of its agent.
     pub control: &'a OsStr,
-    /// Its place in a Slurm step.
-    pub slurm: Option<&'a Slurm>,
+    /// What started it.
+    pub launcher: &'a Launcher,
 }
 
 /// Variables to set, and (without a value) to take away.
@@ -91,11 +91,9 @@ pub fn changes(told: &Told<'_>, now: impl Fn(&str) -> Option<OsString>) -> Chang
     set("HOLDFAST_JOB", told.job.into());
     set("HOLDFAST_RUN", told.run.into());
     set("HOLDFAST_CONTROL", told.control.to_owned());
-    if let Some(slurm) = told.slurm {
-        for (name, value) in slurm.ranks() {
-            if missing(name) {
-                set(name, value.into());
-            }
+    for (name, value) in told.launcher.ranks() {
+        if missing(name) {
+            set(name, value.into());
         }
     }
     changes
@@ -119,7 +117,12 @@ pub fn reachable(address: SocketAddr) -> SocketAddr {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
+    use super::super::launcher::tests::launcher;
     use super::*;
+
+    static NONE: LazyLock<Launcher> = LazyLock::new(|| launcher("", ""));
 
     fn told() -> Told<'static> {
         Told {
@@ -132,7 +135,7 @@ mod tests {
             run: "r1",
             met: "a new run",
             control: OsStr::new("/run/c.sock"),
-            slurm: None,
+            launcher: &NONE,
         }
     }
 
@@ -197,9 +200,11 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_are_missing_come_from_slurm_and_others_stay() {
-        let slurm = super::super::slurm::tests::step();
-        let told = Told { slurm: Some(&slurm), ..told() };
+    fn ranks_that_are_missing_come_from_the_launcher_and_others_stay() {
+        let step = "SLURM_JOB_ID=812 SLURM_STEP_ID=2 SLURM_PROCID=11 SLURM_NTASKS=16 \
+                    SLURM_LOCALID=3";
+        let launcher = launcher("python train.py", step);
+        let told = Told { launcher: &launcher, ..told() };
         let all = of(&told, &[("RANK", "7"), ("LOCAL_RANK", "")]);
         assert_eq!(get(&all, "RANK"), None);
         assert_eq!(get(&all, "WORLD_SIZE"), Some(Some("16")));

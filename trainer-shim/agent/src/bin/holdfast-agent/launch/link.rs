@@ -42,6 +42,7 @@ pub struct Start {
     place: Place,
     /// The flags of this `run`, which the agent reads as they are.
     flags: Vec<OsString>,
+    job: Name,
     choice: RunChoice,
     /// What of the launch the command is.
     part: Option<String>,
@@ -97,11 +98,12 @@ impl Start {
         let folder = place::folder()?;
         let place = match &choice {
             RunChoice::New => Place::of_nobody(&folder),
-            choice => Place::of_run(&folder, &settings.store, &settings.job, &word(choice)?),
+            choice => Place::of_run(&folder, &settings.store, &settings.job(), &word(choice)?),
         };
         Ok(Start {
             place,
             flags,
+            job: settings.job(),
             choice,
             part,
             tcpstore: settings.tcpstore.clone(),
@@ -207,7 +209,12 @@ impl Start {
         command.args(&self.flags);
         command.stdin(listener).stdout(Stdio::null());
         // A flag says the same.
-        command.env("HOLDFAST_RUN", word(&self.choice)?.as_str());
+        command.env("HOLDFAST_JOB", self.job.as_str());
+        match &self.choice {
+            // What it chooses where nobody does.
+            RunChoice::Held => command.env_remove("HOLDFAST_RUN"),
+            choice => command.env("HOLDFAST_RUN", word(choice)?.as_str()),
+        };
         // It outlives this process where others are attached; while this one
         // lives, the runtime waits for it.
         drop(command.spawn()?);
@@ -219,7 +226,7 @@ impl Start {
 /// one of the others.
 fn word(choice: &RunChoice) -> anyhow::Result<Name> {
     Ok(match choice {
-        RunChoice::Auto => RUN_AUTO.parse()?,
+        RunChoice::Auto | RunChoice::Held => RUN_AUTO.parse()?,
         RunChoice::New => RUN_NEW.parse()?,
         RunChoice::Named(name) => name.clone(),
     })

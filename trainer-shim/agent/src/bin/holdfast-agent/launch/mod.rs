@@ -7,7 +7,8 @@
 //! | [`link`] | the agent of a command: attached to, or started |
 //! | [`membership`] | whether a command is a launch by itself, or which part of one |
 //! | [`environment`] | the variables that a command is started with |
-//! | [`slurm`] | what Slurm says of the task that this process is |
+//! | [`launcher`] | what started this process: its job, run and rank |
+//! | [`slurm`], [`mpi`] | what Slurm and `mpirun` say of the process that this is |
 //! | [`expectation`] | whether TCPStore clients come, and what is said if none does |
 //! | [`bypass`] | which processes were told another address, and by whom |
 //! | [`refusal`] | a command that is not started, and the one to use instead |
@@ -15,8 +16,10 @@
 mod bypass;
 mod environment;
 mod expectation;
+mod launcher;
 mod link;
 mod membership;
+mod mpi;
 mod refusal;
 mod slurm;
 mod torch_version;
@@ -44,9 +47,9 @@ use crate::settings::Settings;
 use crate::signals::Signals;
 use environment::{Told, reachable};
 use expectation::Expectation;
+use launcher::{Launcher, Named};
 use link::{LEAVE_TIME_MAX, Link, Start};
 use membership::Membership;
-use slurm::Slurm;
 use torchrun::Rendezvous;
 
 /// Passed on to the command.
@@ -70,20 +73,20 @@ pub async fn launch(
     command: &[OsString],
 ) -> anyhow::Result<u8> {
     let mut signals = Signals::catch(&FORWARDED).context("cannot catch signals")?;
-    let slurm = Slurm::read(|name| std::env::var(name).ok());
-    let of_step = slurm.as_ref().and_then(Slurm::run).map(RunChoice::Named);
-    settings.run = settings.run.or(of_step);
-    let rendezvous = match refusal::judge(&settings, &flags, slurm.as_ref(), command).await {
+    let around = |name: &str| std::env::var(name).ok();
+    let launcher = Launcher::read(command, around);
+    name_job(&mut settings, &launcher);
+    settings.run = settings.run.or_else(|| launcher.run().map(RunChoice::Named));
+    let rendezvous = match refusal::judge(&settings, &flags, &launcher, command).await {
         Ok(rendezvous) => rendezvous,
         Err(refusal) => {
             eprintln!("holdfast-agent: {refusal}");
             return Ok(refusal::EXIT_CODE);
         }
     };
-    let around = |name: &str| std::env::var(name).ok();
-    let membership = Membership::of(command, around);
+    let membership = Membership::of(command, |name| around(name).or_else(|| launcher.of_mpi(name)));
     let part = membership.part();
-    let usual = if membership.is_whole() { RunChoice::New } else { RunChoice::Auto };
+    let usual = if membership.is_whole() { RunChoice::New } else { RunChoice::Held };
     let start = Start::new(&settings, settings.choice(usual), own_flags(command), part)?;
     let socket = start.socket().to_owned();
     let attaching = Link::attach(start);
@@ -110,7 +113,7 @@ pub async fn launch(
         run: attached.run.as_str(),
         met: &attached.met,
         control: socket.as_os_str(),
-        slurm: slurm.as_ref(),
+        launcher: &launcher,
     };
     if rendezvous == Rendezvous::Static && torchrun::find(command).is_some() {
         info!(
@@ -141,6 +144,21 @@ pub async fn launch(
     let done = status.as_ref().is_ok_and(ExitStatus::success);
     leave(link, &mut signals, done, ended).await;
     Ok(code_of(status.context("cannot wait for the command")?))
+}
+
+/// Names the job after the launcher, where nobody named it: launches that do not
+/// belong together do not meet.
+fn name_job(settings: &mut Settings, launcher: &Launcher) {
+    if settings.job.is_some() {
+        return;
+    }
+    if let Some(id) = launcher.unusable_id() {
+        warn!("torchrun's rendezvous id {id:?} cannot name a job; name one with --job");
+    }
+    if let Some(Named { job, after }) = launcher.job() {
+        info!("job {job}, after {after}; --job names another");
+        settings.job = Some(job);
+    }
 }
 
 /// Leaves the agent. Says that it waits, if that takes long; from then on a signal

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use tracing::warn;
 
-use super::slurm::Slurm;
+use super::launcher::Launcher;
 use super::torch_version::{self, Found, STATIC_SINCE, Version};
 use super::torchrun::{self, Around, Contradiction, Rendezvous};
 use crate::command_line::RunFlags;
@@ -68,24 +68,24 @@ impl fmt::Display for Refusal {
 pub async fn judge(
     settings: &Settings,
     flags: &RunFlags,
-    slurm: Option<&Slurm>,
+    launcher: &Launcher,
     command: &[OsString],
 ) -> Result<Rendezvous, Refusal> {
     // A program that keeps its master address finds the agent by itself.
-    let Some(launcher) = torchrun::find(command).filter(|_| !flags.keep_master_addr) else {
+    let Some(torchrun) = torchrun::find(command).filter(|_| !flags.keep_master_addr) else {
         return Ok(Rendezvous::Static);
     };
     let text = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let found = torch_version::of(launcher.program).await;
+    let found = torch_version::of(torchrun.program).await;
     let around = Around {
         ports: settings.tcpstore.iter().copied().map(super::environment::reachable).collect(),
         pet_backend: text("PET_RDZV_BACKEND"),
         pet_nodes: text("PET_NNODES"),
         pet_node_rank: text("PET_NODE_RANK").is_some(),
-        slurm: slurm.is_some_and(Slurm::is_step),
+        slurm: launcher.is_slurm_step(),
         has_ours: matches!(&found, Found::Known { has_ours: true, .. }),
     };
-    if let Some(contradiction) = launcher.contradiction(&around) {
+    if let Some(contradiction) = torchrun.contradiction(&around) {
         if !flags.allow_bypass {
             let all: Vec<OsString> = std::env::args_os().collect();
             let before = all[..all.len().saturating_sub(command.len())].to_vec();
@@ -104,5 +104,5 @@ pub async fn judge(
             "cannot tell which torch torchrun would use ({why}); it needs {STATIC_SINCE} or newer"
         ),
     }
-    Ok(launcher.rendezvous(&around))
+    Ok(torchrun.rendezvous(&around))
 }

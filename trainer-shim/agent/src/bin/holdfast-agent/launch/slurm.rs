@@ -48,6 +48,14 @@ impl Slurm {
         format!("slurm-{}.{step}.{}", self.job, self.restarts).parse().ok()
     }
 
+    /// The job of everything in a step, or of a batch script: steps that run at the
+    /// same time are launches of their own. A job that Slurm starts again goes on
+    /// with the counts of its steps.
+    pub fn job(&self) -> Option<Name> {
+        let step = self.step.as_ref().map(|step| format!(".{}", step.id)).unwrap_or_default();
+        format!("slurm-{}{step}", self.job).parse().ok()
+    }
+
     /// Whether this is a task of a step.
     pub fn is_step(&self) -> bool {
         self.step.is_some()
@@ -64,7 +72,7 @@ impl Slurm {
 }
 
 #[cfg(test)]
-pub mod tests {
+mod tests {
     use super::*;
 
     fn read(variables: &[(&str, &str)]) -> Option<Slurm> {
@@ -82,8 +90,7 @@ pub mod tests {
         ("SLURM_LOCALID", "3"),
     ];
 
-    /// A task of a step.
-    pub fn step() -> Slurm {
+    fn step() -> Slurm {
         read(&STEP).unwrap()
     }
 
@@ -91,6 +98,7 @@ pub mod tests {
     fn a_run_is_named_after_job_step_and_restart() {
         let run = |slurm: &Slurm| slurm.run().unwrap().as_str().to_owned();
         assert_eq!(run(&step()), "slurm-812.2.0");
+        assert_eq!(step().job().unwrap().as_str(), "slurm-812.2");
         let again = [&STEP[..], &[("SLURM_RESTART_COUNT", "3")]].concat();
         assert_eq!(run(&read(&again).unwrap()), "slurm-812.2.3");
         assert_eq!(step().ranks(), [("RANK", "11"), ("WORLD_SIZE", "16"), ("LOCAL_RANK", "3")]);
@@ -100,6 +108,7 @@ pub mod tests {
     fn a_batch_script_is_no_rank() {
         let script = read(&[&STEP[..1], &STEP[2..]].concat()).unwrap();
         assert_eq!(script.run(), None);
+        assert_eq!(script.job().unwrap().as_str(), "slurm-812");
         assert!(script.ranks().is_empty() && !script.is_step());
     }
 
