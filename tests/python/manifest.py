@@ -23,6 +23,9 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*$")
 JOB_NAME, JOB_UID = "batch.kubernetes.io/job-name", "batch.kubernetes.io/controller-uid"
 INDEX = "batch.kubernetes.io/job-completion-index"
 FIELD = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]$")
+# A variable that stands before it.
+REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
+NAMESPACE = "metadata.namespace"
 
 
 def read(path: str) -> list[dict]:
@@ -124,18 +127,31 @@ def rules_of_job(documents: list[dict]) -> list[str]:
         if "startupProbe" in container and container in pod.get("initContainers", []) \
                 and container.get("restartPolicy") != "Always":
             found.append(f"{container['name']}: a probe of an init container that is no sidecar")
-        for variable in container.get("env", []):
+        for place, variable in enumerate(container.get("env", [])):
+            # What is not there yet is left as it stands.
+            if not set(REFERENCE.findall(variable.get("value", ""))) <= set(variables[:place]):
+                found.append(f"{container['name']}: {variable['name']}: a reference to no variable before it")
             field = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
             match = FIELD.match(field) if field else None
-            if field and (not match or match[2] not in known[match[1]]):
+            if field and field != NAMESPACE and (not match or match[2] not in known[match[1]]):
                 found.append(f"{container['name']}: {variable['name']}: nobody writes {field}")
     return found
 
 
-def value_of(variable: dict, pod: dict[str, dict[str, str]]) -> str:
+def environment(variables: list[dict], pod: dict[str, dict[str, str]]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for variable in variables:
+        found[variable["name"]] = value_of(variable, pod, found)
+    return found
+
+
+def value_of(variable: dict, pod: dict[str, dict[str, str]], before: dict[str, str]) -> str:
     if "value" in variable:
-        return variable["value"]
-    match = FIELD.match(variable["valueFrom"]["fieldRef"]["fieldPath"])
+        return REFERENCE.sub(lambda one: before.get(one[1], one[0]), variable["value"])
+    path = variable["valueFrom"]["fieldRef"]["fieldPath"]
+    if path == NAMESPACE:
+        return "default"
+    match = FIELD.match(path)
     return pod[match[1]][match[2]]
 
 
@@ -162,7 +178,7 @@ def plan(documents: list[dict], index: str, uid: str, secrets: str) -> dict:
             "name": container["name"],
             "sidecar": container.get("restartPolicy") == "Always",
             "command": [*container["command"], *container.get("args", [])],
-            "environment": {one["name"]: value_of(one, written) for one in container.get("env", [])},
+            "environment": environment(container.get("env", []), written),
             "read_only": container.get("securityContext", {}).get("readOnlyRootFilesystem", False),
             "probe": container.get("startupProbe", {}).get("exec", {}).get("command"),
             "mounts": [mounted(mount, volumes, secrets) for mount in container.get("volumeMounts", [])],

@@ -76,6 +76,7 @@ async fn the_manifest_is_valid_and_a_wrong_one_is_not() {
         ("mountPath: /run/holdfast", "path: /run/holdfast", "mountPath"),
         ("name: token\n          secret", "name: tokens\n          secret", "no volume token"),
         ("job-completion-index']", "index']", "nobody writes"),
+        ("$(NAMESPACE).", "$(NAMESPACES).", "a reference to no variable"),
         ("clusterIP: None", "clusterIP: 10.0.0.1", "headless"),
         ("subdomain: train", "subdomain: trains", "subdomain"),
     ];
@@ -233,7 +234,7 @@ async fn create(
 /// How many connections the agent of this host shows, and whether it knows
 /// any process behind them.
 async fn clients(cluster: &Cluster, run: &str, host: &str) -> (u64, bool) {
-    let list = cluster.cli_ok(&["-o", "json", "--job", "train", "agent", "list"]).await;
+    let list = cluster.cli_ok(&["-o", "json", "--job", "default.train", "agent", "list"]).await;
     let list: Value = serde_json::from_str(&list).expect("JSON was asked for");
     let agents = list["agents"].as_array().expect("a list");
     let found = agents.iter().find(|agent| agent["host"] == host && agent["run"] == run);
