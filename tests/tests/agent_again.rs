@@ -35,6 +35,26 @@ async fn an_agent_that_is_started_again_never_opens_its_run_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_is_killed_again_and_again_is_started_again_after_a_pause() {
+    let mut cluster = Cluster::start(1).await;
+    let mut command = Command::start(&mut cluster, "often", &["--job", "often"]).await;
+    for n in 1..=5 {
+        signal(process_at(&command.control).await, Signal::SIGKILL);
+        eventually("the next agent", async || {
+            let served = "another agent serves run r1 at the same ports";
+            (command.agent.said().matches(served).count() == n).then_some(())
+        })
+        .await;
+        assert_eq!(TcpStore::connect(&command.address).await.add("n", 1).await, n as i64);
+    }
+    signal(process_at(&command.control).await, Signal::SIGKILL);
+    let line = command.agent.says("it ended more than 5 times within 10 min").await;
+    assert!(line.contains("it is started again in "), "{line}");
+    let said = command.end(0).await;
+    assert!(!said.contains("not started again"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_is_slow_keeps_its_commands() {
     let mut cluster = Cluster::start(1).await;
     let flags = ["--job", "slow", "--expect-clients-within", "1s"];

@@ -327,3 +327,24 @@ fn each_key_of_the_file_with_a_letter_wrong_or_another_type_is_named() {
         }
     }
 }
+
+#[test]
+fn a_port_that_others_reach_is_named_where_the_store_has_a_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "a-token-of-the-store\n").unwrap();
+    std::fs::set_permissions(&token, PermissionsExt::from_mode(0o600)).unwrap();
+    let token = token.display().to_string();
+    let store = ["--store", NO_STORE, "--connect-deadline", "1ms"];
+    let open = ["--tcpstore", "0.0.0.0:0"];
+    let parts = ["--tcpstore 0.0.0.0:0", "without the token", "use 127.0.0.1:0"];
+    for (verb, command) in [("serve", &[][..]), ("run", &["--", "true"])] {
+        let words = [&[verb][..], &store, &open, &["--token-file", &token], command].concat();
+        let output = agent(&words);
+        assert_fails(&output, 125, &parts);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(said.matches(parts[1]).count(), 1, "{said}");
+        let without = agent(&[&[verb][..], &store, &open, command].concat());
+        assert!(!String::from_utf8_lossy(&without.stderr).contains(parts[1]), "{without:?}");
+    }
+}

@@ -11,6 +11,8 @@
 //! | [`protocol`] | requests and responses |
 //! | [`place`] | where the socket of a run is, and who may use it |
 //! | [`lock`] | one process at a time |
+//! | [`log`] | what an agent of `run` has to say: a file |
+//! | [`shown`] | how far that was shown, and by whom |
 //! | [`client`] | one connection to an agent |
 //! | [`server`] | the agent's side |
 //! | [`admission`] | how many connections there may be |
@@ -20,6 +22,8 @@ pub mod admission;
 pub mod attendance;
 pub mod client;
 pub mod lock;
+pub mod log;
 pub mod place;
 pub mod protocol;
 pub mod server;
+pub mod shown;

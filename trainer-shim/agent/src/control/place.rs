@@ -21,6 +21,9 @@ const PATH_BYTES_MAX: usize = 108;
 /// socket's file away.
 const CLEAR_TIME_MAX: Duration = Duration::from_secs(5);
 
+/// What is behind a socket's name in that of its agent's log.
+const LOG_ENDING: &str = ".log";
+
 /// Names another folder than the usual one.
 const FOLDER_VARIABLE: &str = "HOLDFAST_RUNTIME_DIR";
 /// The usual one, its owner's number behind it. Every process of a user finds
@@ -28,7 +31,7 @@ const FOLDER_VARIABLE: &str = "HOLDFAST_RUNTIME_DIR";
 /// job and its steps, and each would get an agent of its own.
 const FOLDER: &str = "/tmp/holdfast";
 
-/// The files of one agent: its socket, and the locks beside it.
+/// The files of one agent: its socket, and the locks and the log beside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     socket: PathBuf,
@@ -155,6 +158,27 @@ impl Place {
     /// Locked by the agent for as long as it lives.
     pub fn life_lock(&self) -> PathBuf {
         self.beside(".alive")
+    }
+
+    /// What the agent has to say, if `run` started it.
+    pub fn log(&self) -> PathBuf {
+        self.beside(LOG_ENDING)
+    }
+
+    /// What it said before that, once that became too long.
+    pub fn older_log(&self) -> PathBuf {
+        self.beside(".log.1")
+    }
+
+    /// How far the log was shown; locked by the one who shows it.
+    pub fn shown(&self) -> PathBuf {
+        self.beside(".shown")
+    }
+
+    /// The place that a log belongs to; none if the file is no log.
+    pub fn of_log(log: &Path) -> Option<Place> {
+        let socket = log.to_str()?.strip_suffix(LOG_ENDING)?;
+        Some(Place::at(PathBuf::from(socket)))
     }
 
     /// A file whose name begins with all of the socket's: no other socket's is
@@ -360,12 +384,16 @@ mod tests {
     fn the_files_of_a_place_are_those_of_no_other() {
         let of = |name: &str| {
             let place = Place::named(Path::new("/x").join(name));
-            [place.socket().to_owned(), place.life_lock(), place.start_lock()]
+            let locks = [place.life_lock(), place.start_lock(), place.shown()];
+            [locks.to_vec(), vec![place.socket().to_owned(), place.log(), place.older_log()]]
+                .concat()
         };
         let all: std::collections::BTreeSet<PathBuf> =
             ["c", "c.sock", "d.alive"].into_iter().flat_map(of).collect();
-        assert_eq!(all.len(), 9, "{all:?}");
+        assert_eq!(all.len(), 18, "{all:?}");
         assert!(all.contains(Path::new("/x/c.sock.alive")), "{all:?}");
+        assert_eq!(Place::of_log(Path::new("/x/c.sock.log")), Some(Place::at("/x/c.sock".into())));
+        assert_eq!(Place::of_log(Path::new("/x/c.sock.log.1")), None);
     }
 
     #[test]

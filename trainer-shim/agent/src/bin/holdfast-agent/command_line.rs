@@ -68,6 +68,9 @@ enum Verb {
         /// The shell.
         shell: Shell,
     },
+    /// Say which signals come, to the `run` that started this.
+    #[command(hide = true)]
+    Witness,
     /// The agent's own process, started by `run`.
     #[command(hide = true)]
     Host {
@@ -114,6 +117,8 @@ pub enum Task {
     },
     /// `completions`
     Completions(Shell),
+    /// The witness of `run`'s signals.
+    Witness,
 }
 
 /// What to do once the settings are known.
@@ -228,7 +233,8 @@ pub struct Flags {
     pub config: Option<PathBuf>,
 
     /// Log this to stderr: error, warn, info, debug, trace, or a filter by
-    /// module [default: info].
+    /// module. The agent of `run` logs to a file beside its socket, which `run`
+    /// shows on stderr [default: info].
     #[arg(long, env = "RUST_LOG", value_name = "FILTER")]
     pub log: Option<String>,
 
@@ -246,6 +252,11 @@ impl CommandLine {
         }
     }
 
+    /// Whether this is the agent's own process.
+    pub fn is_host(&self) -> bool {
+        matches!(self.verb, Verb::Host { .. })
+    }
+
     /// What to do, and its flags.
     pub fn task(self) -> Task {
         let (flags, mode) = match self.verb {
@@ -258,6 +269,7 @@ impl CommandLine {
             }
             Verb::Open { name, control } => return Task::Open { name, control },
             Verb::Completions { shell } => return Task::Completions(shell),
+            Verb::Witness => return Task::Witness,
         };
         Task::Configured(Box::new(flags), mode)
     }

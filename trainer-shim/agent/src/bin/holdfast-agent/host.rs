@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use holdfast_agent::agent::{self, Agent, Wanted};
 use holdfast_agent::control::lock::Lock;
+use holdfast_agent::control::log::OwnLog;
 use holdfast_agent::control::place::Place;
 use holdfast_agent::control::protocol::Refused;
 use holdfast_agent::control::server::Server;
@@ -20,24 +21,41 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::command_line::Before;
+use crate::output::Lines;
 use crate::settings::Settings;
 use crate::signals::Signals;
+
+/// What a launcher sends to all processes that it finds; each of these would end
+/// the agent.
+const CAUGHT: [Signal; 7] = [
+    Signal::SIGTERM,
+    Signal::SIGINT,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGALRM,
+];
 
 /// How long the agent before may take to end: it commits what has arrived.
 const FORMER_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Serves the control socket that is this process's standard input. The run of
 /// an agent `before` is not opened anew.
-pub async fn host(settings: Settings, before: Option<Before>) -> anyhow::Result<u8> {
+pub async fn host(
+    settings: Settings,
+    before: Option<Before>,
+    output: &Lines,
+) -> anyhow::Result<u8> {
     // What the terminal sends is for the commands; fails for a process that
     // leads a group already, which is as good.
     if let Err(error) = setsid() {
         debug!(%error, "no session of its own");
     }
-    let caught = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGUSR1];
-    let mut signals = Signals::catch(&caught).context("cannot catch signals")?;
-    crate::serve::raise_open_files();
+    let mut signals = Signals::catch(&CAUGHT).context("cannot catch signals")?;
     let (listener, place) = inherited_socket()?;
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::UnixListener::from_std(listener)?;
     let own_file = place.file();
     let mut options = settings.agent_options(RunChoice::Held);
     if let Some(Before { run, ports, lease }) = before {
@@ -51,7 +69,8 @@ pub async fn host(settings: Settings, before: Option<Before>) -> anyhow::Result<
     let running = run(options, &place, &tell, &over);
     tokio::pin!(serving, running);
     let mut code = None;
-    // Dropped last: whoever waits for the agent's end sees it then.
+    // Dropped last: whoever waits for the agent's end sees it then, and has its
+    // last words.
     let mut leaving = None;
     while code.is_none() || leaving.is_none() {
         tokio::select! {
@@ -69,6 +88,7 @@ pub async fn host(settings: Settings, before: Option<Before>) -> anyhow::Result<
             ),
         }
     }
+    output.flush();
     drop(leaving);
     Ok(code.unwrap_or(crate::FAILURE))
 }
@@ -132,13 +152,18 @@ async fn open(
     Ok(agent.map(|agent| (alive, agent)))
 }
 
+/// The log of this process; none if `run` did not start it.
+pub fn own_log() -> Option<OwnLog> {
+    let (_, place) = inherited_socket().ok()?;
+    OwnLog::of(place).ok()
+}
+
 /// The socket that `run` made before it started this process.
-fn inherited_socket() -> anyhow::Result<(tokio::net::UnixListener, Place)> {
+fn inherited_socket() -> anyhow::Result<(UnixListener, Place)> {
     let stdin = std::io::stdin().as_fd().try_clone_to_owned()?;
     let listener = UnixListener::from(stdin);
     let advice = "this is started by `holdfast-agent run`, not by hand";
     let address = listener.local_addr().context(advice)?;
     let path: PathBuf = address.as_pathname().context(advice)?.to_owned();
-    listener.set_nonblocking(true)?;
-    Ok((tokio::net::UnixListener::from_std(listener)?, Place::at(path)))
+    Ok((listener, Place::at(path)))
 }

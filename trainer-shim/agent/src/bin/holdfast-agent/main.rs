@@ -8,6 +8,8 @@
 //! | `serve` | `holdfast-agent serve` |
 //! | `launch` | `holdfast-agent run`: one command, attached to the agent of its run |
 //! | `host` | the agent of one run on one host, as a process of its own |
+//! | `surroundings` | what that agent does not take over from its first command |
+//! | `output` | lines for people, who may not read them |
 //! | `open` | `holdfast-agent open`: a namespace at a port of its own |
 //! | `program` | finding the command before anything is started |
 //! | `remedy` | the lines to type in place of one that was refused |
@@ -19,20 +21,24 @@ mod help;
 mod host;
 mod launch;
 mod open;
+mod output;
 mod program;
 mod remedy;
 mod serve;
 mod settings;
 mod signals;
+mod surroundings;
 mod usage;
 
-use std::io::IsTerminal;
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use clap::FromArgMatches;
 use command_line::{CommandLine, Mode, Task};
 use holdfast_api::variables::mistyped;
 use holdfast_client::check_token_file;
+use output::Lines;
 use settings::{LogFormat, Settings};
 use tokio::runtime::{Builder, Runtime};
 use tracing_subscriber::EnvFilter;
@@ -54,25 +60,53 @@ fn main() -> ExitCode {
             // Nothing is left to tell somebody whose stderr is closed.
             let _ = error.print();
             if !asked_for {
-                say_mistyped();
+                mistyped_variables().for_each(|mistyped| eprintln!("holdfast-agent: {mistyped}"));
             }
             return if asked_for { ExitCode::SUCCESS } else { ExitCode::from(FAILURE) };
         }
     };
     let command = command_line.command_words();
-    match start(command_line) {
-        Ok(code) => ExitCode::from(code),
+    let output = match output(command_line.is_host()) {
+        Ok(output) => output,
         Err(error) => {
-            eprintln!("holdfast-agent: {error:#}");
-            if let Some(lines) = remedy::of(&error, command) {
-                eprintln!("{lines}");
-            }
-            ExitCode::from(FAILURE)
+            eprintln!("holdfast-agent: cannot start a thread: {error}");
+            return ExitCode::from(FAILURE);
         }
-    }
+    };
+    let code = start(command_line, &output).unwrap_or_else(|error| {
+        output.say(format_args!("holdfast-agent: {error:#}"));
+        if let Some(lines) = remedy::of(&error, command) {
+            output.say(lines);
+        }
+        FAILURE
+    });
+    output.flush();
+    ExitCode::from(code)
 }
 
-fn start(command_line: CommandLine) -> anyhow::Result<u8> {
+/// What this process writes for people: to its standard error, which is a file of its
+/// own for the agent of `run`. From here on nothing else writes there.
+fn output(is_host: bool) -> io::Result<Lines> {
+    let own_log = is_host.then(|| {
+        surroundings::give_up();
+        host::own_log()
+    });
+    let output = match own_log.flatten() {
+        Some(log) => Lines::to(log)?,
+        None => Lines::to(io::stderr())?,
+    };
+    let panics = output.clone();
+    std::panic::set_hook(Box::new(move |panic| {
+        let backtrace = Backtrace::capture();
+        match backtrace.status() {
+            BacktraceStatus::Captured => panics.say(format_args!("{panic}\n{backtrace}")),
+            _ => panics.say(panic),
+        }
+    }));
+    Ok(output)
+}
+
+fn start(command_line: CommandLine, output: &Lines) -> anyhow::Result<u8> {
     let (flags, mode) = match command_line.task() {
         Task::Configured(flags, mode) => (*flags, mode),
         Task::Open { name, control } => {
@@ -82,66 +116,67 @@ fn start(command_line: CommandLine) -> anyhow::Result<u8> {
             usage::complete(shell)?;
             return Ok(0);
         }
+        Task::Witness => return launch::witness::witness(),
     };
     let settings = match Settings::resolve(flags) {
         Ok(settings) => settings,
         Err(error) => {
-            say_mistyped();
+            let say = |mistyped| output.say(format_args!("holdfast-agent: {mistyped}"));
+            mistyped_variables().for_each(say);
             return Err(error);
         }
     };
-    start_logging(&settings)?;
-    // The agent's own process has the variables of the command that started it.
-    if !matches!(mode, Mode::Host { .. }) {
-        for mistyped in mistyped(std::env::vars_os()) {
-            tracing::warn!("{mistyped}");
-        }
-    }
+    start_logging(&settings, output)?;
     let token_file = settings.token_file.as_deref();
-    if let Some(warning) = token_file.map(check_token_file).transpose()?.flatten() {
-        tracing::warn!("{warning}");
+    let token_warning = token_file.map(check_token_file).transpose()?.flatten();
+    // The agent's own process was told the same as the command that started it.
+    if !matches!(mode, Mode::Host { .. }) {
+        let warnings = mistyped_variables().chain(token_warning).chain(settings.open_ports());
+        warnings.for_each(|warning| tracing::warn!("{warning}"));
     }
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = (processors / 2).clamp(1, THREADS_MAX);
     let runtime = runtime(if matches!(mode, Mode::Run { .. }) { 1 } else { threads })?;
     match mode {
-        Mode::Host { before } => runtime.block_on(host::host(settings, before)),
+        Mode::Host { before } => {
+            surroundings::leave_folder();
+            runtime.block_on(host::host(settings, before, output))
+        }
         Mode::Serve { drain, control } => runtime.block_on(serve::serve(settings, drain, control)),
         Mode::Run { run, command } => {
             let program = match program::find(&command[0]) {
                 Ok(program) => program,
                 Err(error) => {
-                    eprintln!("holdfast-agent: {error}");
+                    output.say(format_args!("holdfast-agent: {error}"));
                     return Ok(error.exit_code());
                 }
             };
-            runtime.block_on(launch::launch(settings, run, program, &command))
+            runtime.block_on(launch::launch(settings, run, program, &command, output))
         }
     }
 }
 
-/// Says which variables were meant by names with a slip in them, while there is
-/// no log.
-fn say_mistyped() {
-    for mistyped in mistyped(std::env::vars_os()) {
-        eprintln!("holdfast-agent: {mistyped}");
-    }
+/// Which variables were meant by names with a slip in them.
+fn mistyped_variables() -> impl Iterator<Item = String> {
+    mistyped(std::env::vars_os()).into_iter().map(|mistyped| mistyped.to_string())
 }
 
-fn runtime(threads: usize) -> std::io::Result<Runtime> {
+fn runtime(threads: usize) -> io::Result<Runtime> {
     Builder::new_multi_thread().worker_threads(threads).enable_all().build()
 }
 
-fn start_logging(settings: &Settings) -> anyhow::Result<()> {
+fn start_logging(settings: &Settings, output: &Lines) -> anyhow::Result<()> {
     let filter: EnvFilter = settings.log.parse().map_err(|error| {
         anyhow::anyhow!("{:?} is no log filter (--log, RUST_LOG): {error}", settings.log)
     })?;
-    let layer = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    // Whoever read stderr may be gone before the agent.
+    let layer = tracing_subscriber::fmt().with_env_filter(filter).with_writer(output.clone());
     let layer = layer.log_internal_errors(false);
     match settings.log_format {
-        LogFormat::Pretty => layer.with_ansi(std::io::stderr().is_terminal()).init(),
-        LogFormat::Json => layer.json().flatten_event(true).init(),
+        LogFormat::Pretty => layer.with_ansi(io::stderr().is_terminal()).init(),
+        LogFormat::Json => {
+            output.are_json();
+            layer.json().flatten_event(true).init();
+        }
     }
     Ok(())
 }

@@ -9,15 +9,16 @@ use holdfast_agent::control::lock::Lock;
 use holdfast_agent::control::place::{self, FileId, Place};
 use holdfast_agent::control::server::Server;
 use holdfast_api::RunChoice;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
+use crate::output::Lines;
 use crate::settings::Settings;
 use crate::signals::Signals;
+use crate::surroundings::raise_open_files;
 
 /// Serves until SIGTERM or SIGINT; a second one ends it without waiting.
 /// SIGUSR1, or the first SIGTERM if `drain`, lets the trainers that are there
@@ -30,6 +31,8 @@ pub async fn serve(
     let mut signals = Signals::catch(&[Signal::SIGTERM, Signal::SIGINT, Signal::SIGUSR1])
         .context("cannot catch signals")?;
     raise_open_files();
+    // Read by others, who may be slow, as the log is.
+    let said = Lines::to(std::io::stdout()).context("cannot write to stdout")?;
     let options = agent::Options {
         tcpstore: settings.listen_or_usual(),
         ..settings.agent_options(RunChoice::Auto)
@@ -54,15 +57,15 @@ pub async fn serve(
     let Some(agent) = agent else { return Ok(0) };
     let handle = agent.handle();
     let addresses: Vec<String> = handle.addresses().iter().map(ToString::to_string).collect();
-    println!(
+    said.say(format_args!(
         "holdfast-agent: job {} run {} on {}, store {}",
         handle.job(),
         handle.run(),
         addresses.join(" "),
         settings.store.join(","),
-    );
+    ));
     let shutdown = CancellationToken::new();
-    let mut offering = std::pin::pin!(offer(control, handle.clone()));
+    let mut offering = std::pin::pin!(offer(control, handle.clone(), said));
     let mut running = std::pin::pin!(agent.run(shutdown.clone()));
     let mut draining = false;
     loop {
@@ -170,25 +173,20 @@ impl Drop for Control {
 }
 
 /// Serves the control socket for as long as it is awaited.
-async fn offer(mut control: Option<Control>, handle: agent::Handle) -> std::convert::Infallible {
+async fn offer(
+    mut control: Option<Control>,
+    handle: agent::Handle,
+    said: Lines,
+) -> std::convert::Infallible {
     if let Some(control) = &mut control
         && let Some(listener) = control.listener.take()
     {
-        println!(
+        said.say(format_args!(
             "holdfast-agent: programs join at HOLDFAST_CONTROL={}",
             control.place.socket().display()
-        );
+        ));
         let (_tell, agent) = watch::channel(Some(Ok(handle)));
         let _left = Server::lasting(listener, agent, CancellationToken::new()).run().await;
     }
     std::future::pending().await
-}
-
-/// Every connection is an open file, and the usual limit is 1024.
-pub fn raise_open_files() {
-    let raised = getrlimit(Resource::RLIMIT_NOFILE)
-        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
-    if let Err(error) = raised {
-        debug!(%error, "cannot raise the limit on open files");
-    }
 }

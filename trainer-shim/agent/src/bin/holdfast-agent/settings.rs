@@ -105,6 +105,9 @@ impl Settings {
         };
         let store = parse_endpoints(&store).map_err(|error| anyhow!("--store: {error}"))?;
         let token_file = flags.token_file.filter(|path| !path.as_os_str().is_empty());
+        // The agent of `run` leaves the folder that it is relative to.
+        let token_file = token_file.or(file.token_file).map(std::path::absolute).transpose();
+        let token_file = token_file.context("--token-file")?;
         let job = parsed("job", pick(flags.job, file.job), Name::from_str)?;
         let run = parsed("run", pick(flags.run, file.run), run_choice)?;
         let tcpstore =
@@ -121,7 +124,7 @@ impl Settings {
         let log_format = parsed("log-format", log_format, LogFormat::from_str)?;
         Ok(Settings {
             store,
-            token_file: token_file.or(file.token_file),
+            token_file,
             job,
             run,
             takeover: flags.takeover,
@@ -156,6 +159,19 @@ impl Settings {
             RunChoice::Auto | RunChoice::Held if self.takeover => RunChoice::New,
             choice => choice,
         }
+    }
+
+    /// What to say of ports that other hosts reach, where the store has a token: it
+    /// is asked of nobody who connects there.
+    pub fn open_ports(&self) -> Option<String> {
+        let address = self.tcpstore.iter().find(|address| !address.ip().is_loopback())?;
+        self.token_file.as_ref()?;
+        Some(format!(
+            "--tcpstore {address}: whoever reaches that port reads and writes this job's keys \
+             without the token, for the TCPStore protocol has none; use 127.0.0.1:{}, with an agent \
+             on each host, or let nobody else reach the port",
+            address.port()
+        ))
     }
 
     /// The agent that was asked for, in the `usual` run if nothing was said.
@@ -351,6 +367,29 @@ mod tests {
         ] {
             assert_eq!(settings(run, takeover).choice(RunChoice::Auto), choice, "{run:?}");
         }
+    }
+
+    #[test]
+    fn a_port_that_others_reach_is_named_where_the_store_has_a_token() {
+        let of = |tcpstore: &str, token: Option<&str>| {
+            let token_file = token.map(PathBuf::from);
+            let tcpstore = vec![tcpstore.to_owned()];
+            let flags = Flags { store: text("a:1"), token_file, tcpstore, ..Flags::default() };
+            Settings::merge(flags, File::default()).unwrap().open_ports()
+        };
+        for open in ["0.0.0.0:29500", "127.0.0.1:29400,10.0.0.7:29500", "[::]:29500"] {
+            let warning = of(open, Some("/t")).expect(open);
+            assert!(warning.contains("use 127.0.0.1:29500"), "{warning}");
+            assert_eq!(of(open, None), None, "the store is open itself");
+        }
+        assert_eq!(of("127.0.0.1:29500,[::1]:29501,127.0.0.2:1", Some("/t")), None);
+    }
+
+    #[test]
+    fn a_token_file_is_found_from_every_folder() {
+        let flags = Flags { store: text("a:1"), token_file: Some("t".into()), ..Flags::default() };
+        let settings = Settings::merge(flags, File::default()).unwrap();
+        assert_eq!(settings.token_file, Some(std::env::current_dir().unwrap().join("t")));
     }
 
     #[test]

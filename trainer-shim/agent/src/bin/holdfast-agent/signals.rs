@@ -21,6 +21,8 @@ pub struct Caught {
     /// Sent by the kernel to the whole foreground process group: Ctrl-C, or
     /// the terminal went away. A child process has got it too.
     pub from_terminal: bool,
+    /// The process that sent it, if one did.
+    pub sender: Option<i32>,
 }
 
 /// Catches signals until it is dropped.
@@ -79,9 +81,11 @@ impl Drop for Signals {
     }
 }
 
-fn read(origin: &Origin) -> Option<Caught> {
+/// What is known of a signal.
+pub fn read(origin: &Origin) -> Option<Caught> {
     let signal = Signal::try_from(origin.signal).ok()?;
-    Some(Caught { signal, from_terminal: origin.cause == Cause::Kernel })
+    let sender = origin.process.map(|process| process.pid);
+    Some(Caught { signal, from_terminal: origin.cause == Cause::Kernel, sender })
 }
 
 /// The set of ignored signals, bit n - 1 for signal n; empty where it cannot
@@ -111,7 +115,8 @@ mod tests {
     async fn a_signal_sent_by_a_process_is_not_from_the_terminal() {
         let mut signals = Signals::catch(&[Signal::SIGUSR2]).unwrap();
         nix::sys::signal::raise(Signal::SIGUSR2).unwrap();
-        let expected = Caught { signal: Signal::SIGUSR2, from_terminal: false };
+        let sender = i32::try_from(std::process::id()).ok();
+        let expected = Caught { signal: Signal::SIGUSR2, from_terminal: false, sender };
         assert_eq!(signals.next().await, expected);
     }
 }

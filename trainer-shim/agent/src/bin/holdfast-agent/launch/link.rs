@@ -12,14 +12,16 @@ use anyhow::{Context, anyhow, bail};
 use futures::future::BoxFuture;
 use holdfast_agent::control::client::Connection;
 use holdfast_agent::control::lock::Lock;
+use holdfast_agent::control::log;
 use holdfast_agent::control::place::{self, Place};
 use holdfast_agent::control::protocol::{CommandEnded, Request, Response};
 use holdfast_api::name::{RUN_AUTO, RUN_NEW};
 use holdfast_api::{LeaseId, Name, RunChoice};
 use tokio::process::Command;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
+use super::restarts::{AT_ONCE_MAX, Restarts, WITHIN};
 use crate::remedy::NotAttached;
 use crate::settings::Settings;
 
@@ -33,8 +35,6 @@ const START_TIME_MAX: Duration = Duration::from_secs(45);
 pub const LEAVE_TIME_MAX: Duration = Duration::from_secs(30);
 /// How long an agent may take to tell how it goes.
 const STATUS_TIME_MAX: Duration = Duration::from_secs(5);
-/// Agents that are started anew under one command after they were killed.
-const RESTARTS_MAX: u32 = 5;
 
 /// How the agent of a command is found or started.
 #[derive(Debug, Clone)]
@@ -76,7 +76,7 @@ type Attaching = BoxFuture<'static, anyhow::Result<(Connection, Attached)>>;
 pub struct Link {
     start: Start,
     state: State,
-    restarts: u32,
+    restarts: Restarts,
 }
 
 enum State {
@@ -113,6 +113,11 @@ impl Start {
         })
     }
 
+    /// Where the agent's files are.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
     /// The control socket.
     pub fn socket(&self) -> &Path {
         self.place.socket()
@@ -129,7 +134,8 @@ impl Start {
                 let process = self.place.process().map_or("?".to_owned(), |id| id.to_string());
                 anyhow!(
                     "the agent of this run (process {process}) does not answer; \
-                     end it with `kill -9 {process}`, and start the command again"
+                     end it with `kill -9 {process}`, and start the command again; its log is {}",
+                    self.place.log().display()
                 )
             })?;
             match answer {
@@ -150,7 +156,11 @@ impl Start {
             sleep(ATTACH_PAUSE).await;
         }
         let last = last.map_or_else(String::new, |error| format!(": {error}"));
-        bail!("the agent ended {ATTACH_TRIES_MAX} times before it answered{last}")
+        let log = self.place.log();
+        bail!(
+            "the agent ended {ATTACH_TRIES_MAX} times before it answered{last}; its log is {}",
+            log.display()
+        )
     }
 
     /// Connects to the agent that is there, or starts one.
@@ -170,6 +180,9 @@ impl Start {
         })?;
         if let Some(connection) = self.found().await? {
             return Ok(connection);
+        }
+        if let Some(folder) = self.socket().parent() {
+            log::sweep(folder).await;
         }
         let listener = self.place.listen()?;
         self.spawn(listener.into()).context("cannot start the agent's process")?;
@@ -194,9 +207,7 @@ impl Start {
     /// The agent gets the listening socket as its standard input: whoever
     /// connects from now on waits for it, and finds it gone should it die.
     fn spawn(&self, listener: OwnedFd) -> anyhow::Result<()> {
-        let program = std::env::current_exe().ok().filter(|path| path.exists());
-        let program = program.unwrap_or_else(|| PathBuf::from("/proc/self/exe"));
-        let mut command = Command::new(program);
+        let mut command = Command::new(own_program());
         command.arg("host");
         if !self.again.is_empty() {
             let ports: Vec<String> = self.again.iter().map(ToString::to_string).collect();
@@ -207,7 +218,15 @@ impl Start {
             }
         }
         command.args(&self.flags);
-        command.stdin(listener).stdout(Stdio::null());
+        // Nothing that somebody else reads: it outlives this process.
+        let stderr = match log::open(&self.place.log()) {
+            Ok(log) => Stdio::from(log),
+            Err(error) => {
+                warn!(%error, "the agent has no log: {} cannot be written", self.place.log().display());
+                Stdio::null()
+            }
+        };
+        command.stdin(listener).stdout(Stdio::null()).stderr(stderr);
         // A flag says the same.
         command.env("HOLDFAST_JOB", self.job.as_str());
         match &self.choice {
@@ -220,6 +239,12 @@ impl Start {
         drop(command.spawn()?);
         Ok(())
     }
+}
+
+/// This program, for another process of it.
+pub fn own_program() -> PathBuf {
+    let program = std::env::current_exe().ok().filter(|path| path.exists());
+    program.unwrap_or_else(|| PathBuf::from("/proc/self/exe"))
 }
 
 /// The word for a run on the command line. No run that is named can be called as
@@ -260,7 +285,10 @@ impl Link {
             lease: attached.lease,
             ..start
         };
-        Ok((Link { start, state: State::Attached(connection), restarts: 0 }, attached))
+        Ok((
+            Link { start, state: State::Attached(connection), restarts: Restarts::default() },
+            attached,
+        ))
     }
 
     /// Keeps the hold for as long as it is awaited: an agent that was killed
@@ -293,15 +321,22 @@ impl Link {
     fn lost(&mut self) {
         warn!(
             "the agent has ended before its commands: connections of their ranks are broken, \
-             and what needs the store fails there; no key is lost"
+             and what needs the store fails there; no key is lost; its log is {}",
+            self.start.place.log().display()
         );
-        self.restarts += 1;
-        self.state = if self.restarts <= RESTARTS_MAX {
-            State::Returning(Box::pin(self.start.clone().attach()))
-        } else {
-            warn!("it ended {} times and is not started again", self.restarts);
-            State::Gone
-        };
+        let pause = self.restarts.pause(Instant::now());
+        if !pause.is_zero() {
+            warn!(
+                "it ended more than {AT_ONCE_MAX} times within {} min: it is started again in {} s",
+                WITHIN.as_secs() / 60,
+                pause.as_secs()
+            );
+        }
+        let start = self.start.clone();
+        self.state = State::Returning(Box::pin(async move {
+            sleep(pause).await;
+            start.attach().await
+        }));
     }
 
     /// How many TCPStore clients ever came; none if the agent does not say in
@@ -314,7 +349,7 @@ impl Link {
         };
         match timeout(STATUS_TIME_MAX, asking).await {
             Ok(Ok(Response::Status { clients_ever, .. })) => {
-                Some(clients_ever).filter(|clients| *clients > 0 || self.restarts == 0)
+                Some(clients_ever).filter(|clients| *clients > 0 || !self.restarts.any())
             }
             Ok(_) => None,
             Err(_) => {

@@ -10,9 +10,13 @@
 //! | [`launcher`] | what started this process: its job, run and rank |
 //! | [`slurm`], [`mpi`] | what Slurm and `mpirun` say of the process that this is |
 //! | [`expectation`] | whether TCPStore clients come, and what is said if none does |
+//! | [`agent_log`] | the agent's log, shown |
+//! | [`restarts`] | how often an agent is started anew |
+//! | [`witness`] | whether a signal has reached the command already |
 //! | [`bypass`] | which processes were told another address, and by whom |
 //! | [`refusal`] | a command that is not started, and the one to use instead |
 
+mod agent_log;
 mod bypass;
 mod environment;
 mod expectation;
@@ -21,9 +25,11 @@ mod link;
 mod membership;
 mod mpi;
 mod refusal;
+mod restarts;
 mod slurm;
 mod torch_version;
 mod torchrun;
+pub mod witness;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::ExitStatusExt;
@@ -42,15 +48,18 @@ use tokio::time::sleep;
 use tracing::{debug, info, warn};
 
 use crate::command_line::RunFlags;
+use crate::output::Lines;
 use crate::program::ProgramError;
 use crate::settings::Settings;
 use crate::signals::Signals;
+use agent_log::AgentLog;
 use environment::{Told, reachable};
 use expectation::Expectation;
 use launcher::{Launcher, Named};
 use link::{LEAVE_TIME_MAX, Link, Start};
 use membership::Membership;
 use torchrun::Rendezvous;
+use witness::Witness;
 
 /// Passed on to the command.
 const FORWARDED: [Signal; 6] = [
@@ -71,6 +80,7 @@ pub async fn launch(
     flags: RunFlags,
     program: PathBuf,
     command: &[OsString],
+    output: &Lines,
 ) -> anyhow::Result<u8> {
     let mut signals = Signals::catch(&FORWARDED).context("cannot catch signals")?;
     let around = |name: &str| std::env::var(name).ok();
@@ -80,7 +90,7 @@ pub async fn launch(
     let rendezvous = match refusal::judge(&settings, &flags, &launcher, command).await {
         Ok(rendezvous) => rendezvous,
         Err(refusal) => {
-            eprintln!("holdfast-agent: {refusal}");
+            output.say(format_args!("holdfast-agent: {refusal}"));
             return Ok(refusal::EXIT_CODE);
         }
     };
@@ -89,6 +99,10 @@ pub async fn launch(
     let usual = if membership.is_whole() { RunChoice::New } else { RunChoice::Held };
     let start = Start::new(&settings, settings.choice(usual), own_flags(command), part)?;
     let socket = start.socket().to_owned();
+    // Shown to the end of this: the agent's last words are read when it has gone.
+    let _shown = AgentLog::show(start.place().clone(), output.clone())
+        .context("cannot show the agent's log")?;
+    let mut witness = if launcher.is_slurm_step() { witness().await } else { None };
     let attaching = Link::attach(start);
     tokio::pin!(attaching);
     let (mut link, attached) = loop {
@@ -125,7 +139,7 @@ pub async fn launch(
         Ok(child) => child,
         Err(error) => {
             leave(link, &mut signals, false, None).await;
-            eprintln!("holdfast-agent: {error}");
+            output.say(format_args!("holdfast-agent: {error}"));
             return Ok(error.exit_code());
         }
     };
@@ -136,7 +150,7 @@ pub async fn launch(
         reachable(attached.address),
     );
     let pid = child.id();
-    let status = attend(&mut child, &mut signals, expectation, &mut link).await;
+    let status = attend(&mut child, &mut signals, expectation, &mut link, &mut witness).await;
     let rank = environment::rank(&told, |name| std::env::var_os(name));
     let ended = status.as_ref().ok().and_then(|status| {
         Some(CommandEnded { pid: pid?, rank, exit: exit_of(status.into_raw())? })
@@ -218,13 +232,21 @@ fn start_command(
     child.spawn().map_err(|error| ProgramError::from_spawn(program, &error))
 }
 
+/// A witness of what reaches the command; without one all signals are passed on.
+async fn witness() -> Option<Witness> {
+    let started = Witness::start(&link::own_program()).await;
+    started.inspect_err(|error| debug!(%error, "no witness of signals")).ok()
+}
+
 /// Waits for the command and passes signals on to it. It is in this process's
-/// group, so that what the terminal sends has reached it already.
+/// group, so that what the terminal sends has reached it already; so has what the
+/// witness has seen.
 async fn attend(
     child: &mut Child,
     signals: &mut Signals,
     mut expectation: Expectation,
     link: &mut Link,
+    witness: &mut Option<Witness>,
 ) -> std::io::Result<ExitStatus> {
     loop {
         tokio::select! {
@@ -240,8 +262,12 @@ async fn attend(
             },
             () = link.keep() => {}
             caught = signals.next() => {
+                let mut has_it = caught.from_terminal;
+                if let Some(witness) = witness && !has_it {
+                    has_it = witness.has_seen(&caught).await;
+                }
                 let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
-                if let (Some(pid), false) = (pid, caught.from_terminal) {
+                if let (Some(pid), false) = (pid, has_it) {
                     debug!("passing {} on to the command", caught.signal);
                     if let Err(error) = kill(Pid::from_raw(pid), caught.signal) {
                         debug!(%error, "the command did not get the signal");

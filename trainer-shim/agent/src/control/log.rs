@@ -1,0 +1,152 @@
+//! The log of an agent that `run` started: a file beside its socket. It is of
+//! bounded size, and stays when the agent has ended.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use nix::fcntl::OFlag;
+use nix::unistd::dup2_stderr;
+
+use super::lock::Lock;
+use super::place::Place;
+
+/// A log that would become longer makes way for a new one, and is kept beside it.
+pub const LOG_BYTES_MAX: u64 = 2 * 1024 * 1024;
+/// Logs that are kept of agents that have ended: the newest.
+pub const LOGS_KEPT: usize = 16;
+
+/// Opens a log, to write behind what is there.
+pub fn open(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.create(true).append(true).mode(0o600);
+    // A link may lead to any file of its user's, and nobody may read a pipe.
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let file = options.custom_flags(flags.bits()).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is there and is no file"));
+    }
+    // One that was there already is now among the newest.
+    let _ = file.set_modified(SystemTime::now());
+    Ok(file)
+}
+
+/// Takes away the oldest logs of agents that have ended.
+pub async fn sweep(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    let mut logs: Vec<(SystemTime, Place)> = entries
+        .flatten()
+        .filter_map(|entry| {
+            Some((entry.metadata().ok()?.modified().ok()?, Place::of_log(&entry.path())?))
+        })
+        .collect();
+    logs.sort_unstable_by_key(|(modified, _)| std::cmp::Reverse(*modified));
+    for (_, place) in logs.into_iter().skip(LOGS_KEPT) {
+        // One that lives may have had nothing to say for long.
+        if let Ok(Some(_ended)) = Lock::take(&place.life_lock(), Duration::ZERO).await {
+            for file in [place.log(), place.older_log(), place.shown()] {
+                let _ = fs::remove_file(file);
+            }
+        }
+    }
+}
+
+/// The log of this process, which is its standard error: what ends it abruptly is
+/// written there, too.
+#[derive(Debug)]
+pub struct OwnLog {
+    place: Place,
+    file: File,
+    bytes: u64,
+}
+
+impl OwnLog {
+    /// The log of this place's agent, which this process is.
+    pub fn of(place: Place) -> io::Result<OwnLog> {
+        let file = open(&place.log())?;
+        let mut log = OwnLog { place, bytes: file.metadata()?.len(), file };
+        log.divert()?;
+        Ok(log)
+    }
+
+    fn divert(&mut self) -> io::Result<()> {
+        Ok(dup2_stderr(&self.file)?)
+    }
+
+    /// Begins a new file, and keeps the one that is full.
+    fn rotate(&mut self) -> io::Result<()> {
+        match fs::rename(self.place.log(), self.place.older_log()) {
+            // Whoever cleans up temporary files may have taken it.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        self.file = open(&self.place.log())?;
+        self.bytes = 0;
+        self.divert()
+    }
+}
+
+impl Write for OwnLog {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        if self.bytes.saturating_add(count) > LOG_BYTES_MAX {
+            self.rotate()?;
+        }
+        let written = self.file.write(bytes)?;
+        self.bytes += u64::try_from(written).unwrap_or(0);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_oldest_logs_of_agents_that_have_ended_are_taken_away() {
+        let root = tempfile::tempdir().unwrap();
+        let places: Vec<Place> = (0..LOGS_KEPT + 3)
+            .map(|n| Place::at(root.path().join(format!("run-{n}.sock"))))
+            .collect();
+        for (place, age) in places.iter().zip(1..) {
+            let file = open(&place.log()).unwrap();
+            fs::write(place.older_log(), "before").unwrap();
+            fs::write(place.shown(), "1 2\n").unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_secs(60 * age)).unwrap();
+        }
+        let oldest = places.last().unwrap();
+        let lives = oldest.live(Duration::ZERO).await.unwrap().unwrap();
+        sweep(root.path()).await;
+        let left = |place: &Place| {
+            [place.log(), place.older_log(), place.shown()].map(|path| path.exists())
+        };
+        for place in &places[..LOGS_KEPT] {
+            assert_eq!(left(place), [true; 3], "{place:?} is one of the newest");
+        }
+        for place in &places[LOGS_KEPT..LOGS_KEPT + 2] {
+            assert_eq!(left(place), [false; 3], "{place:?} is one of the oldest");
+            assert!(!place.life_lock().exists());
+        }
+        assert_eq!(left(oldest), [true; 3], "its agent lives");
+        drop(lives);
+        sweep(root.path()).await;
+        assert_eq!(left(oldest), [false; 3]);
+    }
+
+    #[test]
+    fn what_is_no_file_is_no_log() {
+        let root = tempfile::tempdir().unwrap();
+        let [pipe, link, other] = ["pipe", "link", "other"].map(|name| root.path().join(name));
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        std::os::unix::fs::symlink(&other, &link).unwrap();
+        open(&pipe).unwrap_err();
+        open(&link).unwrap_err();
+        assert!(!other.exists());
+    }
+}
