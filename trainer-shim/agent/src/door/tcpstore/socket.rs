@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use holdfast_api::{Code, Condition, Effectiveness, Read, ReadOutcome};
+use holdfast_api::{Code, Condition, Effectiveness, Read, ReadOutcome, Refusal};
 use holdfast_client::{Client, Consistency, Deadline, Error};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -379,7 +379,14 @@ impl Task {
 
     fn answered(&mut self, answer: Result<CallAnswer, Error>) -> Result<(), Closed> {
         let op = self.calling;
-        let answer = answer.map_err(|error| self.shared.closes(op, &error))?;
+        let answer = answer
+            .or_else(|error| match too_long(&error) {
+                Some(refusal) if op == Op::MultiGet => {
+                    Ok(CallAnswer::Read(ReadOutcome::Refused(refusal)))
+                }
+                _ => Err(error),
+            })
+            .map_err(|error| self.shared.closes(op, &error))?;
         if let CallAnswer::Read(ReadOutcome::Checked { all_exist }) = &answer {
             self.pace.answered(*all_exist, Instant::now());
         }
@@ -463,6 +470,12 @@ impl Shared {
             _ => Closed::Store { op, reason: error.to_string() },
         }
     }
+}
+
+/// The refusal of a call for its size: there may be a shorter one.
+fn too_long(error: &Error) -> Option<Refusal> {
+    let Error::Refused(problem) = error else { return None };
+    problem.refusal.clone().filter(|refusal| matches!(refusal, Refusal::LimitExceeded { .. }))
 }
 
 /// Waits for writes over other connections; an error once the deadline has passed.
