@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::command_line::Before;
+use crate::masters::beside_masters;
 use crate::settings::Settings;
 use crate::signals::Signals;
 
@@ -40,6 +41,7 @@ pub async fn host(settings: Settings, before: Option<Before>) -> anyhow::Result<
     let (listener, place) = inherited_socket()?;
     let own_file = place.file();
     let mut options = settings.agent_options(RunChoice::New);
+    options.tcpstore = beside_masters(&options.tcpstore);
     if let Some(Before { run, ports, lease }) = before {
         options.run = Wanted::Joined { run, lease };
         options.tcpstore = ports;

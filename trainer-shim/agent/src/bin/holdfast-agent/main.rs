@@ -18,6 +18,7 @@ mod command_line;
 mod help;
 mod host;
 mod launch;
+mod masters;
 mod open;
 mod program;
 mod remedy;

@@ -24,6 +24,8 @@ const ATTEMPT: &str = "TORCHELASTIC_RESTART_COUNT";
 pub struct Told<'a> {
     /// Where its TCPStore clients connect.
     pub address: SocketAddr,
+    /// The first address of its agent.
+    pub listens: SocketAddr,
     /// Leave `MASTER_*` and torchrun's variables alone.
     pub keep_master_addr: bool,
     /// Where torchrun's nodes meet.
@@ -80,7 +82,7 @@ pub fn changes(told: &Told<'_>, now: impl Fn(&str) -> Option<OsString>) -> Chang
     let mut set = |name: &str, value: OsString| changes.insert(name.to_owned(), Some(value));
     let missing = |name: &str| now(name).is_none_or(|value| value.is_empty());
     if told.keep_master_addr {
-        set("HOLDFAST_TCPSTORE", address.to_string().into());
+        set("HOLDFAST_TCPSTORE", reachable(told.listens).to_string().into());
     } else if missing(ATTEMPT) {
         set(ATTEMPT, "0".into());
     }
@@ -124,6 +126,7 @@ mod tests {
     fn told() -> Told<'static> {
         Told {
             address: "0.0.0.0:29500".parse().unwrap(),
+            listens: "0.0.0.0:29500".parse().unwrap(),
             keep_master_addr: false,
             rendezvous: Rendezvous::Static,
             store: "a:1,b:2".to_owned(),

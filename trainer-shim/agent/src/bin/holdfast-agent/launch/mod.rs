@@ -39,6 +39,7 @@ use tokio::time::sleep;
 use tracing::{debug, info, warn};
 
 use crate::command_line::RunFlags;
+use crate::masters::{beside_masters, told_address};
 use crate::program::ProgramError;
 use crate::settings::Settings;
 use crate::signals::Signals;
@@ -73,6 +74,7 @@ pub async fn launch(
     let slurm = Slurm::read(|name| std::env::var(name).ok());
     let of_step = slurm.as_ref().and_then(Slurm::run).map(RunChoice::Named);
     settings.run = settings.run.or(of_step);
+    settings.tcpstore = beside_masters(&settings.tcpstore);
     let rendezvous = match refusal::judge(&settings, &flags, slurm.as_ref(), command).await {
         Ok(rendezvous) => rendezvous,
         Err(refusal) => {
@@ -101,7 +103,8 @@ pub async fn launch(
         }
     };
     let told = Told {
-        address: attached.address,
+        address: told_address(&settings.tcpstore, attached.address),
+        listens: attached.address,
         keep_master_addr: flags.keep_master_addr,
         rendezvous,
         store: settings.store.join(","),
@@ -130,7 +133,7 @@ pub async fn launch(
         flags.expect_clients_within,
         child.id(),
         &command.join(OsStr::new(" ")).to_string_lossy(),
-        reachable(attached.address),
+        reachable(told.address),
     );
     let pid = child.id();
     let status = attend(&mut child, &mut signals, expectation, &mut link).await;
