@@ -19,6 +19,10 @@ const TAKEN_AWAY: [&str; 2] = ["PET_RDZV_ENDPOINT", "PET_STANDALONE"];
 /// store is the launcher's fails without it, although torchrun alone sets it.
 const ATTEMPT: &str = "TORCHELASTIC_RESTART_COUNT";
 
+/// Makes setproctitle leave a process's variables where they can be read: they say
+/// which attempt it is.
+const TITLE_WITHOUT_VARIABLES: &str = "SPT_NOENV";
+
 /// What the command is told.
 #[derive(Debug)]
 pub struct Told<'a> {
@@ -85,6 +89,9 @@ pub fn changes(told: &Told<'_>, now: impl Fn(&str) -> Option<OsString>) -> Chang
         set("HOLDFAST_TCPSTORE", reachable(told.listens).to_string().into());
     } else if missing(ATTEMPT) {
         set(ATTEMPT, "0".into());
+    }
+    if missing(TITLE_WITHOUT_VARIABLES) {
+        set(TITLE_WITHOUT_VARIABLES, "1".into());
     }
     set("HOLDFAST_STORE", told.store.clone().into());
     if let Some(file) = told.token_file {
@@ -178,6 +185,7 @@ mod tests {
             ("HOLDFAST_STORE", Some("a:1,b:2")),
             ("HOLDFAST_RUN", Some("r1")),
             ("HOLDFAST_CONTROL", Some("/run/c.sock")),
+            ("SPT_NOENV", Some("1")),
         ] {
             assert_eq!(get(&all, name), Some(value), "{name}");
         }
