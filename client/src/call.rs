@@ -5,7 +5,8 @@ use std::sync::Arc;
 use holdfast_api::stream::{MINOR_EVENTS, MINOR_LIFE};
 use holdfast_api::{
     Admin, Answer, Blob, Command, Condition, Effectiveness, Feed, Generation, LeaseCommand,
-    LeaseId, Name, ProcessCommand, Read, ReadAnswer, Revision, Scope, Status, WatchBatch,
+    LeaseId, Name, ProcessCommand, Read, ReadAnswer, Revision, Scope, SessionId, Status,
+    WatchBatch,
 };
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
@@ -81,8 +82,8 @@ pub(crate) struct Call {
     pub(crate) deadline: Option<Instant>,
     /// A read is held back until then, for others to join it.
     pub(crate) not_before: Option<Instant>,
-    /// How many sessions were over when its handle was bound to one: it goes out
-    /// in none that follows.
+    /// How many sessions were lost when its handle was bound to one: it goes out
+    /// in none that follows the loss of that.
     pub(crate) bound: Option<u64>,
     /// Encoded size of the request, about.
     pub(crate) bytes: usize,
@@ -98,6 +99,9 @@ pub(crate) struct Progress {
     pub(crate) wire: Option<u64>,
     /// Its place in the session, once it has one.
     pub(crate) sequence: Option<u64>,
+    /// It was on the wire when its session ended: its answer says whether it was
+    /// applied.
+    pub(crate) orphan_of: Option<SessionId>,
     /// An earlier try ended without a certain answer.
     pub(crate) uncertain: bool,
     /// It was sent at least once.

@@ -54,7 +54,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
-    /// How many sessions were over when this handle was bound to one.
+    /// How many sessions were lost when this handle was bound to one.
     bound: Option<u64>,
 }
 
@@ -124,12 +124,16 @@ impl Client {
         Client { shared: Arc::new(shared), bound: None }
     }
 
-    /// A handle whose commands belong to the present session: once that is over,
+    /// A handle whose commands belong to the present session: once that is lost,
     /// they fail with [`Error::SessionExpired`] instead of going out under the
     /// next one. For whoever acts in the name of others that must not go on
     /// unnoticed: a host that was taken for dead has lost its session.
+    ///
+    /// A session that was merely unused for too long, by a host that no process was
+    /// registered on, is not lost: nobody was taken for dead with it. What was under
+    /// way then fails all the same, if it may have been applied.
     pub fn bound_to_session(&self) -> Client {
-        let bound = Some(self.shared.counters.sessions_over.get());
+        let bound = Some(self.shared.counters.sessions_lost.get());
         Client { shared: self.shared.clone(), bound }
     }
 

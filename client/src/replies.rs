@@ -86,7 +86,9 @@ impl Calls {
             self.counters.replayed.add(1);
         }
         match &answer.outcome {
-            Outcome::Refused(Refusal::SessionExpired { .. }) => self.session_expired(),
+            Outcome::Refused(Refusal::SessionExpired { session }) => {
+                self.came_too_late(id, *session);
+            }
             Outcome::Refused(refusal @ Refusal::SessionWindowFull { .. }) => {
                 let turned_away = self.open.get(&id).map_or(0, |call| call.progress.turned_away);
                 self.turned_away(id, refusal.to_string());
@@ -216,7 +218,13 @@ impl Calls {
                     || problem.outcome != Effectiveness::None
             }
             Ask::Propose { .. } if problem.code == Code::SessionExpired => {
-                self.session_expired();
+                match &problem.refusal {
+                    Some(Refusal::SessionExpired { session }) => self.came_too_late(id, *session),
+                    _ => {
+                        self.session_expired();
+                        self.fail(id, Error::refused(problem));
+                    }
+                }
                 return News::None;
             }
             _ => !problem.retryable,
@@ -236,6 +244,10 @@ impl Calls {
             return News::None;
         }
         call.progress.uncertain |= problem.outcome != Effectiveness::None && call.ask.has_effect();
+        if self.fail_uncertain_orphan(id) {
+            return News::None;
+        }
+        let Some(call) = self.open.get_mut(&id) else { return News::None };
         let nobody_leads = call.ask.needs_leader() && says_nobody_leads(&problem);
         let turned_away = call.progress.turned_away;
         let asked_for = Duration::from_millis(problem.retry_after_ms.unwrap_or(0));
@@ -312,11 +324,12 @@ impl Calls {
             self.tenancy.chore_done();
         } else if !problem.retryable {
             self.tenancy.chore_done();
-            if let Some(Refusal::LeaseEnded { lease }) = &problem.refusal {
-                self.tenancy.lease_ended(*lease);
-            }
-            if let ChoreKind::Open(_) = kind {
-                self.session_refused(&problem);
+            match (&problem.refusal, kind) {
+                // The lease has ended, maybe with the session before. The next one
+                // opens without it.
+                (Some(Refusal::LeaseEnded { lease }), _) => self.tenancy.lease_ended(*lease),
+                (_, ChoreKind::Open(_)) => self.session_refused(&problem),
+                _ => {}
             }
         } else if says_nobody_leads(&problem) {
             self.tenancy.chore_again(None);

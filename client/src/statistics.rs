@@ -38,6 +38,8 @@ pub(crate) struct Counters {
     pub(crate) replayed: Counter,
     pub(crate) unknown: Counter,
     pub(crate) sessions_over: Counter,
+    /// Those of them that may have ended with the processes of this host.
+    pub(crate) sessions_lost: Counter,
     pub(crate) reads_sent: Counter,
     pub(crate) reads_shared: Counter,
     /// 0 = not known; node ids start at 1.

@@ -24,6 +24,9 @@ pub(crate) struct Tenancy {
     /// The lease with which the session is to end: whoever is taken for dead
     /// writes no more.
     lease: Option<LeaseId>,
+    /// Whether processes were ever registered through this client: a session then
+    /// ends with their lease, and what is left of the host must not go on.
+    processes: bool,
 }
 
 #[derive(Debug)]
@@ -55,6 +58,7 @@ impl Tenancy {
             chore: None,
             closing: false,
             lease: None,
+            processes: false,
         }
     }
 
@@ -172,6 +176,16 @@ impl Tenancy {
             | LeaseCommand::Expire { .. } => {}
         }
         self.session().map(|session| SessionRef { id: session.id(), sequence: 0, ack: 0 })
+    }
+
+    /// Processes are registered, or something is said of them.
+    pub(crate) fn bears_processes(&mut self) {
+        self.processes = true;
+    }
+
+    /// Whether a session may have ended because processes of its lease did.
+    pub(crate) fn has_borne_processes(&self) -> bool {
+        self.processes
     }
 
     /// A lease is held from now on.

@@ -3,7 +3,9 @@
 Usage: launch_job.py FOLDER [INIT_METHOD]
 
 INIT_METHOD is `env://`, an address, or `kept-master-addr`: then rank 0 binds MASTER_ADDR for a
-purpose of its own, as some programs do, and the store is the one that HOLDFAST_TCPSTORE names.
+purpose of its own, as some programs do, and the store is the one that HOLDFAST_TCPSTORE names. With
+`second-store` it takes its steps in a store of its own at MASTER_PORT + 1, whose master is rank 0,
+as NVRx's examples do; `second-store-without-libuv` has the other of PyTorch's two servers.
 
 Whoever drives it puts files into FOLDER: `finish` ends the job, `fail-N` ends its attempt N with
 exit code 3. Rank 0 decides for all, and prints a line for each step.
@@ -55,6 +57,18 @@ def main() -> None:
         host, port = os.environ["HOLDFAST_TCPSTORE"].rsplit(":", 1)
         store = dist.TCPStore(host, int(port), is_master=False, timeout=PATIENCE)
         dist.init_process_group("gloo", store=store, timeout=PATIENCE, **place)
+    elif method.startswith("second-store"):
+        dist.init_process_group("gloo", init_method="env://", timeout=PATIENCE)
+        store = dist.TCPStore(
+            host_name=os.environ["MASTER_ADDR"],
+            port=int(os.environ["MASTER_PORT"]) + 1,
+            world_size=world,
+            is_master=rank == 0,
+            timeout=PATIENCE,
+            multi_tenant=True,
+            wait_for_workers=True,
+            use_libuv=method == "second-store",
+        )
     else:
         dist.init_process_group("gloo", init_method=method, timeout=PATIENCE, **place)
         store = dist.distributed_c10d._get_default_store()

@@ -123,6 +123,13 @@ impl Job {
         cluster.restart(leader).await;
     }
 
+    /// All of its programs end without success.
+    pub async fn fails(self) {
+        for program in self.programs {
+            program.fails().await;
+        }
+    }
+
     /// Tells it to finish. All of its programs end well, and rank 0's last
     /// line holds these words.
     pub async fn finishes(mut self, words: &str) {

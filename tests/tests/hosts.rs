@@ -81,6 +81,36 @@ fn ranks_on_two_hosts_that_are_told_their_place_in_variables() {
     });
 }
 
+async fn second_store_on_two_hosts(network: &mut Network, torch: &Torch) {
+    let mut cluster = cluster(network).await;
+    let nodes: [Host; 2] = network.hosts(Names::Loopback);
+    let mut job = Job::new(&cluster, torch, "second");
+    for (n, node) in nodes.iter().enumerate() {
+        let rank = format!("RANK={n}");
+        let command = ["env", "WORLD_SIZE=2", &rank, INTERFACE, "PYTHON", "JOB", "second-store"];
+        let flags = ["--run", "r", "--tcpstore", "127.0.0.1:29500-29501"];
+        let command = job.command(&cluster, &flags, &command);
+        job.start_on(node, &mut cluster, command);
+    }
+    job.goes_on_without_its_leader(&mut cluster, 0).await;
+    each_host_has_its_agent(&cluster, "second", &nodes).await;
+    let keys = cluster.cli_ok(&["--job", "second", "kv", "list"]).await;
+    assert!(keys.contains("@29501#0:/beat/1/1"), "{keys}");
+    job.finishes("with 2 ranks").await;
+}
+
+/// Its master is on one host, and the other finds it at its own loopback.
+#[test]
+fn a_second_store_at_the_next_port_on_two_hosts() {
+    Network::test(async |network| second_store_on_two_hosts(network, &Torch::newest()).await);
+}
+
+#[test]
+fn an_older_torchs_second_store_at_the_next_port_on_two_hosts() {
+    let Some(torch) = Torch::older() else { return };
+    Network::test(async |network| second_store_on_two_hosts(network, &torch).await);
+}
+
 #[test]
 fn ranks_on_two_hosts_of_a_program_that_binds_the_master_address() {
     Network::test(async |network| {

@@ -67,6 +67,37 @@ async fn torchrun_restarting_in_place_twice(torch: &Torch) {
     job.finishes("with 2 ranks in attempt 2").await;
 }
 
+/// Programs open a second store at MASTER_PORT + 1, of which rank 0 is the master.
+async fn second_store(torch: &Torch, method: &str) {
+    let mut cluster = Cluster::start(3).await;
+    let (port, behind) = (cluster.port(), cluster.port());
+    assert_eq!(behind, port + 1);
+    let ports = format!("127.0.0.1:{port}-{behind}");
+    let mut command = vec!["env", "WORLD_SIZE=2", "sh", "-c", TWO_RANKS, "ranks", "PYTHON"];
+    command.extend(["JOB", method]);
+    let mut job = job(&mut cluster, torch, "second", &["--tcpstore", &ports], &command);
+    job.goes_on_without_its_leader(&mut cluster, 0).await;
+    let keys = cluster.cli_ok(&["--job", "second", "kv", "list"]).await;
+    let (own, first) = (format!("@{behind}#0:/beat/1/1"), "\n/default_pg/0//cpu//0/1");
+    assert!(keys.contains(&own) && keys.contains(first), "{keys}");
+    job.finishes("with 2 ranks").await;
+}
+
+async fn second_store_under_torchrun(torch: &Torch) {
+    let mut cluster = Cluster::start(3).await;
+    let (port, behind) = (cluster.port(), cluster.port());
+    let ports = format!("127.0.0.1:{port}-{behind}");
+    let options = ["--nproc-per-node=2", "--max-restarts=1", "--monitor-interval=0.1"];
+    let command = [&TORCHRUN[..], &options, &["JOB", "second-store"]].concat();
+    let mut job = job(&mut cluster, torch, "second", &["--tcpstore", &ports], &command);
+    job.first().says("attempt 0 step").await;
+    job.order("fail-0");
+    job.goes_on_without_its_leader(&mut cluster, 1).await;
+    let keys = cluster.cli_ok(&["--job", "second", "kv", "list"]).await;
+    assert!(keys.contains(&format!("@{behind}#1:/beat/1/1")), "{keys}");
+    job.finishes("with 2 ranks in attempt 1").await;
+}
+
 async fn init_method(torch: &Torch) {
     let mut cluster = Cluster::start(3).await;
     let address = format!("127.0.0.1:{}", cluster.port());
@@ -280,4 +311,33 @@ async fn a_job_that_is_not_on_holdfast_is_told_so_and_why() {
     let (mut agent, _) = Agent::run(&mut cluster, "client", &flags, &["bash", "-c", COMES]);
     assert_eq!(agent.ended().await.code(), Some(0), "{}", agent.said());
     assert!(!agent.said().contains("Holdfast: no"), "{}", agent.said());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_store_at_the_next_port() {
+    second_store(&Torch::newest(), "second-store").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_store_at_the_next_port_without_libuv() {
+    second_store(&Torch::newest(), "second-store-without-libuv").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_torchs_second_store_at_the_next_port() {
+    let Some(torch) = Torch::older() else { return };
+    second_store(&torch, "second-store").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_store_at_the_next_port_under_torchrun() {
+    second_store_under_torchrun(&Torch::newest()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_store_at_the_next_port_under_an_older_torchrun() {
+    let Some(torch) = Torch::older().filter(|torch| torch.version >= TORCHRUN_SINCE) else {
+        return;
+    };
+    second_store_under_torchrun(&torch).await;
 }

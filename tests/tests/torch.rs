@@ -73,3 +73,21 @@ async fn a_job_trains_through_dying_leaders_and_can_be_run_again() {
     let runs = cluster.cli_ok(&["--job", "ddp", "run", "list"]).await;
     assert!(runs.contains("r1") && runs.contains("r2"), "{runs}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_multi_get_answers_as_much_as_the_limit_says_and_no_more() {
+    const MIB: usize = 1024 * 1024;
+    let mut cluster = Cluster::start(3).await;
+    let mut agent = Agent::start(&mut cluster, "big").await;
+    let (host, port) = agent.host_and_port();
+    let mut program = Script::start(&mut cluster, "store_rounds.py", &[host, port]);
+    program.says("ready").await;
+    // 64 MiB each: the store reads 16 MiB at a time.
+    for (count, size) in [(8, 8 * MIB), (64, MIB), (16_384, 4096), (3, 8 * MIB)] {
+        program.order(&format!("multi-get {count} {size}")).await;
+        assert_eq!(program.says("multi-get").await, "equal", "{count} of {size} bytes");
+    }
+    program.order(&format!("multi-get 9 {}", 8 * MIB)).await;
+    assert_eq!(program.says("multi-get").await, "closed");
+    agent.process.says("limits.answer_bytes_max").await;
+}

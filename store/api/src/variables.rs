@@ -8,7 +8,7 @@ use std::fmt;
 pub const PREFIX: &str = "HOLDFAST_";
 
 /// All that are read, by whichever program: each is handed on to others.
-pub const KNOWN: [&str; 36] = [
+pub const KNOWN: [&str; 37] = [
     // Of several programs.
     "HOLDFAST_STORE",
     "HOLDFAST_TOKEN_FILE",
@@ -43,6 +43,7 @@ pub const KNOWN: [&str; 36] = [
     "HOLDFAST_STORE_LOST_DEADLINE",
     "HOLDFAST_CONNECT_DEADLINE",
     "HOLDFAST_ATTEMPTS_KEPT",
+    "HOLDFAST_SINGLE_ATTEMPT",
     "HOLDFAST_LEASE_TTL",
     "HOLDFAST_RUNTIME_DIR",
     // Programs under an agent.

@@ -48,6 +48,8 @@ const GIVEN_UP_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Ports of one agent: each is a namespace of its run.
 pub const PORTS_MAX: usize = 64;
+/// The first of them may be served at both loopback addresses.
+const LISTENERS_MAX: usize = PORTS_MAX + 1;
 /// Ports asked for and not opened yet.
 const REQUESTS_MAX: usize = 16;
 

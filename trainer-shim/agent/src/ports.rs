@@ -39,6 +39,9 @@ impl Bound {
         let ports = candidate_ports(&local_port_range());
         for _ in 0..PORT_TRIES {
             let port = rand::random_range(ports.clone());
+            if !has_room(port) {
+                continue;
+            }
             // Another socket of this port that has bound and does not listen
             // yet makes the attempt fail here or when listening.
             if let Ok(bound) = Bound::take(SocketAddr::from((Ipv4Addr::LOCALHOST, port))) {
@@ -61,6 +64,13 @@ impl Bound {
     pub fn listen(self) -> io::Result<TcpListener> {
         self.socket.listen(BACKLOG)
     }
+}
+
+/// Whether nobody listens next to a port: programs open stores of their own at the
+/// one behind it.
+fn has_room(port: u16) -> bool {
+    let neighbours = [port.checked_sub(1), port.checked_add(1)].into_iter().flatten();
+    neighbours.into_iter().all(|port| Bound::take((Ipv4Addr::LOCALHOST, port).into()).is_ok())
 }
 
 fn local_port_range() -> String {
@@ -90,6 +100,15 @@ mod tests {
         assert_eq!(candidate_ports("49152\t65535\n"), 20_000..32_768);
         assert_eq!(candidate_ports("1024\t65535\n"), 20_000..32_768);
         assert_eq!(candidate_ports(""), 20_000..32_768);
+    }
+
+    #[tokio::test]
+    async fn a_free_port_leaves_room_for_what_programs_open_behind_it() {
+        let listens = Bound::take_free().unwrap();
+        let port = listens.address().port();
+        assert!(has_room(port));
+        let _listener = listens.listen().unwrap();
+        assert!(!has_room(port - 1) && !has_room(port + 1));
     }
 
     #[tokio::test]

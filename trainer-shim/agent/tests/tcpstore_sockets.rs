@@ -28,7 +28,8 @@ struct Harness {
 /// A door in front of a store of which no node answers: nobody listens on port 1.
 async fn door(limits: Limits, store_lost_deadline: Duration) -> Harness {
     let client = Client::new(holdfast_client::Options::new(vec!["127.0.0.1:1".to_owned()]));
-    let door = Door::new(client, Scope::default(), Options { store_lost_deadline, limits });
+    let options = Options { store_lost_deadline, single_attempt: false, limits };
+    let door = Door::new(client, Scope::default(), options);
     let handle = door.handle();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,6 +1,6 @@
 //! Sessions: opened, kept, expired, and how many commands they allow.
 
-use holdfast_api::LeaseCommand;
+use holdfast_api::{LeaseCommand, ProcessCommand};
 
 use super::*;
 
@@ -86,9 +86,18 @@ fn what_says_itself_what_it_is_needs_no_session() {
     drop(puts);
 }
 
+/// Something is said of a process of this host.
+fn tell_of_a_process(bench: &mut Bench) {
+    let command = Command::Process(ProcessCommand::End { lease: 5, ends: Vec::new() });
+    let told = bench.submit(None, |reply| Ask::Propose { command, reply });
+    bench.answer_all();
+    told.now().unwrap();
+}
+
 #[test]
-fn what_is_bound_to_a_session_goes_out_in_no_other() {
+fn what_is_bound_to_a_session_that_had_processes_goes_out_in_no_other() {
     let mut bench = Bench::with_session(1);
+    tell_of_a_process(&mut bench);
     let sent_before = bench.propose(1);
     let never_sent = bench.propose_bound(2, 0);
     let unbound = bench.propose(3);
@@ -104,6 +113,93 @@ fn what_is_bound_to_a_session_goes_out_in_no_other() {
     bench.reply(open.id, opened(SESSION + 1, 8));
     assert_eq!(references(&bench.sent()), [(1, 1), (2, 1)]);
     drop((unbound, of_the_next));
+}
+
+#[test]
+fn what_is_bound_goes_on_when_nobody_ended_with_the_session() {
+    let mut bench = Bench::with_session(1);
+    let expired = || refused(Refusal::SessionExpired { session: SESSION });
+    let mut refused_alone = bench.propose_bound(1, 0);
+    let never_sent = bench.propose_bound(2, 0);
+    let request = bench.sent().remove(0);
+    bench.reply(request.id, expired());
+    // The state machine had never seen it.
+    assert!(refused_alone.is_open());
+    let late = bench.propose_bound(3, 0);
+    let open = bench.sent().remove(0);
+    bench.reply(open.id, opened(SESSION + 1, 8));
+    let sent = bench.sent();
+    assert_eq!(references(&sent), [(1, 1), (2, 1), (3, 1)]);
+    assert_eq!(bench.calls.counters.read().sessions_over, 1);
+    // A late copy says nothing of the present session.
+    bench.reply(request.id, expired());
+    sent.iter().for_each(|request| drop(bench.reply(request.id, written(false))));
+    for call in [refused_alone, never_sent, late] {
+        assert_eq!(call.now().unwrap().revision, 5);
+    }
+    // A process comes, and this session may end with it.
+    let mut on_the_wire = bench.propose_bound(4, 0);
+    tell_of_a_process(&mut bench);
+    assert!(!on_the_wire.is_open());
+    let unsent = bench.propose_bound(5, 0);
+    bench.calls.session_expired();
+    assert_eq!(unsent.now().unwrap_err(), Error::SessionExpired { session: SESSION + 1 });
+    let bound_before = bench.propose_bound(6, 0);
+    assert_eq!(bound_before.now().unwrap_err().code(), Code::SessionExpired);
+}
+
+#[test]
+fn what_was_on_the_wire_when_the_session_ended_waits_for_its_own_answer() {
+    let mut bench = Bench::with_session(8);
+    let [first, done, lost, late] = [1, 2, 3, 4].map(|n| bench.propose_bound(n, 0));
+    let mut other = bench.propose(5);
+    let sent = bench.sent();
+    let expired = || refused(Refusal::SessionExpired { session: SESSION });
+    bench.reply(sent[0].id, expired());
+    assert!(!other.is_open(), "it is bound to nothing, and its error is explicit");
+    let open = bench.sent().remove(0);
+    bench.reply(open.id, opened(SESSION + 1, 8));
+    let again = bench.sent();
+    assert_eq!(references(&again), [(1, 1)]);
+    // This one was carried out before the session ended.
+    bench.reply(sent[1].id, written(false));
+    assert_eq!(done.now().unwrap().revision, 5);
+    // That one was not, and did not end the present session.
+    bench.reply(sent[3].id, expired());
+    let again_later = bench.sent();
+    assert_eq!(references(&again_later), [(2, 1)]);
+    // Of this one nobody will ever hear.
+    bench.calls.link_lost("the connection broke");
+    assert_eq!(lost.now().unwrap_err(), Error::SessionExpired { session: SESSION });
+    // The others are safe in the session that is open.
+    let resent = bench.sent();
+    assert_eq!(references(&resent), [(1, 1), (2, 1)]);
+    resent.iter().for_each(|request| drop(bench.reply(request.id, written(true))));
+    for call in [first, late] {
+        assert_eq!(call.now().unwrap().revision, 5);
+    }
+}
+
+#[test]
+fn a_session_is_opened_without_a_lease_that_has_ended() {
+    let mut bench = Bench::new();
+    bench.calls.tenancy.holds(5);
+    let mut call = bench.propose(1);
+    let with_lease = |request: &Request| match &request.body {
+        RequestBody::Propose(Proposal {
+            command: Command::Session(SessionCommand::Open { lease, .. }),
+            ..
+        }) => *lease,
+        other => panic!("opening a session expected, not {other:?}"),
+    };
+    let open = bench.sent().remove(0);
+    assert_eq!(with_lease(&open), Some(5));
+    bench.reply(open.id, refused(Refusal::LeaseEnded { lease: 5 }));
+    assert!(call.is_open(), "its host was away, that is all");
+    let open = bench.sent().remove(0);
+    assert_eq!(with_lease(&open), None);
+    bench.reply(open.id, opened(SESSION, 8));
+    assert_eq!(references(&bench.sent()), [(1, 1)]);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
-use super::{Error, PORTS_MAX};
+use super::{Error, LISTENERS_MAX};
 use crate::door::tcpstore::presence::Presence;
 use crate::door::tcpstore::serve::Door;
 use crate::namespace::Namespace;
@@ -126,7 +126,7 @@ impl Ports {
     }
 
     fn room_for(&self, ports: usize) -> Result<(), Error> {
-        if self.open.len() + ports > PORTS_MAX { Err(Error::TooManyPorts) } else { Ok(()) }
+        if self.open.len() + ports > LISTENERS_MAX { Err(Error::TooManyPorts) } else { Ok(()) }
     }
 
     fn begin(
@@ -170,7 +170,7 @@ pub(super) fn namespace_of(address: SocketAddr, ports: &[SocketAddr]) -> Namespa
 }
 
 pub(super) fn take_ports(addresses: &[SocketAddr]) -> Result<Vec<Bound>, Error> {
-    if addresses.len() > PORTS_MAX {
+    if addresses.len() > LISTENERS_MAX {
         return Err(Error::TooManyPorts);
     }
     if addresses.is_empty() {

@@ -222,6 +222,13 @@ pub struct Flags {
     #[arg(long, env = "HOLDFAST_ATTEMPTS_KEPT", value_name = "DURATION")]
     pub attempts_kept: Option<String>,
 
+    /// Take every client for one of the first attempt: no launcher restarts its
+    /// ranks in place. Without it, one whose attempt cannot be known because the
+    /// variables of its process cannot be read is refused where there is such a
+    /// launcher.
+    #[arg(long, env = "HOLDFAST_SINGLE_ATTEMPT", value_parser = yes_or_no)]
+    pub single_attempt: bool,
+
     /// Count processes that joined with the library as alive for this long
     /// without a word from this agent; the death of one of them is told at once
     /// [default: 5s].
@@ -241,6 +248,15 @@ pub struct Flags {
     /// Log in this format: pretty or json [default: pretty].
     #[arg(long, env = "HOLDFAST_LOG_FORMAT", value_name = "FORMAT")]
     pub log_format: Option<String>,
+}
+
+/// What a variable says that stands for a flag without a value.
+fn yes_or_no(text: &str) -> Result<bool, &'static str> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "1" => Ok(true),
+        "false" | "no" | "0" | "" => Ok(false),
+        _ => Err("use true or false"),
+    }
 }
 
 impl CommandLine {
@@ -284,6 +300,17 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn a_variable_that_stands_for_a_flag_says_yes_or_no() {
+        for (text, meant) in [("true", Ok(true)), ("Yes", Ok(true)), ("1", Ok(true))] {
+            assert_eq!(yes_or_no(text), meant);
+        }
+        for text in ["false", "NO", "0", ""] {
+            assert_eq!(yes_or_no(text), Ok(false));
+        }
+        assert_eq!(yes_or_no("flase"), Err("use true or false"));
     }
 
     #[test]

@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::command_line::Before;
+use crate::masters::beside_masters;
 use crate::output::Lines;
 use crate::settings::Settings;
 use crate::signals::Signals;
@@ -58,6 +59,7 @@ pub async fn host(
     let listener = tokio::net::UnixListener::from_std(listener)?;
     let own_file = place.file();
     let mut options = settings.agent_options(RunChoice::Held);
+    options.tcpstore = beside_masters(&options.tcpstore);
     if let Some(Before { run, ports, lease }) = before {
         options.run = Wanted::Joined { run, lease };
         options.tcpstore = ports;

@@ -20,6 +20,7 @@ mod command_line;
 mod help;
 mod host;
 mod launch;
+mod masters;
 mod open;
 mod output;
 mod program;

@@ -47,6 +47,8 @@ pub struct Settings {
     pub connect_deadline: Duration,
     /// How long the keys of an attempt that is over stay readable.
     pub attempts_kept: Duration,
+    /// No launcher restarts ranks in place.
+    pub single_attempt: bool,
     /// The TTL of this host's lease.
     pub lease_ttl: Duration,
     /// The log filter.
@@ -132,6 +134,7 @@ impl Settings {
             store_lost_deadline: store_lost_deadline.unwrap_or(STORE_LOST_DEADLINE),
             connect_deadline: connect_deadline.unwrap_or(CONNECT_DEADLINE),
             attempts_kept: attempts_kept.unwrap_or(ATTEMPTS_KEPT),
+            single_attempt: flags.single_attempt,
             lease_ttl: lease_ttl.unwrap_or(LEASE_TTL),
             log: pick(flags.log, file.log).unwrap_or_else(|| "info".to_owned()),
             log_format: log_format.unwrap_or(LogFormat::Pretty),
@@ -189,6 +192,7 @@ impl Settings {
             lease_ttl: self.lease_ttl,
             door: serve::Options {
                 store_lost_deadline: self.store_lost_deadline,
+                single_attempt: self.single_attempt,
                 limits: self.limits.clone(),
             },
         }
@@ -328,7 +332,8 @@ mod tests {
 
     #[test]
     fn flags_go_over_the_file_and_the_file_over_the_defaults() {
-        let flags = Flags { job: text("by-flag"), run: text(""), ..Flags::default() };
+        let flags =
+            Flags { job: text("by-flag"), run: text(""), single_attempt: true, ..Flags::default() };
         let toml = "store = 'a:1,b:2'\ntoken_file = '/etc/token'\njob = 'by-file'\nrun = 'r7'\nconnect_deadline = '1min'\n\
                     [limits]\nconnections_max = 3";
         let settings = Settings::merge(flags, file(toml).unwrap()).unwrap();
@@ -342,6 +347,7 @@ mod tests {
             store_lost_deadline: Duration::from_secs(300),
             connect_deadline: Duration::from_secs(60),
             attempts_kept: Duration::from_secs(600),
+            single_attempt: true,
             lease_ttl: Duration::from_secs(5),
             log: "info".to_owned(),
             log_format: LogFormat::Pretty,

@@ -6,12 +6,22 @@
 //! gone. What tells them apart is a variable that torchrun starts each rank
 //! with, and a client says its process id in the first PING that it sends. So
 //! the agent looks there, and gives each attempt a namespace of its own.
+//!
+//! Where that variable cannot be read, the client is of attempt 0 only if that is
+//! certain: nobody is there that could have restarted it. Otherwise it is refused.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `variables` | what a process was started with, and whether it is still there |
+//! | `ancestors` | what started a process, and whether that restarts its ranks |
 
-use std::fs::File;
-use std::io::{self, Read};
+mod ancestors;
+mod variables;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 use std::mem;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
@@ -22,65 +32,157 @@ use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 use tracing::warn;
 
-/// torchrun's count of restarts, in the environment of the ranks it starts.
-const RESTART_COUNT: &str = "TORCHELASTIC_RESTART_COUNT";
-/// In the environment of ranks whose launcher opens a namespace for each
-/// attempt: their count of restarts may differ from node to node.
-const OWN_NAMESPACE: &str = "HOLDFAST_NAMESPACE";
-/// What is read of a process's variables.
-const READ_BYTES_MAX: u64 = 1024 * 1024;
+use ancestors::{Identity, Origin, identity, origin};
+use variables::{Said, Variables};
+
 /// Processes that are read at one time.
 const READS_MAX: usize = 16;
 /// The kernel makes whoever reads a process's variables wait for its memory.
 const READ_TIME_MAX: Duration = Duration::from_secs(5);
+/// Processes whose attempts are remembered, the latest.
+const REMEMBERED_MAX: usize = 16_384;
+/// Launchers that are remembered.
+const LAUNCHERS_MAX: usize = 1_024;
+/// What the keys of torchrun itself have in them, whatever launcher carries it.
+const LAUNCHERS_KEYS: &[u8] = b"torchelastic/";
 /// Clients of unknown attempts that are logged in one interval.
 const COMPLAINTS_MAX: u64 = 32;
 const COMPLAINTS_INTERVAL: Duration = Duration::from_secs(10);
 
+/// What was found out about a client's attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Told {
+    /// The process id that it gave.
+    pub process: u32,
+    /// The process, if there is one here.
+    identity: Option<Identity>,
+    attempt: Attempt,
+}
+
 /// What a client's process says of its attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Attempt {
+enum Attempt {
     /// This one; 0 for whatever no launcher restarts.
     Number(u32),
-    /// Its variables cannot be read.
-    Hidden,
+    /// It says nothing.
+    Hidden { why: Hidden, origin: Origin },
+}
+
+/// Why a process's variables say nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hidden {
+    Unreadable,
+    Overwritten,
 }
 
 /// A client whose attempt cannot be known, where it matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the variables of its process {process} cannot be read: it may be of attempt {newest}, and the \
-     keys of attempt 0 are those of ranks that are gone; let agent and ranks run as one user in \
-     one process namespace, or start a new run"
+    "the variables of its process {process} {}: {suspicion}, and the keys of attempt 0 are those of \
+     ranks that are gone; {}, or start a new run; where nothing restarts ranks in place, give the \
+     agent --single-attempt", why.problem(), why.remedy()
 )]
 pub struct Unknown {
     process: u32,
-    newest: u32,
+    why: Hidden,
+    suspicion: Suspicion,
+}
+
+/// Why a client may be of another attempt than 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Suspicion {
+    Newest(u32),
+    Launcher(u32),
+    SomeLauncher,
+}
+
+impl fmt::Display for Suspicion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Suspicion::Newest(attempt) => write!(f, "it may be of attempt {attempt}"),
+            Suspicion::Launcher(process) => write!(
+                f,
+                "process {process}, which started it, is a launcher that may restart its ranks in \
+                 place"
+            ),
+            Suspicion::SomeLauncher => f.write_str(
+                "a launcher like torchrun uses this agent, and may restart its ranks in place",
+            ),
+        }
+    }
+}
+
+impl Hidden {
+    fn problem(self) -> &'static str {
+        match self {
+            Hidden::Unreadable => "cannot be read",
+            Hidden::Overwritten => "cannot be read any more, it has written over them",
+        }
+    }
+
+    fn remedy(self) -> &'static str {
+        match self {
+            Hidden::Unreadable => "let agent and ranks run as one user in one process namespace",
+            Hidden::Overwritten => {
+                "start the ranks with SPT_NOENV=1, with which setproctitle leaves them alone, or \
+                 let them set their title behind init_process_group"
+            }
+        }
+    }
 }
 
 /// Finds out the attempts that a door's clients come from.
 #[derive(Debug)]
 pub struct Attempts {
+    /// No launcher restarts its ranks: nobody is asked.
+    is_single: bool,
     /// Where the door listens: ranks that were told another address are
     /// strangers.
     listening: Mutex<Vec<SocketAddr>>,
     reads: Arc<Semaphore>,
+    known: Arc<Mutex<Known>>,
     hidden: Once,
     complaints: Mutex<Complaints>,
 }
 
-impl Default for Attempts {
-    fn default() -> Self {
-        Attempts {
-            listening: Mutex::default(),
-            reads: Arc::new(Semaphore::new(READS_MAX)),
-            hidden: Once::new(),
-            complaints: Mutex::default(),
+/// What is known of processes that came before.
+#[derive(Debug, Default)]
+struct Known {
+    attempts: BTreeMap<Identity, u32>,
+    /// The same, the oldest first.
+    order: VecDeque<Identity>,
+    launchers: BTreeSet<Identity>,
+    /// Whether there are launchers that cannot be seen.
+    unseen: bool,
+}
+
+impl Known {
+    fn remember(&mut self, process: Identity, attempt: u32) {
+        if self.attempts.insert(process, attempt).is_some() {
+            return;
+        }
+        self.order.push_back(process);
+        if self.order.len() > REMEMBERED_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.attempts.remove(&oldest);
         }
     }
 }
 
 impl Attempts {
+    /// `is_single`: every client is of attempt 0, whatever it looks like.
+    pub fn new(is_single: bool) -> Attempts {
+        Attempts {
+            is_single,
+            listening: Mutex::default(),
+            reads: Arc::new(Semaphore::new(READS_MAX)),
+            known: Arc::default(),
+            hidden: Once::new(),
+            complaints: Mutex::default(),
+        }
+    }
+
     /// One more address of the door.
     pub fn listen(&self, address: SocketAddr) {
         self.listening.lock().push(address);
@@ -91,27 +193,51 @@ impl Attempts {
         self.listening.lock().retain(|other| *other != address);
     }
 
-    /// Asks a client's process, which gave this id.
-    pub fn ask(&self, process: u32) -> BoxFuture<'static, (u32, Attempt)> {
+    /// Asks a client's process, which gave this id; none if all are of attempt 0.
+    pub fn ask(&self, process: u32) -> Option<BoxFuture<'static, Told>> {
+        if self.is_single {
+            return None;
+        }
         let ports = self.listening.lock().clone();
-        let reads = Arc::clone(&self.reads);
-        Box::pin(async move { (process, of_process(process, ports, reads).await) })
+        let (reads, known) = (Arc::clone(&self.reads), Arc::clone(&self.known));
+        Some(Box::pin(of_process(process, ports, reads, known)))
     }
 
-    /// Which attempt's keys a client gets that gave this answer; `newest` is
-    /// the newest attempt that anybody of its name came from. Where none was
-    /// restarted, one that cannot be asked belongs to all the others.
-    pub fn judge(&self, answer: (u32, Attempt), newest: u32) -> Result<u32, Unknown> {
-        match answer {
-            (_, Attempt::Number(attempt)) => Ok(attempt),
-            (process, Attempt::Hidden) if newest > 0 => Err(Unknown { process, newest }),
-            (process, Attempt::Hidden) => {
+    /// Takes note of a key that a client uses: a launcher is known by its own.
+    pub fn meet_key(&self, told: &Told, key: &[u8]) {
+        if !key.windows(LAUNCHERS_KEYS.len()).any(|part| part == LAUNCHERS_KEYS) {
+            return;
+        }
+        let mut known = self.known.lock();
+        match told.identity {
+            Some(identity) if known.launchers.len() < LAUNCHERS_MAX => {
+                known.launchers.insert(identity);
+            }
+            _ => known.unseen = true,
+        }
+    }
+
+    /// Which attempt's keys a client gets that was found to be this; `newest` is
+    /// the newest attempt that anybody of its name came from.
+    pub fn judge(&self, told: Told, newest: u32) -> Result<u32, Unknown> {
+        let (why, origin) = match told.attempt {
+            Attempt::Number(attempt) => return Ok(attempt),
+            Attempt::Hidden { why, origin } => (why, origin),
+        };
+        let unknown = |suspicion| Err(Unknown { process: told.process, why, suspicion });
+        match origin {
+            Origin::Attempt(attempt) => Ok(attempt),
+            Origin::Launcher(launcher) => unknown(Suspicion::Launcher(launcher)),
+            _ if newest > 0 => unknown(Suspicion::Newest(newest)),
+            Origin::Unrestarted => Ok(0),
+            Origin::Unseen if self.known.lock().has_launchers() => unknown(Suspicion::SomeLauncher),
+            Origin::Unseen => {
                 self.hidden.call_once(|| {
                     warn!(
-                        "the variables of process {process}, a client, cannot be read: ranks that \
-                         torchrun restarts in place would read the keys of those before; let agent \
-                         and ranks run as one user in one process namespace, or start a new run \
-                         instead"
+                        "process {}, a client, cannot be seen from here: ranks like it that a \
+                         launcher restarts in place will be refused; let agent and ranks run as one \
+                         user in one process namespace, or start a new run instead",
+                        told.process
                     );
                 });
                 Ok(0)
@@ -123,6 +249,12 @@ impl Attempts {
     /// the last one.
     pub fn may_complain(&self) -> Option<u64> {
         self.complaints.lock().admit(Instant::now())
+    }
+}
+
+impl Known {
+    fn has_launchers(&self) -> bool {
+        self.unseen || !self.launchers.is_empty()
     }
 }
 
@@ -150,84 +282,99 @@ impl Complaints {
 }
 
 /// Looks at the process that calls itself `process`.
-async fn of_process(process: u32, ports: Vec<SocketAddr>, reads: Arc<Semaphore>) -> Attempt {
+async fn of_process(
+    process: u32,
+    ports: Vec<SocketAddr>,
+    reads: Arc<Semaphore>,
+    known: Arc<Mutex<Known>>,
+) -> Told {
     let reading = async {
         let turn = reads.acquire_owned().await.ok()?;
-        spawn_blocking(move || read_variables(process, turn)).await.ok()
+        spawn_blocking(move || look(process, &ports, &known, turn)).await.ok()
     };
-    match tokio::time::timeout(READ_TIME_MAX, reading).await {
-        Ok(Some(Ok(variables))) => Attempt::Number(read(&variables, &ports)),
-        _ => Attempt::Hidden,
-    }
+    let late = Attempt::Hidden { why: Hidden::Unreadable, origin: Origin::Unseen };
+    let told = tokio::time::timeout(READ_TIME_MAX, reading).await.ok().flatten();
+    told.unwrap_or(Told { process, identity: None, attempt: late })
 }
 
 /// A read that hangs keeps its turn for as long as it does.
-fn read_variables(process: u32, _turn: OwnedSemaphorePermit) -> io::Result<Vec<u8>> {
-    let path = Path::new("/proc").join(process.to_string()).join("environ");
-    let mut bytes = Vec::new();
-    File::open(path)?.take(READ_BYTES_MAX).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
-/// The attempt in a process's variables. Process ids of another process
-/// namespace name strangers: one that was not sent to this agent counts as
-/// never restarted.
-fn read(variables: &[u8], ports: &[SocketAddr]) -> u32 {
-    let value = |name: &str| {
-        let mut all = variables.split(|byte| *byte == 0);
-        let value = all.find_map(|one| one.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
-        std::str::from_utf8(value).ok()
+fn look(
+    process: u32,
+    ports: &[SocketAddr],
+    known: &Mutex<Known>,
+    _turn: OwnedSemaphorePermit,
+) -> Told {
+    let identity = identity(process);
+    let said = Variables::of(process).map(|variables| variables.say(ports));
+    let told = |attempt| Told { process, identity, attempt };
+    let why = match said {
+        Ok(Said::Ours(attempt)) => {
+            if let Some(identity) = identity {
+                known.lock().remember(identity, attempt);
+            }
+            return told(Attempt::Number(attempt));
+        }
+        Ok(Said::Others) => return told(Attempt::Number(0)),
+        Ok(Said::Overwritten) => Hidden::Overwritten,
+        Err(_) => Hidden::Unreadable,
     };
-    let port = value("MASTER_PORT").and_then(|port| port.parse::<u16>().ok());
-    if !ports.iter().any(|address| Some(address.port()) == port) {
-        return 0;
+    let (before, launchers) = {
+        let known = known.lock();
+        let before = identity.and_then(|identity| known.attempts.get(&identity).copied());
+        (before, known.launchers.clone())
+    };
+    match before {
+        // It said so when it came before.
+        Some(attempt) => told(Attempt::Number(attempt)),
+        None => told(Attempt::Hidden { why, origin: origin(process, ports, &launchers) }),
     }
-    if value(OWN_NAMESPACE).is_some() {
-        return 0;
-    }
-    value(RESTART_COUNT).and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::variables::RESTART_COUNT;
     use super::*;
 
     fn ports() -> Vec<SocketAddr> {
-        vec!["127.0.0.1:29500".parse().unwrap(), "127.0.0.1:29501".parse().unwrap()]
+        vec!["127.0.0.1:29500".parse().unwrap()]
+    }
+
+    fn hidden(origin: Origin) -> Told {
+        let attempt = Attempt::Hidden { why: Hidden::Overwritten, origin };
+        Told { process: 7, identity: Some((7, 1)), attempt }
+    }
+
+    fn number(attempt: u32) -> Told {
+        Told { process: 7, identity: Some((7, 1)), attempt: Attempt::Number(attempt) }
     }
 
     #[test]
-    fn the_attempt_of_a_rank_is_torchruns_restart_count() {
-        for (variables, attempt) in [
-            ("MASTER_PORT=29500\0TORCHELASTIC_RESTART_COUNT=2\0", 2),
-            ("TORCHELASTIC_RESTART_COUNT=1\0X=\0MASTER_PORT=29501\0", 1),
-            ("MASTER_PORT=29500\0TORCHELASTIC_RESTART_COUNT=0\0", 0),
-            // torchrun itself, and programs without it.
-            ("MASTER_PORT=29500\0", 0),
-            ("", 0),
-            // Its launcher keeps the attempts apart.
-            ("MASTER_PORT=29500\0TORCHELASTIC_RESTART_COUNT=2\0HOLDFAST_NAMESPACE=n\0", 0),
-            // Somebody else's rank.
-            ("MASTER_PORT=1\0TORCHELASTIC_RESTART_COUNT=2\0", 0),
-            ("TORCHELASTIC_RESTART_COUNT=2\0", 0),
-            // What is no number.
-            ("MASTER_PORT=29500\0TORCHELASTIC_RESTART_COUNT=-1\0", 0),
-            ("MASTER_PORT=29500\0TORCHELASTIC_RESTART_COUNT=\0", 0),
-            ("MASTER_PORT=29500\0XTORCHELASTIC_RESTART_COUNT=2\0", 0),
-        ] {
-            assert_eq!(read(variables.as_bytes(), &ports()), attempt, "{variables:?}");
+    fn a_client_that_says_nothing_is_of_attempt_0_only_if_that_is_certain() {
+        let attempts = Attempts::new(false);
+        assert_eq!(attempts.judge(number(0), 2), Ok(0), "torchrun itself");
+        assert_eq!(attempts.judge(hidden(Origin::Attempt(3)), 2), Ok(3), "as its parent says");
+        for origin in [Origin::Unrestarted, Origin::Unseen] {
+            assert_eq!(attempts.judge(hidden(origin), 0), Ok(0), "{origin:?}");
+            let unknown = attempts.judge(hidden(origin), 2).unwrap_err().to_string();
+            for part in ["process 7", "attempt 2", "SPT_NOENV=1", "--single-attempt"] {
+                assert!(unknown.contains(part), "{part:?} is missing in: {unknown}");
+            }
         }
-        assert_eq!(read(b"MASTER_PORT=29500\0TORCHELASTIC_RESTART_COUNT=\xff", &ports()), 0);
+        let unknown = attempts.judge(hidden(Origin::Launcher(5)), 0).unwrap_err().to_string();
+        assert!(unknown.contains("process 5"), "{unknown}");
     }
 
     #[test]
-    fn a_client_that_cannot_be_asked_is_of_attempt_0_until_there_is_another() {
-        let attempts = Attempts::default();
-        assert_eq!(attempts.judge((7, Attempt::Hidden), 0), Ok(0));
-        assert_eq!(attempts.judge((7, Attempt::Number(0)), 2), Ok(0), "torchrun itself");
-        let unknown = attempts.judge((7, Attempt::Hidden), 2).unwrap_err().to_string();
-        for part in ["process 7", "attempt 2", "one user"] {
-            assert!(unknown.contains(part), "{part:?} is missing in: {unknown}");
+    fn a_launcher_is_known_by_its_keys_and_who_cannot_be_seen_may_be_its_rank() {
+        for launcher in [number(0), Told { identity: None, ..number(0) }] {
+            let attempts = Attempts::new(false);
+            attempts.meet_key(&launcher, b"/default_pg/0//cpu//0/0");
+            assert_eq!(attempts.judge(hidden(Origin::Unseen), 0), Ok(0));
+            attempts.meet_key(&launcher, b"/id/torchelastic/role_info/0");
+            let unknown = attempts.judge(hidden(Origin::Unseen), 0).unwrap_err().to_string();
+            assert!(unknown.contains("a launcher like torchrun"), "{unknown}");
+            // One that can be seen is nobody's rank.
+            assert_eq!(attempts.judge(hidden(Origin::Unrestarted), 0), Ok(0));
         }
     }
 
@@ -240,19 +387,33 @@ mod tests {
         assert_eq!(complaints.admit(now + COMPLAINTS_INTERVAL), Some(0));
     }
 
-    async fn look(process: u32) -> Attempt {
-        of_process(process, ports(), Arc::new(Semaphore::new(1))).await
+    #[test]
+    fn the_latest_processes_are_remembered() {
+        let mut known = Known::default();
+        let all = u64::try_from(REMEMBERED_MAX).unwrap() + 1;
+        (0..all).for_each(|started| known.remember((1, started), 5));
+        known.remember((1, all), 6);
+        assert_eq!((known.attempts.len(), known.order.len()), (REMEMBERED_MAX, REMEMBERED_MAX));
+        assert_eq!((known.attempts.get(&(1, 1)), known.attempts.get(&(1, all))), (None, Some(&6)));
+    }
+
+    async fn look_at(process: u32, reads: usize, known: Known) -> Told {
+        let (reads, known) = (Arc::new(Semaphore::new(reads)), Arc::new(Mutex::new(known)));
+        of_process(process, ports(), reads, known).await
     }
 
     #[tokio::test(start_paused = true)]
     async fn whoever_gets_no_turn_to_be_read_is_hidden() {
-        let reads = Arc::new(Semaphore::new(0));
-        assert_eq!(of_process(std::process::id(), ports(), reads).await, Attempt::Hidden);
+        let told = look_at(std::process::id(), 0, Known::default()).await;
+        let (why, origin) = (Hidden::Unreadable, Origin::Unseen);
+        assert_eq!(told.attempt, Attempt::Hidden { why, origin });
     }
 
     #[tokio::test]
-    async fn a_process_that_is_not_there_or_not_ours_hides_its_attempt() {
-        assert_eq!(look(u32::MAX).await, Attempt::Hidden);
+    async fn a_process_that_is_not_there_hides_its_attempt() {
+        let told = look_at(u32::MAX, 1, Known::default()).await;
+        let (why, origin) = (Hidden::Unreadable, Origin::Unseen);
+        assert_eq!((told.attempt, told.identity), (Attempt::Hidden { why, origin }, None));
     }
 
     #[tokio::test]
@@ -261,10 +422,29 @@ mod tests {
         command.env("MASTER_PORT", "29500").env(RESTART_COUNT, "7");
         let mut child = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
         // Until it has become the other program, it has our variables.
-        while look(child.id()).await != Attempt::Number(7) {
+        while look_at(child.id(), 1, Known::default()).await.attempt != Attempt::Number(7) {
             tokio::task::yield_now().await;
         }
         child.kill().unwrap();
+        // Not waited for yet it is a process that shows nothing, as one that wrote
+        // over its variables. What it said before still counts.
+        loop {
+            let told = look_at(child.id(), 1, Known::default()).await;
+            if let Attempt::Hidden { origin, .. } = told.attempt {
+                assert_eq!(origin, Origin::Unrestarted);
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        let mut known = Known::default();
+        known.remember(identity(child.id()).unwrap(), 7);
+        assert_eq!(look_at(child.id(), 1, known).await.attempt, Attempt::Number(7));
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn where_there_is_one_attempt_nobody_is_asked() {
+        assert!(Attempts::new(true).ask(7).is_none());
+        assert!(Attempts::new(false).ask(7).is_some());
     }
 }

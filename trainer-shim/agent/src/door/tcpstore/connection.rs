@@ -378,7 +378,8 @@ impl Connection {
 
     /// Bytes that the connection holds.
     pub fn held_bytes(&self) -> usize {
-        self.queued_bytes + self.unsent().len()
+        let gathered = self.running.as_ref().map_or(0, |running| running.operation.held_bytes());
+        self.queued_bytes + gathered + self.unsent().len()
     }
 
     fn is_unread(&self) -> bool {

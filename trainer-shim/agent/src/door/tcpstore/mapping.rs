@@ -12,7 +12,7 @@ use super::codec::{Message, Op, Reply};
 use super::limits::Limits;
 use crate::namespace::Namespace;
 pub use operation::Operation;
-use operation::{Pending, number};
+use operation::{Gathering, Pending, number};
 
 /// A question to the store that is answered in one go.
 #[derive(Debug, Clone, PartialEq)]
@@ -124,7 +124,11 @@ impl Mapping {
             Message::MultiGet { keys } if keys.is_empty() => {
                 return (Pending::Plain, Step::Reply(Reply::Values(Vec::new())));
             }
-            Message::MultiGet { keys } => Read::MultiGet { scope, keys },
+            Message::MultiGet { keys } => {
+                let gathering = Gathering::new(keys);
+                let step = self.multi_get(&gathering);
+                return (Pending::Gathering(gathering), step);
+            }
             Message::ListKeys => {
                 let pending = Pending::Listing { keys: Vec::new(), bytes: 0 };
                 return (pending, self.list_behind(None));
@@ -197,6 +201,11 @@ impl Mapping {
             Some(entries) => self.propose(KvOp::MultiPut { entries }),
             None => Step::Done,
         }
+    }
+
+    fn multi_get(&self, gathering: &Gathering) -> Step {
+        let (scope, keys) = (self.scope.clone(), gathering.next());
+        Step::Call(Call::Read(Read::MultiGet { scope, keys }))
     }
 
     fn list_behind(&self, after: Option<Blob>) -> Step {

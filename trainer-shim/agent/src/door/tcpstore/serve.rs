@@ -44,6 +44,8 @@ pub struct Options {
     /// How long an operation may wait for a store without a quorum before its
     /// connection closes. A WAIT has only its client's own timeout.
     pub store_lost_deadline: Duration,
+    /// No launcher restarts ranks in place: all clients are of one attempt.
+    pub single_attempt: bool,
     /// All bounds.
     pub limits: Limits,
 }
@@ -119,6 +121,7 @@ impl Door {
     /// A door to the keys of `scope`.
     pub fn new(client: Client, scope: Scope, options: Options) -> Door {
         let limits = &options.limits;
+        let attempts = Attempts::new(options.single_attempt);
         let free = limits.budget_free_bytes;
         let budget = Budget::new("budget_bytes_max", limits.budget_bytes_max, free);
         let waits = limits.wait_budget_bytes_max;
@@ -131,7 +134,7 @@ impl Door {
             wait_budget,
             open: watch::Sender::new(0),
             clients: AtomicUsize::new(0),
-            attempts: Attempts::default(),
+            attempts,
             presence: Presence::default(),
             roster: Roster::default(),
             visibility: Visibility::new(),

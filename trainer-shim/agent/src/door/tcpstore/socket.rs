@@ -9,14 +9,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use holdfast_api::{Code, Condition, Effectiveness, Read, ReadOutcome};
+use holdfast_api::{Code, Condition, Effectiveness, Read, ReadOutcome, Refusal};
 use holdfast_client::{Client, Consistency, Deadline, Error};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::attempt::{Attempt, Unknown};
+use super::attempt::{Told, Unknown};
 use super::budget::{Account, BudgetExceeded};
 use super::codec::{Message, Op};
 use super::connection::{Action, Connection};
@@ -31,6 +31,8 @@ use crate::roster::Entry;
 /// Read at once, and at most this many times before others get their turn.
 const READ_BYTES: usize = 64 * 1024;
 const READS_PER_TURN: usize = 16;
+/// A connection's keys that are looked at for those of a launcher.
+const FIRST_KEYS_MAX: usize = 1_024;
 
 /// Why a connection was closed.
 #[derive(Debug, thiserror::Error)]
@@ -90,7 +92,10 @@ pub(super) struct Task {
     may_tell_attempt: bool,
     /// Which attempt it belongs to; nothing behind the question is read until
     /// that is known.
-    asking: Option<BoxFuture<'static, (u32, Attempt)>>,
+    asking: Option<BoxFuture<'static, Told>>,
+    /// What that was, and how many more keys are looked at: a launcher is known by
+    /// those that it uses first.
+    told: Option<(Told, usize)>,
     /// Its place in its namespace.
     guest: Guest,
     /// No more bytes will come.
@@ -138,6 +143,7 @@ impl Task {
             is_client: false,
             may_tell_attempt: local,
             asking: None,
+            told: None,
             guest,
             ended: false,
             refused: None,
@@ -212,11 +218,12 @@ impl Task {
     }
 
     /// Moves on into the namespace of the attempt that its process told.
-    fn enter(&mut self, told: (u32, Attempt)) -> Result<(), Closed> {
+    fn enter(&mut self, told: Told) -> Result<(), Closed> {
         let here = self.guest.namespace();
         let attempt = self.shared.attempts.judge(told, self.shared.presence.newest(here))?;
         self.guest = self.shared.presence.enter(here.with_attempt(attempt))?;
         self.connection.enter_attempt(attempt);
+        self.told = Some((told, FIRST_KEYS_MAX));
         Ok(())
     }
 
@@ -284,7 +291,11 @@ impl Task {
             self.shared.clients.fetch_add(1, Ordering::Relaxed);
         }
         if let (true, Message::Ping { nonce }) = (self.may_tell_attempt, message) {
-            self.asking = Some(self.shared.attempts.ask(*nonce));
+            self.asking = self.shared.attempts.ask(*nonce);
+        }
+        if let (Some((told, left @ 1..)), Some(key)) = (&mut self.told, message.first_key()) {
+            *left -= 1;
+            self.shared.attempts.meet_key(told, key.as_bytes());
         }
         self.may_tell_attempt &= *message == Message::Validate;
     }
@@ -379,7 +390,14 @@ impl Task {
 
     fn answered(&mut self, answer: Result<CallAnswer, Error>) -> Result<(), Closed> {
         let op = self.calling;
-        let answer = answer.map_err(|error| self.shared.closes(op, &error))?;
+        let answer = answer
+            .or_else(|error| match too_long(&error) {
+                Some(refusal) if op == Op::MultiGet => {
+                    Ok(CallAnswer::Read(ReadOutcome::Refused(refusal)))
+                }
+                _ => Err(error),
+            })
+            .map_err(|error| self.shared.closes(op, &error))?;
         if let CallAnswer::Read(ReadOutcome::Checked { all_exist }) = &answer {
             self.pace.answered(*all_exist, Instant::now());
         }
@@ -465,6 +483,12 @@ impl Shared {
     }
 }
 
+/// The refusal of a call for its size: there may be a shorter one.
+fn too_long(error: &Error) -> Option<Refusal> {
+    let Error::Refused(problem) = error else { return None };
+    problem.refusal.clone().filter(|refusal| matches!(refusal, Refusal::LimitExceeded { .. }))
+}
+
 /// Waits for writes over other connections; an error once the deadline has passed.
 async fn in_time(passed: impl Future<Output = ()>, deadline: Deadline) -> Result<(), Error> {
     let Some(instant) = deadline.instant() else {
@@ -491,12 +515,12 @@ async fn settled<T>(asked: &mut Asked<T>) -> Result<T, Error> {
 }
 
 /// The attempt that was asked for; never ready if none was.
-async fn told(asked: &mut Option<BoxFuture<'static, (u32, Attempt)>>) -> (u32, Attempt) {
+async fn told(asked: &mut Option<BoxFuture<'static, Told>>) -> Told {
     match asked {
         Some(future) => {
-            let attempt = future.await;
+            let told = future.await;
             *asked = None;
-            attempt
+            told
         }
         None => std::future::pending().await,
     }

@@ -19,11 +19,17 @@ const TAKEN_AWAY: [&str; 2] = ["PET_RDZV_ENDPOINT", "PET_STANDALONE"];
 /// store is the launcher's fails without it, although torchrun alone sets it.
 const ATTEMPT: &str = "TORCHELASTIC_RESTART_COUNT";
 
+/// Makes setproctitle leave a process's variables where they can be read: they say
+/// which attempt it is.
+const TITLE_WITHOUT_VARIABLES: &str = "SPT_NOENV";
+
 /// What the command is told.
 #[derive(Debug)]
 pub struct Told<'a> {
     /// Where its TCPStore clients connect.
     pub address: SocketAddr,
+    /// The first address of its agent.
+    pub listens: SocketAddr,
     /// Leave `MASTER_*` and torchrun's variables alone.
     pub keep_master_addr: bool,
     /// Where torchrun's nodes meet.
@@ -80,9 +86,12 @@ pub fn changes(told: &Told<'_>, now: impl Fn(&str) -> Option<OsString>) -> Chang
     let mut set = |name: &str, value: OsString| changes.insert(name.to_owned(), Some(value));
     let missing = |name: &str| now(name).is_none_or(|value| value.is_empty());
     if told.keep_master_addr {
-        set("HOLDFAST_TCPSTORE", address.to_string().into());
+        set("HOLDFAST_TCPSTORE", reachable(told.listens).to_string().into());
     } else if missing(ATTEMPT) {
         set(ATTEMPT, "0".into());
+    }
+    if missing(TITLE_WITHOUT_VARIABLES) {
+        set(TITLE_WITHOUT_VARIABLES, "1".into());
     }
     set("HOLDFAST_STORE", told.store.clone().into());
     if let Some(file) = told.token_file {
@@ -127,6 +136,7 @@ mod tests {
     fn told() -> Told<'static> {
         Told {
             address: "0.0.0.0:29500".parse().unwrap(),
+            listens: "0.0.0.0:29500".parse().unwrap(),
             keep_master_addr: false,
             rendezvous: Rendezvous::Static,
             store: "a:1,b:2".to_owned(),
@@ -178,6 +188,7 @@ mod tests {
             ("HOLDFAST_STORE", Some("a:1,b:2")),
             ("HOLDFAST_RUN", Some("r1")),
             ("HOLDFAST_CONTROL", Some("/run/c.sock")),
+            ("SPT_NOENV", Some("1")),
         ] {
             assert_eq!(get(&all, name), Some(value), "{name}");
         }

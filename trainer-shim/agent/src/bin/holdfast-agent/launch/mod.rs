@@ -48,6 +48,7 @@ use tokio::time::sleep;
 use tracing::{debug, info, warn};
 
 use crate::command_line::RunFlags;
+use crate::masters::{beside_masters, told_address};
 use crate::output::Lines;
 use crate::program::ProgramError;
 use crate::settings::Settings;
@@ -87,6 +88,7 @@ pub async fn launch(
     let launcher = Launcher::read(command, around);
     name_job(&mut settings, &launcher);
     settings.run = settings.run.or_else(|| launcher.run().map(RunChoice::Named));
+    settings.tcpstore = beside_masters(&settings.tcpstore);
     let rendezvous = match refusal::judge(&settings, &flags, &launcher, command).await {
         Ok(rendezvous) => rendezvous,
         Err(refusal) => {
@@ -118,7 +120,8 @@ pub async fn launch(
         }
     };
     let told = Told {
-        address: attached.address,
+        address: told_address(&settings.tcpstore, attached.address),
+        listens: attached.address,
         keep_master_addr: flags.keep_master_addr,
         rendezvous,
         store: settings.store.join(","),
@@ -147,7 +150,7 @@ pub async fn launch(
         flags.expect_clients_within,
         child.id(),
         &command.join(OsStr::new(" ")).to_string_lossy(),
-        reachable(attached.address),
+        reachable(told.address),
     );
     let pid = child.id();
     let status = attend(&mut child, &mut signals, expectation, &mut link, &mut witness).await;

@@ -1,9 +1,12 @@
 //! An operation that the store has been asked about: what its answer means for
 //! the client, and what is asked next.
 
+use std::collections::VecDeque;
 use std::mem;
 
-use holdfast_api::{Blob, Condition, KeyEntry, KeyValue, KvOutcome, Outcome, ReadOutcome, Until};
+use holdfast_api::{
+    Blob, Condition, KeyEntry, KeyValue, KvOutcome, Outcome, ReadOutcome, Refusal, Until,
+};
 
 use super::super::codec::{Op, Reply};
 use super::{CallAnswer, Mapping, Step, Unanswerable};
@@ -24,12 +27,61 @@ pub(super) enum Pending {
     Compare { expected: Blob },
     /// Of MULTI_SET: the commands still to come.
     Writes(std::vec::IntoIter<Vec<KeyValue>>),
+    /// Of MULTI_GET: what is read so far, and what is not.
+    Gathering(Gathering),
     /// Of LIST_KEYS: the keys of the pages so far.
     Listing { keys: Vec<Blob>, bytes: usize },
     /// Of GET_NUM_KEYS in the plain namespace: the counts so far.
     Counting(Vec<u64>),
     /// Of BARRIER.
     Barrier { key: Blob, world_size: i64 },
+}
+
+/// A MULTI_GET. All of it is one read, unless the store finds that too much: then
+/// it is read piece by piece, each half as long as the one that was refused.
+#[derive(Debug)]
+pub(super) struct Gathering {
+    /// The keys that are still to be read, in their order.
+    keys: VecDeque<Blob>,
+    /// How many of them the open read asks for.
+    asked: usize,
+    values: Vec<Blob>,
+    bytes: usize,
+}
+
+impl Gathering {
+    pub(super) fn new(keys: Vec<Blob>) -> Gathering {
+        let asked = keys.len();
+        Gathering { keys: keys.into(), asked, values: Vec::new(), bytes: 0 }
+    }
+
+    /// The keys of the next read.
+    pub(super) fn next(&self) -> Vec<Blob> {
+        self.keys.iter().take(self.asked).cloned().collect()
+    }
+
+    /// What the open read found. Answers whether that was the rest; if not, the
+    /// next one may ask for more.
+    fn found(&mut self, entries: Vec<Option<KeyEntry>>) -> Result<bool, Unanswerable> {
+        if entries.len() != self.asked.min(self.keys.len()) {
+            return Err(Unanswerable::OutOfTurn);
+        }
+        self.keys.drain(..entries.len());
+        for entry in entries {
+            let value = entry.and_then(|entry| entry.value).unwrap_or_else(|| "".into());
+            self.bytes += value.len();
+            self.values.push(value);
+        }
+        self.asked = self.asked.saturating_mul(2);
+        Ok(self.keys.is_empty())
+    }
+
+    /// The open read is too long for the store. Answers whether a shorter one is
+    /// possible.
+    fn shorten(&mut self) -> bool {
+        self.asked = self.asked.min(self.keys.len()) / 2;
+        self.asked > 0
+    }
 }
 
 impl Operation {
@@ -45,6 +97,9 @@ impl Operation {
     /// Goes on with the store's answer to the last [`Step::Call`].
     pub fn resume(&mut self, mapping: &Mapping, answer: CallAnswer) -> Result<Step, Unanswerable> {
         match answer {
+            CallAnswer::Read(ReadOutcome::Refused(refusal)) if self.reads_less(&refusal) => {
+                self.ask_on(mapping)
+            }
             CallAnswer::Proposed(Outcome::Refused(refusal))
             | CallAnswer::Read(ReadOutcome::Refused(refusal)) => {
                 Err(Unanswerable::Refused(refusal))
@@ -52,6 +107,30 @@ impl Operation {
             CallAnswer::Proposed(Outcome::Kv(outcome)) => self.written(mapping, outcome),
             CallAnswer::Read(outcome) => self.read(mapping, outcome),
             CallAnswer::Proposed(_) => Err(Unanswerable::OutOfTurn),
+        }
+    }
+
+    /// Bytes that it holds of answers to its reads so far.
+    pub fn held_bytes(&self) -> usize {
+        match &self.pending {
+            Pending::Gathering(gathering) => gathering.bytes,
+            Pending::Listing { bytes, .. } => *bytes,
+            _ => 0,
+        }
+    }
+
+    /// Whether what the store refuses can be read piece by piece.
+    fn reads_less(&mut self, refusal: &Refusal) -> bool {
+        match (&mut self.pending, refusal) {
+            (Pending::Gathering(gathering), Refusal::LimitExceeded { .. }) => gathering.shorten(),
+            _ => false,
+        }
+    }
+
+    fn ask_on(&self, mapping: &Mapping) -> Result<Step, Unanswerable> {
+        match &self.pending {
+            Pending::Gathering(gathering) => Ok(mapping.multi_get(gathering)),
+            _ => Err(Unanswerable::OutOfTurn),
         }
     }
 
@@ -89,13 +168,13 @@ impl Operation {
             (Op::Get, ReadOutcome::Entry(entry), _) => {
                 Reply::Value(entry.and_then(|entry| entry.value).unwrap_or_else(|| "".into()))
             }
-            (Op::MultiGet, ReadOutcome::Entries(entries), _) => {
-                let value = |entry: Option<KeyEntry>| {
-                    entry.and_then(|entry| entry.value).unwrap_or_else(|| "".into())
-                };
-                let values: Vec<Blob> = entries.into_iter().map(value).collect();
-                check_length(values.iter().map(Blob::len).sum(), mapping)?;
-                Reply::Values(values)
+            (Op::MultiGet, ReadOutcome::Entries(entries), Pending::Gathering(gathering)) => {
+                let is_all = gathering.found(entries)?;
+                check_length(gathering.bytes, mapping)?;
+                if !is_all {
+                    return Ok(mapping.multi_get(gathering));
+                }
+                Reply::Values(mem::take(&mut gathering.values))
             }
             (Op::Check, ReadOutcome::Checked { all_exist }, _) => Reply::Checked(all_exist),
             (Op::GetNumKeys, ReadOutcome::Count { count }, Pending::Counting(counts)) => {

@@ -1,4 +1,4 @@
-use holdfast_api::{KeyEntry, KvOutcome};
+use holdfast_api::{KeyEntry, KvOutcome, Refusal};
 
 use super::*;
 
@@ -249,10 +249,72 @@ fn the_simple_operations_translate_one_to_one() {
 
 #[test]
 fn a_refusal_and_an_answer_to_another_question_have_no_reply() {
-    let refusal = holdfast_api::Refusal::NotANumber { key: "/k".into() };
+    let refusal = Refusal::NotANumber { key: "/k".into() };
     let add = || Message::Add { key: "/k".into(), delta: 1 };
     let (_, step) = run(add(), CallAnswer::Proposed(Outcome::Refused(refusal.clone())));
     assert_eq!(step, Err(Unanswerable::Refused(refusal)));
     let (_, step) = run(add(), wrote(KvOutcome::Written));
     assert_eq!(step, Err(Unanswerable::OutOfTurn));
+}
+
+/// Answers the reads of a MULTI_GET as a store does that reads `bytes_max` at a time;
+/// how many keys each read asked for, and what the client hears.
+fn gathered(sizes: &[usize], bytes_max: usize) -> (Vec<usize>, Result<Step, Unanswerable>) {
+    let mapping =
+        Mapping { limits: Limits { answer_bytes_max: 100, ..mapping().limits }, ..mapping() };
+    let keys = (0..sizes.len()).map(|key| Blob::from(format!("/{key}").into_bytes())).collect();
+    let (mut operation, mut step) = mapping.begin(Message::MultiGet { keys });
+    let (mut asked, mut at) = (Vec::new(), 0);
+    loop {
+        let Step::Call(Call::Read(Read::MultiGet { keys, .. })) = &step else {
+            return (asked, Ok(step));
+        };
+        asked.push(keys.len());
+        assert_eq!(keys[0], Blob::from(format!("/{at}").into_bytes()), "in their order");
+        let found = &sizes[at..at + keys.len()];
+        let size: usize = found.iter().sum();
+        let outcome = if size > bytes_max {
+            let what = "command_bytes_max".to_owned();
+            ReadOutcome::Refused(Refusal::LimitExceeded {
+                what,
+                size: size as u64,
+                limit: bytes_max as u64,
+            })
+        } else {
+            at += keys.len();
+            let value = |size: &usize| Some(entry("/k", Some(&"v".repeat(*size))));
+            ReadOutcome::Entries(found.iter().map(value).collect())
+        };
+        step = match operation.resume(&mapping, CallAnswer::Read(outcome)) {
+            Ok(step) => step,
+            Err(error) => return (asked, Err(error)),
+        };
+        let held: usize = sizes[..at].iter().sum();
+        assert!(!matches!(step, Step::Call(_)) || operation.held_bytes() == held);
+    }
+}
+
+#[test]
+fn a_multi_get_that_is_too_long_for_one_read_is_several() {
+    let values = |sizes: &[usize]| {
+        let values = sizes.iter().map(|size| "v".repeat(*size).into_bytes().into()).collect();
+        Ok(Step::Reply(Reply::Values(values)))
+    };
+    for (sizes, asked) in [
+        (&[4, 4][..], &[2][..]),
+        // Halves until they fit, and twice as many behind what did.
+        (&[8, 8, 8, 8], &[4, 2, 1, 2, 1, 2, 1, 1]),
+        (&[8, 8, 1, 1, 1, 1, 1, 1], &[8, 4, 2, 1, 2, 4, 1]),
+    ] {
+        let (found, step) = gathered(sizes, 10);
+        assert_eq!(step, values(sizes), "{sizes:?}");
+        assert_eq!(found, asked, "{sizes:?}");
+    }
+    let (asked, step) = gathered(&[8; 13], 10);
+    assert_eq!(step, Err(Unanswerable::TooLong { limit: 100 }));
+    assert!(asked.len() < 40, "{asked:?}");
+    // One value that the store does not give alone: nothing shorter is left.
+    let (asked, step) = gathered(&[8, 11], 10);
+    assert!(matches!(step, Err(Unanswerable::Refused(_))), "{step:?}");
+    assert_eq!(asked, [2, 1, 1]);
 }
