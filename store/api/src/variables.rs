@@ -8,7 +8,7 @@ use std::fmt;
 pub const PREFIX: &str = "HOLDFAST_";
 
 /// All that are read, by whichever program: each is handed on to others.
-pub const KNOWN: [&str; 36] = [
+pub const KNOWN: [&str; 37] = [
     // Of several programs.
     "HOLDFAST_STORE",
     "HOLDFAST_TOKEN_FILE",
@@ -47,6 +47,7 @@ pub const KNOWN: [&str; 36] = [
     "HOLDFAST_RUNTIME_DIR",
     // Programs under an agent.
     "HOLDFAST_CONTROL",
+    "HOLDFAST_CAPTURE",
     "HOLDFAST_NAMESPACE",
     "HOLDFAST_AGENT",
     "HOLDFAST_FENCE",

@@ -10,6 +10,8 @@
 //! | [`slurm`] | what Slurm says of the task that this process is |
 //! | [`expectation`] | whether TCPStore clients come, and what is said if none does |
 //! | [`bypass`] | which processes were told another address, and by whom |
+//! | [`own_stores`] | programs that use a store of their own, said while they run |
+//! | [`memory`] | what only a process's memory tells of it |
 //! | [`refusal`] | a command that is not started, and the one to use instead |
 
 mod bypass;
@@ -17,6 +19,8 @@ mod environment;
 mod expectation;
 mod link;
 mod membership;
+mod memory;
+mod own_stores;
 mod refusal;
 mod slurm;
 mod torch_version;
@@ -46,6 +50,7 @@ use environment::{Told, reachable};
 use expectation::Expectation;
 use link::{LEAVE_TIME_MAX, Link, Start};
 use membership::Membership;
+use own_stores::Watched;
 use slurm::Slurm;
 use torchrun::Rendezvous;
 
@@ -133,7 +138,14 @@ pub async fn launch(
         reachable(attached.address),
     );
     let pid = child.id();
-    let status = attend(&mut child, &mut signals, expectation, &mut link).await;
+    let watched = pid.filter(|_| !flags.expect_clients_within.is_zero()).map(|root| Watched {
+        root,
+        words: command.len(),
+        ours: reachable(attached.address),
+        keeps_master_addr: flags.keep_master_addr,
+        control: socket.clone(),
+    });
+    let status = attend(&mut child, &mut signals, expectation, &mut link, watched).await;
     let rank = environment::rank(&told, |name| std::env::var_os(name));
     let ended = status.as_ref().ok().and_then(|status| {
         Some(CommandEnded { pid: pid?, rank, exit: exit_of(status.into_raw())? })
@@ -207,7 +219,15 @@ async fn attend(
     signals: &mut Signals,
     mut expectation: Expectation,
     link: &mut Link,
+    watched: Option<Watched>,
 ) -> std::io::Result<ExitStatus> {
+    let watching = async {
+        match watched {
+            Some(watched) => own_stores::watch(watched).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::pin!(watching);
     loop {
         tokio::select! {
             status = child.wait() => {
@@ -221,6 +241,7 @@ async fn attend(
                 None => expectation.postpone(),
             },
             () = link.keep() => {}
+            never = &mut watching => match never {},
             caught = signals.next() => {
                 let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
                 if let (Some(pid), false) = (pid, caught.from_terminal) {
