@@ -48,6 +48,7 @@ pub const KNOWN: [&str; 37] = [
     "HOLDFAST_RUNTIME_DIR",
     // Programs under an agent.
     "HOLDFAST_CONTROL",
+    "HOLDFAST_CAPTURE",
     "HOLDFAST_NAMESPACE",
     "HOLDFAST_AGENT",
     "HOLDFAST_FENCE",

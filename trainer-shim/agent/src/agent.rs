@@ -31,6 +31,7 @@ use crate::namespace::Namespace;
 use crate::outage;
 use crate::ports::Bound;
 use crate::roster::Roster;
+use crate::stores::Stores;
 use crate::telling::Teller;
 pub use error::{Error, Remedy};
 pub use opening::Wanted;
@@ -50,6 +51,8 @@ const GIVEN_UP_TIME_MAX: Duration = Duration::from_secs(10);
 pub const PORTS_MAX: usize = 64;
 /// The first of them may be served at both loopback addresses.
 const LISTENERS_MAX: usize = PORTS_MAX + 1;
+/// Ports for stores that programs of this host open for themselves.
+pub const STORE_PORTS_MAX: usize = 1024;
 /// Ports asked for and not opened yet.
 const REQUESTS_MAX: usize = 16;
 
@@ -99,6 +102,7 @@ pub struct Handle {
     identity: Arc<Identity>,
     door: serve::Handle,
     processes: process::Door,
+    stores: Stores,
     client: Client,
     requests: mpsc::Sender<Request>,
 }
@@ -109,20 +113,25 @@ struct Identity {
     job: Name,
     met: Met,
     host: String,
-    /// Tells this process from all others: host names and process ids are the
-    /// same in many containers.
+    /// Tells this process from all others.
     id: String,
 }
 
 /// What is asked of an agent that runs.
 #[derive(Debug)]
-enum Request {
+pub(crate) enum Request {
     /// Ports at these addresses.
     OpenAt { addresses: Vec<SocketAddr>, answer: oneshot::Sender<Result<(), Error>> },
     /// A port under this name.
     Open { name: Name, answer: oneshot::Sender<Result<SocketAddr, Error>> },
     /// The namespace of this name is over.
     Close { name: Name, done: oneshot::Sender<()> },
+    /// A port for one side of a program's store.
+    OpenStore { namespace: Namespace, answer: oneshot::Sender<Result<SocketAddr, Error>> },
+    /// Nobody uses the program's store of this name any more.
+    CloseStore { name: Name },
+    /// What is served, and where.
+    Served { answer: oneshot::Sender<Vec<(SocketAddr, Namespace)>> },
 }
 
 impl Handle {
@@ -222,6 +231,15 @@ impl Handle {
         self.ask(|answer| Request::Open { name, answer }).await
     }
 
+    /// All ports that are open now.
+    pub async fn ports(&self) -> Vec<u16> {
+        let (answer, answered) = oneshot::channel();
+        // One that stops has none.
+        let _ = self.requests.send(Request::Served { answer }).await;
+        let served = answered.await.unwrap_or_default();
+        served.into_iter().map(|(address, _)| address.port()).collect()
+    }
+
     async fn ask<T>(
         &self,
         request: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Request,
@@ -251,6 +269,11 @@ impl Handle {
             )
         };
         outage::during(&self.client, meanwhile, self.processes.close()).await;
+    }
+
+    /// Stores that programs open for themselves.
+    pub fn stores(&self) -> &Stores {
+        &self.stores
     }
 
     /// The door for programs with the library.
@@ -301,16 +324,22 @@ impl Agent {
         let processes = process::Door::new(client.clone(), scope.clone(), of_processes, lease);
         let attempts_kept = options.attempts_kept;
         let (sender, requests) = mpsc::channel(REQUESTS_MAX);
+        // Host names and process ids are the same in many containers.
+        let id = format!("{:016x}", rand::random::<u64>());
+        let stores = Stores::new(
+            &client,
+            scope.clone(),
+            (id.clone(), host.clone()),
+            attempts_kept,
+            processes.clone(),
+            door.handle().presence().clone(),
+            sender.clone(),
+        );
         let handle = Handle {
-            identity: Arc::new(Identity {
-                addresses,
-                job: options.job,
-                met,
-                host,
-                id: format!("{:016x}", rand::random::<u64>()),
-            }),
+            identity: Arc::new(Identity { addresses, job: options.job, met, host, id }),
             door: door.handle(),
             processes,
+            stores,
             client: client.clone(),
             requests: sender,
         };
@@ -399,6 +428,13 @@ impl Agent {
                             ports.close(&name);
                             let _ = done.send(());
                         }
+                        Request::OpenStore { namespace, answer } => {
+                            let _ = answer.send(ports.add_store(&namespace));
+                        }
+                        Request::CloseStore { name } => ports.close_store(&name),
+                        Request::Served { answer } => {
+                            let _ = answer.send(ports.all());
+                        }
                     }
                 }
             }
@@ -415,6 +451,7 @@ impl Agent {
             () = serving => {}
             () = forever(collecting) => {}
             () = forever(handle.processes.keep()) => {}
+            () = handle.stores.keep() => {}
             never = log_leaders(&client) => match never {},
             never = teller.run() => match never {},
             never = outages => match never {},

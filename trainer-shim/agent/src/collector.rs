@@ -45,7 +45,7 @@ pub async fn collect(client: Client, scope: Scope, agent: Handle, kept: Duration
 }
 
 /// Answers how many there were.
-async fn delete(client: &Client, scope: &Scope, prefix: Blob) -> Result<usize, Error> {
+pub(crate) async fn delete(client: &Client, scope: &Scope, prefix: Blob) -> Result<usize, Error> {
     let keys = client.keys(scope.clone());
     let (mut after, mut deleted) = (None, 0);
     loop {

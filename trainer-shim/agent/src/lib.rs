@@ -22,6 +22,7 @@
 //! | `outage` | says that the store does not answer, and when it does again |
 //! | [`ports`] | ports of this host: bound, and found free |
 //! | [`collector`] | deletes the keys of namespaces that are over |
+//! | [`stores`] | stores that programs open for themselves, at addresses of their own |
 //! | [`control`] | how the processes of one run on one host find their agent |
 //! | [`roster`] | who is connected and waits for what, for operators |
 //! | [`programs`] | the programs behind the connections: last calls, and ends |
@@ -61,4 +62,5 @@ pub mod ports;
 pub mod process;
 pub mod programs;
 pub mod roster;
+pub mod stores;
 mod telling;

@@ -9,7 +9,9 @@
 //! | anything else | `@NAME#ATTEMPT:` and the key; the first port's name is empty |
 //!
 //! The name of a further port is its number, so that agents on other hosts
-//! serve the same namespace at the same port.
+//! serve the same namespace at the same port. The store that a program opens for
+//! itself ([`crate::stores`]) is a namespace, too: it has no attempts, and its
+//! owner comes through a port of its own.
 
 use holdfast_api::{Blob, Name};
 
@@ -23,6 +25,20 @@ const ESCAPE: &[u8] = b"@:";
 pub struct Namespace {
     name: Option<Name>,
     attempt: u32,
+    side: Side,
+}
+
+/// Who comes through a port of the namespace. The keys are the same for all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Side {
+    /// Ranks, of whatever attempt.
+    #[default]
+    Ranks,
+    /// The program that opened the store: it is open for as long as that is
+    /// connected.
+    Owner,
+    /// The other programs that use it.
+    Others,
 }
 
 impl Namespace {
@@ -33,7 +49,7 @@ impl Namespace {
 
     /// One with a name of its own.
     pub fn named(name: Name) -> Namespace {
-        Namespace { name: Some(name), attempt: 0 }
+        Namespace { name: Some(name), ..Namespace::default() }
     }
 
     /// That of a port behind the first.
@@ -42,9 +58,21 @@ impl Namespace {
         Namespace::named(name.expect("digits are a name"))
     }
 
-    /// Its sister for another attempt.
+    /// That of a store which a program opened for itself, on one of its two sides.
+    pub fn of_store(name: Name, side: Side) -> Namespace {
+        Namespace { name: Some(name), attempt: 0, side }
+    }
+
+    /// Its sister for another attempt. Stores of programs have none: programs of
+    /// one launch differ in what they were started with.
     pub fn with_attempt(&self, attempt: u32) -> Namespace {
-        Namespace { name: self.name.clone(), attempt }
+        let attempt = if self.is_of_store() { 0 } else { attempt };
+        Namespace { attempt, ..self.clone() }
+    }
+
+    /// Whether it is the store of a program.
+    pub fn is_of_store(&self) -> bool {
+        self.side != Side::Ranks
     }
 
     /// Its name; none is that of the run's first port.

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use holdfast_api::{Code, Effectiveness, Name, Refusal, RunHeld};
 use serde::{Deserialize, Serialize};
 
-use super::PORTS_MAX;
+use super::{PORTS_MAX, STORE_PORTS_MAX};
 use crate::door::tcpstore::presence::BeingCollected;
 
 /// Why an agent did not start.
@@ -56,6 +56,12 @@ pub enum Error {
          or give each job of the host an agent of its own"
     )]
     TooManyPorts,
+    /// The programs of the host have too many stores of their own.
+    #[error(
+        "the programs of this host use {STORE_PORTS_MAX} ports for stores of their own already, \
+         which is as many as there may be; close stores that are not used"
+    )]
+    TooManyStores,
     /// A port that other hosts reach was to be added to one that they do not.
     #[error(
         "{address} can be reached from other hosts, and this agent listens on loopback alone; \
@@ -153,7 +159,7 @@ impl Error {
     pub fn code(&self) -> Code {
         match self {
             Error::Listen { .. } | Error::NoFreePort { .. } | Error::InUse { .. } => Code::Conflict,
-            Error::TooManyPorts => Code::LimitExceeded,
+            Error::TooManyPorts | Error::TooManyStores => Code::LimitExceeded,
             Error::NotLoopback { .. } => Code::InvalidRequest,
             Error::Stopping => Code::Unavailable,
             Error::Open { reason, .. } => reason.code(),
@@ -170,6 +176,7 @@ impl Error {
                 true
             }
             Error::TooManyPorts
+            | Error::TooManyStores
             | Error::NotLoopback { .. }
             | Error::InUse { .. }
             | Error::RunOver { .. }
@@ -184,6 +191,7 @@ impl Error {
             Error::Listen { .. }
             | Error::NoFreePort { .. }
             | Error::TooManyPorts
+            | Error::TooManyStores
             | Error::NotLoopback { .. }
             | Error::NotOpen { .. }
             | Error::InUse { .. }

@@ -9,7 +9,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
-use super::{Error, LISTENERS_MAX};
+use super::{Error, LISTENERS_MAX, STORE_PORTS_MAX};
 use crate::door::tcpstore::presence::Presence;
 use crate::door::tcpstore::serve::Door;
 use crate::namespace::Namespace;
@@ -125,8 +125,40 @@ impl Ports {
         Ok(address)
     }
 
+    /// Opens a port for one side of a program's store, or answers the one that is
+    /// open.
+    pub(super) fn add_store(&mut self, namespace: &Namespace) -> Result<SocketAddr, Error> {
+        if let Some(open) = self.open.iter().find(|open| open.namespace == *namespace) {
+            return Ok(open.address);
+        }
+        if self.open.iter().filter(|open| open.namespace.is_of_store()).count() >= STORE_PORTS_MAX {
+            return Err(Error::TooManyStores);
+        }
+        let bound = Bound::take_free().map_err(|reason| Error::NoFreePort { reason })?;
+        let address = bound.address();
+        self.start(listen(bound)?, address, namespace.clone(), true);
+        Ok(address)
+    }
+
+    /// Closes the ports of a program's store.
+    pub(super) fn close_store(&mut self, name: &Name) {
+        self.open.retain(|open| {
+            let closes = open.namespace.is_of_store() && open.namespace.name() == Some(name);
+            if closes {
+                open.close.cancel();
+            }
+            !closes
+        });
+    }
+
+    /// What is served, and where.
+    pub(super) fn all(&self) -> Vec<(SocketAddr, Namespace)> {
+        self.open.iter().map(|open| (open.address, open.namespace.clone())).collect()
+    }
+
     fn room_for(&self, ports: usize) -> Result<(), Error> {
-        if self.open.len() + ports > LISTENERS_MAX { Err(Error::TooManyPorts) } else { Ok(()) }
+        let others = self.open.iter().filter(|open| !open.namespace.is_of_store());
+        if others.count() + ports > LISTENERS_MAX { Err(Error::TooManyPorts) } else { Ok(()) }
     }
 
     fn begin(
@@ -143,7 +175,8 @@ impl Ports {
     /// Closes the port that was opened by this name.
     pub(super) fn close(&mut self, name: &Name) {
         self.open.retain(|open| {
-            let closes = open.by_name && open.namespace.name() == Some(name);
+            let named = open.by_name && !open.namespace.is_of_store();
+            let closes = named && open.namespace.name() == Some(name);
             if closes {
                 info!("port {} is closed: namespace {name} is over", open.address);
                 open.close.cancel();

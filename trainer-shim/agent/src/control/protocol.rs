@@ -8,6 +8,7 @@ pub use holdfast_trainer_shim::link::LINE_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::{Error, Remedy};
+use crate::stores;
 
 /// What an agent is asked. Unknown fields are left unread, so that agents of
 /// neighbouring versions understand each other.
@@ -28,6 +29,17 @@ pub enum Request {
     Open {
         /// Its name; the same name is the same namespace on every host.
         name: Name,
+    },
+    /// Serve a store that the asker opens for itself. It stays open at least until
+    /// this connection closes, so that the asker can connect.
+    Store(stores::Wanted),
+    /// Wait until so many clients have connected to the store that was asked for
+    /// before on this connection.
+    Workers {
+        /// How many.
+        workers: u64,
+        /// For how long.
+        timeout_ms: u64,
     },
     /// Be the life of the asker's processes: frames follow instead of lines. See
     /// [`crate::door::process`].
@@ -84,6 +96,17 @@ pub enum Response {
         /// Where its clients connect.
         address: SocketAddr,
     },
+    /// To [`Request::Store`].
+    Store {
+        /// Where the asker connects, as a client.
+        address: SocketAddr,
+        /// The port by which others name the store.
+        port: u16,
+        /// The agent serves that address anyway: nobody is the master there.
+        is_agent: bool,
+    },
+    /// To [`Request::Workers`].
+    Come {},
     /// To [`Request::Status`].
     Status {
         /// The job.
@@ -98,6 +121,9 @@ pub enum Response {
         connections: usize,
         /// TCPStore clients that ever came.
         clients_ever: usize,
+        /// All ports that are open, those of namespaces included.
+        #[serde(default)]
+        ports: Vec<u16>,
         /// Why nothing is served any more, if the run has ended.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         fenced: Option<String>,
@@ -149,6 +175,22 @@ mod tests {
                 Request::Attach { tcpstore: vec!["127.0.0.1:29500".parse().unwrap()], part: None },
             ),
             (r#"{"open":{"name":"group-7"}}"#, Request::Open { name: name() }),
+            (
+                r#"{"store":{"host":"localhost","port":12355,"is_master":true,"timeout_ms":7}}"#,
+                Request::Store(stores::Wanted {
+                    host: "localhost".to_owned(),
+                    port: 12355,
+                    is_master: true,
+                    multi_tenant: false,
+                    attempt: None,
+                    namespace: None,
+                    timeout_ms: 7,
+                }),
+            ),
+            (
+                r#"{"workers":{"workers":2,"timeout_ms":7}}"#,
+                Request::Workers { workers: 2, timeout_ms: 7 },
+            ),
             (r#"{"process":{}}"#, Request::Process(Wanted::default())),
             (r#"{"status":{}}"#, Request::Status {}),
             (r#"{"leave":{}}"#, Request::Leave { done: false, ended: None }),
@@ -183,6 +225,8 @@ mod tests {
                 met: "a new run".to_owned(),
             },
             Response::Opened { address },
+            Response::Store { address, port: 12355, is_agent: false },
+            Response::Come {},
             Response::Refused("a \"reason\"\nof two lines".to_owned().into()),
             Response::Refused(Refused {
                 reason: "in use".to_owned(),

@@ -21,6 +21,7 @@ use super::admission::{Admission, Admitted};
 use super::attendance::{Attendance, Part};
 use super::protocol::{CommandEnded, LINE_BYTES_MAX, Refused, Request, Response, line};
 use crate::agent::{Handle, Remedy};
+use crate::stores::{Served, Wanted};
 
 /// How long an agent waits for the first to attach: whoever started it is
 /// about to.
@@ -218,8 +219,10 @@ async fn converse(stream: UnixStream, pid: Option<i32>, shared: &Arc<Shared>) ->
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::new(reader);
     let mut attached = None;
+    let mut store = None;
     loop {
-        let text = match read_line(&mut reader, attached.is_some()).await? {
+        let is_known = attached.is_some() || store.is_some();
+        let text = match read_line(&mut reader, is_known).await? {
             Heard::Line(text) => text,
             Heard::Closed => return Ok(()),
             Heard::NoLine(reason) => return writer.write_all(&line(&refused(reason))).await,
@@ -264,6 +267,23 @@ async fn converse(stream: UnixStream, pid: Option<i32>, shared: &Arc<Shared>) ->
                 Err(refused) => Response::Refused(refused),
             },
             Ok(Request::Open { name }) => open(shared, name).await,
+            Ok(Request::Store(wanted)) => tokio::select! {
+                // Whoever has gone, or says something else meanwhile, waits no more.
+                _ = reader.fill_buf() => return Ok(()),
+                served = open_store(shared, &wanted, pid) => match served {
+                    Ok(served) => {
+                        let Served { address, port, .. } = served;
+                        let is_agent = served.is_agent();
+                        store = Some(served);
+                        Response::Store { address, port, is_agent }
+                    }
+                    Err(refused) => Response::Refused(refused),
+                }
+            },
+            Ok(Request::Workers { workers, timeout_ms }) => tokio::select! {
+                _ = reader.fill_buf() => return Ok(()),
+                response = wait_for_workers(shared, store.as_ref(), workers, timeout_ms) => response,
+            },
             Ok(Request::Status {}) => status(shared).await,
             Err(error) => refused(format!(
                 "the agent does not understand this request ({error}); \
@@ -374,17 +394,47 @@ async fn open(shared: &Shared, name: Name) -> Response {
     opened.map_or_else(Response::Refused, |address| Response::Opened { address })
 }
 
+async fn open_store(shared: &Shared, wanted: &Wanted, pid: Option<i32>) -> Result<Served, Refused> {
+    let handle = shared.agent().await?;
+    let served = handle.stores().open(wanted, pid).await;
+    served.map_err(|error| error.to_string().into())
+}
+
+async fn wait_for_workers(
+    shared: &Shared,
+    store: Option<&Served>,
+    workers: u64,
+    timeout_ms: u64,
+) -> Response {
+    let Some(store) = store else {
+        return refused("ask for a store first, on this connection".to_owned());
+    };
+    let handle = match shared.agent().await {
+        Ok(handle) => handle,
+        Err(refused) => return Response::Refused(refused),
+    };
+    let most = Duration::from_millis(timeout_ms);
+    match handle.stores().workers(store, workers, most).await {
+        Ok(()) => Response::Come {},
+        Err(error) => refused(error.to_string()),
+    }
+}
+
 async fn status(shared: &Shared) -> Response {
     match shared.agent().await {
-        Ok(handle) => Response::Status {
-            job: handle.job().clone(),
-            run: handle.run().clone(),
-            addresses: handle.addresses().to_vec(),
-            attached: shared.attendance().attached(),
-            connections: handle.connections(),
-            clients_ever: handle.clients_ever(),
-            fenced: handle.fenced().map(str::to_owned),
-        },
+        Ok(handle) => {
+            let ports = handle.ports().await;
+            Response::Status {
+                job: handle.job().clone(),
+                run: handle.run().clone(),
+                addresses: handle.addresses().to_vec(),
+                attached: shared.attendance().attached(),
+                connections: handle.connections(),
+                clients_ever: handle.clients_ever(),
+                ports,
+                fenced: handle.fenced().map(str::to_owned),
+            }
+        }
         Err(refused) => Response::Refused(refused),
     }
 }

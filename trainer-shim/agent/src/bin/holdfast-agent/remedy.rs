@@ -22,6 +22,15 @@ pub fn of(error: &anyhow::Error, command: usize) -> Option<String> {
     Some(lines(&remedy, &typed, &command))
 }
 
+/// This program's own line, with the agent at this address. The last words of it,
+/// so many, are a command and its arguments.
+pub fn at(address: &str, command: usize) -> String {
+    let mut typed: Vec<OsString> = std::env::args_os().collect();
+    let command = typed.split_off(typed.len().saturating_sub(command));
+    let line = with(without(&typed, "--tcpstore"), &["--tcpstore", address]);
+    line.iter().chain(&command).map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+}
+
 fn lines(remedy: &Remedy, typed: &[OsString], command: &[OsString]) -> String {
     let shown = |words: Vec<OsString>| {
         let words = words.iter().chain(command);

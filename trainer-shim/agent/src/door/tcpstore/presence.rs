@@ -30,6 +30,8 @@ struct Shared {
     account: Mutex<Account>,
     /// Something may be over that was not.
     changed: Notify,
+    /// Nobody is connected any more to one side of a program's store.
+    store_left: Notify,
 }
 
 /// One connection in a namespace, until it is dropped.
@@ -113,6 +115,16 @@ impl Presence {
         self.0.account.lock().newest(namespace)
     }
 
+    /// How many are connected in exactly this namespace.
+    pub fn guests(&self, namespace: &Namespace) -> usize {
+        self.0.account.lock().visited.get(namespace).map_or(0, |visits| visits.guests)
+    }
+
+    /// Ready when the last has left a side of a program's store.
+    pub async fn store_left(&self) {
+        self.0.store_left.notified().await;
+    }
+
     /// Waits until something has been over for `kept`, and claims it: nobody
     /// enters it before [`Presence::settle`].
     pub async fn claim(&self, kept: Duration) -> Over {
@@ -149,7 +161,11 @@ impl Drop for Guest {
     fn drop(&mut self) {
         let shared = &self.presence.0;
         if self.counted && shared.account.lock().leave(&self.namespace, Instant::now()) {
-            shared.changed.notify_one();
+            if self.namespace.is_of_store() {
+                shared.store_left.notify_one();
+            } else {
+                shared.changed.notify_one();
+            }
         }
     }
 }
@@ -166,7 +182,8 @@ impl Account {
             visits.guests += 1;
             return Ok((true, false));
         }
-        if self.visited.len() >= NAMESPACES_MAX {
+        // Stores of programs have a bound of their own, and are forgotten at once.
+        if self.visited.len() >= NAMESPACES_MAX && !namespace.is_of_store() {
             return Ok((false, false));
         }
         self.visited.insert(namespace.clone(), Visits { guests: 1, came: now, left: now });
@@ -178,7 +195,11 @@ impl Account {
         let Some(visits) = self.visited.get_mut(namespace) else { return false };
         visits.guests = visits.guests.saturating_sub(1);
         visits.left = now;
-        visits.guests == 0
+        let was_last = visits.guests == 0;
+        if was_last && namespace.is_of_store() {
+            self.visited.remove(namespace);
+        }
+        was_last
     }
 
     fn open(&mut self, name: &Name, now: Instant) -> Result<(), BeingCollected> {

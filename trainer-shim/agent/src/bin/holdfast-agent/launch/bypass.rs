@@ -16,13 +16,16 @@ const SHOWN_CHARS_MAX: usize = 80;
 
 /// A process as `/proc` shows it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Process {
-    id: u32,
+pub struct Process {
+    /// Its id.
+    pub id: u32,
     parent: u32,
-    command: String,
+    /// Its words.
+    pub command: String,
     /// `MASTER_ADDR` and `MASTER_PORT` as it was started.
-    address: String,
-    port: String,
+    pub address: String,
+    /// See `address`.
+    pub port: String,
 }
 
 /// Why no client came, as far as it can be seen.
@@ -61,8 +64,8 @@ impl fmt::Display for Finding {
                 f,
                 "the {processes} processes of the command have the agent's address and did not \
                  connect: they may not have come to init_process_group yet, or name another store \
-                 in the program (init_method, MASTER_ADDR set in Python); \
-                 pass init_method=\"env://\" there"
+                 in the program (init_method=\"tcp://…\", TCPStore(…)): install Holdfast's wheel into \
+                 their Python, which puts such stores on Holdfast, or use init_method=\"env://\""
             ),
             Finding::Gone { command } => {
                 write!(f, "it ended without init_process_group, or {}", advice(command))
@@ -133,12 +136,36 @@ fn judge(all: &[Process], root: u32, command: &str, ours: SocketAddr) -> Finding
     }
 }
 
-fn named(process: &Process) -> String {
+/// A process, with the beginning of its words.
+pub fn named(process: &Process) -> String {
     format!("process {} ({})", process.id, shown(&process.command))
 }
 
+/// The processes below `root`, and it: those that may be looked at.
+pub fn family(root: u32) -> Vec<Process> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let ids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let parents = ids.take(PROCESSES_MAX).filter_map(|id: u32| Some((id, parent(id)?)));
+    let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for (id, parent) in parents {
+        children.entry(parent).or_default().push(id);
+    }
+    let mut found = vec![root];
+    let mut n = 0;
+    while n < found.len() && found.len() <= PROCESSES_MAX {
+        found.extend(children.remove(&found[n]).into_iter().flatten());
+        n += 1;
+    }
+    // Most others are not the command's: only these are read.
+    found.into_iter().filter_map(read).collect()
+}
+
+fn parent(id: u32) -> Option<u32> {
+    parent_of(&read_some(&Path::new("/proc").join(id.to_string()).join("stat"))?)
+}
+
 /// The beginning, on one line and without what a terminal would obey.
-fn shown(command: &str) -> String {
+pub fn shown(command: &str) -> String {
     let plain = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
     let mut shown: String = command.chars().take(SHOWN_CHARS_MAX).map(plain).collect();
     if command.chars().nth(SHOWN_CHARS_MAX).is_some() {
@@ -156,7 +183,7 @@ fn processes() -> Vec<Process> {
 /// A process that is there and may be looked at.
 fn read(id: u32) -> Option<Process> {
     let folder = Path::new("/proc").join(id.to_string());
-    let parent = parent_of(&read_some(&folder.join("stat"))?)?;
+    let parent = parent(id)?;
     let words = read_some(&folder.join("cmdline")).unwrap_or_default();
     let command = words.trim_end_matches('\0').replace('\0', " ");
     // Those of other users cannot be read.

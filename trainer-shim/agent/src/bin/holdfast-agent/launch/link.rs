@@ -18,6 +18,7 @@ use holdfast_agent::control::protocol::{CommandEnded, Request, Response};
 use holdfast_api::name::{RUN_AUTO, RUN_NEW};
 use holdfast_api::{LeaseId, Name, RunChoice};
 use tokio::process::Command;
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
@@ -68,6 +69,15 @@ pub struct Attached {
     pub met: String,
     addresses: Vec<SocketAddr>,
     lease: Option<LeaseId>,
+}
+
+/// What an agent sees of its clients.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    /// TCPStore clients that ever came.
+    pub clients: usize,
+    /// The ports where they can.
+    pub ports: Vec<u16>,
 }
 
 type Attaching = BoxFuture<'static, anyhow::Result<(Connection, Attached)>>;
@@ -340,26 +350,15 @@ impl Link {
     }
 
     /// How many TCPStore clients ever came; none if the agent does not say in
-    /// time, or has counted none since one before it was killed. Asked over a connection of its own: a slow agent is not gone, and
-    /// its late answer is nobody else's.
+    /// time, or has counted none since one before it was killed.
     pub async fn clients_ever(&self) -> Option<usize> {
-        let asking = async {
-            let mut connection = Connection::open(self.start.socket()).await?;
-            connection.ask(&Request::Status {}).await
-        };
-        match timeout(STATUS_TIME_MAX, asking).await {
-            Ok(Ok(Response::Status { clients_ever, .. })) => {
-                Some(clients_ever).filter(|clients| *clients > 0 || !self.restarts.any())
-            }
-            Ok(_) => None,
-            Err(_) => {
-                warn!(
-                    "the agent has not answered for {STATUS_TIME_MAX:?}: it, or this host, is very \
-                     slow"
-                );
-                None
-            }
-        }
+        let seen = seen(self.start.socket()).await.unwrap_or_else(|_| {
+            warn!(
+                "the agent has not answered for {STATUS_TIME_MAX:?}: it, or this host, is very slow"
+            );
+            None
+        });
+        seen.map(|seen| seen.clients).filter(|n| *n > 0 || !self.restarts.any())
     }
 
     /// The command has ended, and `done` its part. Returns when the agent has let it go; the last
@@ -375,4 +374,19 @@ impl Link {
             warn!("the agent still commits what it was sent after {LEAVE_TIME_MAX:?}");
         }
     }
+}
+
+/// What the agent at this socket sees; none if it does not say, an error if not in time.
+/// Asked over a connection of its own: a slow agent is not gone, and its late answer is
+/// nobody else's.
+pub async fn seen(control: &Path) -> Result<Option<Seen>, Elapsed> {
+    let asking = async {
+        let mut connection = Connection::open(control).await?;
+        connection.ask(&Request::Status {}).await
+    };
+    let answer = timeout(STATUS_TIME_MAX, asking).await?;
+    Ok(match answer {
+        Ok(Response::Status { clients_ever: clients, ports, .. }) => Some(Seen { clients, ports }),
+        _ => None,
+    })
 }

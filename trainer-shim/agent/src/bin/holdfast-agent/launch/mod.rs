@@ -14,6 +14,8 @@
 //! | [`restarts`] | how often an agent is started anew |
 //! | [`witness`] | whether a signal has reached the command already |
 //! | [`bypass`] | which processes were told another address, and by whom |
+//! | [`own_stores`] | programs that use a store of their own, said while they run |
+//! | [`memory`] | what only a process's memory tells of it |
 //! | [`refusal`] | a command that is not started, and the one to use instead |
 
 mod agent_log;
@@ -23,7 +25,9 @@ mod expectation;
 mod launcher;
 mod link;
 mod membership;
+mod memory;
 mod mpi;
+mod own_stores;
 mod refusal;
 mod restarts;
 mod slurm;
@@ -59,6 +63,7 @@ use expectation::Expectation;
 use launcher::{Launcher, Named};
 use link::{LEAVE_TIME_MAX, Link, Start};
 use membership::Membership;
+use own_stores::Watched;
 use torchrun::Rendezvous;
 use witness::Witness;
 
@@ -153,7 +158,14 @@ pub async fn launch(
         reachable(told.address),
     );
     let pid = child.id();
-    let status = attend(&mut child, &mut signals, expectation, &mut link, &mut witness).await;
+    let watched = pid.filter(|_| !flags.expect_clients_within.is_zero()).map(|root| Watched {
+        root,
+        words: command.len(),
+        ours: reachable(told.address),
+        keeps_master_addr: flags.keep_master_addr,
+        control: socket.clone(),
+    });
+    let status = attend(&mut child, &mut signals, expectation, &mut link, &mut witness, watched).await;
     let rank = environment::rank(&told, |name| std::env::var_os(name));
     let ended = status.as_ref().ok().and_then(|status| {
         Some(CommandEnded { pid: pid?, rank, exit: exit_of(status.into_raw())? })
@@ -250,7 +262,15 @@ async fn attend(
     mut expectation: Expectation,
     link: &mut Link,
     witness: &mut Option<Witness>,
+    watched: Option<Watched>,
 ) -> std::io::Result<ExitStatus> {
+    let watching = async {
+        match watched {
+            Some(watched) => own_stores::watch(watched).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::pin!(watching);
     loop {
         tokio::select! {
             status = child.wait() => {
@@ -264,6 +284,7 @@ async fn attend(
                 None => expectation.postpone(),
             },
             () = link.keep() => {}
+            never = &mut watching => match never {},
             caught = signals.next() => {
                 let mut has_it = caught.from_terminal;
                 if let Some(witness) = witness && !has_it {

@@ -1,0 +1,303 @@
+//! Programs that use a store of their own, past the agent: found while they run,
+//! and said at once, for such a job often hangs until its time is over.
+//!
+//! A Python that has Holdfast's wheel puts those stores on Holdfast, and says in a
+//! variable that it does: it is left alone.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep};
+use tracing::{debug, warn};
+
+use super::bypass::{self, Process};
+use super::link;
+use super::memory::{Libraries, Program};
+use crate::remedy;
+
+/// How often to look at first, and later.
+const INTERVAL: Duration = Duration::from_millis(700);
+const INTERVAL_LATER: Duration = Duration::from_secs(10);
+/// How long "at first" is.
+const FIRST: Duration = Duration::from_secs(120);
+/// Programs that are named.
+const NAMED_MAX: usize = 4;
+
+/// The variables that tell what a program uses.
+const VARIABLES: [&str; 4] = ["MASTER_ADDR", "MASTER_PORT", "HOLDFAST_CONTROL", "HOLDFAST_CAPTURE"];
+/// As [`VARIABLES`] has them.
+const OFF: &str = "off";
+
+/// A command whose programs are looked at.
+#[derive(Debug, Clone)]
+pub struct Watched {
+    /// Its process.
+    pub root: u32,
+    /// How many words it has.
+    pub words: usize,
+    /// Where its TCPStore clients connect.
+    pub ours: SocketAddr,
+    /// Its `MASTER_*` are not the agent's.
+    pub keeps_master_addr: bool,
+    /// The control socket of its agent.
+    pub control: PathBuf,
+}
+
+/// What a program does, as far as it matters.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Facts {
+    /// `MASTER_ADDR` and `MASTER_PORT` now, and whether it was started with them.
+    address: String,
+    port: String,
+    started_so: bool,
+    /// The agent that it was told of.
+    control: String,
+    capture: String,
+    serves: bool,
+    /// It has waited within PyTorch for two looks.
+    searches: bool,
+}
+
+/// How a program passes the agent by.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Way {
+    /// Its variables name another store; it has set them itself, or was started so.
+    Named { address: String, port: String, started_so: bool },
+    /// It is a server of PyTorch's TCPStore.
+    Serves,
+    /// It looks for a store that is not there.
+    Searches,
+}
+
+/// What was seen before.
+#[derive(Debug, Default)]
+struct Seen {
+    libraries: Libraries,
+    waited: BTreeSet<u32>,
+    said: BTreeSet<Way>,
+}
+
+/// Looks again and again, and says what it finds.
+pub async fn watch(watched: Watched) -> Infallible {
+    let began = Instant::now();
+    let mut seen = Seen::default();
+    loop {
+        let first = began.elapsed() < FIRST && seen.said.len() < NAMED_MAX;
+        sleep(if first { INTERVAL } else { INTERVAL_LATER }).await;
+        if seen.said.len() >= NAMED_MAX {
+            continue;
+        }
+        // One that is slow, or is being replaced, is not passed by.
+        let Ok(Some(link::Seen { ports, .. })) = link::seen(&watched.control).await else {
+            continue;
+        };
+        let (before, looked_at) = (std::mem::take(&mut seen), watched.clone());
+        match spawn_blocking(move || before.look(&looked_at, &ports)).await {
+            Ok((now, found)) => {
+                seen = now;
+                for line in found {
+                    warn!("{line}");
+                }
+            }
+            Err(error) => debug!(%error, "the programs of the command were not looked at"),
+        }
+    }
+}
+
+impl Seen {
+    fn look(mut self, watched: &Watched, ports: &[u16]) -> (Seen, Vec<String>) {
+        let mut waiting = BTreeSet::new();
+        let mut found = Vec::new();
+        for process in bypass::family(watched.root) {
+            let Some(program) = Program::read(process.id) else { continue };
+            let mut facts = self.facts(&process, &program);
+            if program.sleeps_in_pytorch() {
+                facts.searches = self.waited.contains(&process.id);
+                waiting.insert(process.id);
+            }
+            let way = way(&facts, process.id, watched, ports);
+            if let Some(way) = way.filter(|way| !self.said.contains(way))
+                && self.said.len() < NAMED_MAX
+            {
+                found.push(said(&process, &way, &facts.capture, watched));
+                self.said.insert(way);
+            }
+        }
+        self.waited = waiting;
+        (self, found)
+    }
+
+    fn facts(&mut self, process: &Process, program: &Program) -> Facts {
+        let now = program.variables(VARIABLES, &mut self.libraries);
+        let started = [&process.address, &process.port];
+        let Some([address, port, control, capture]) =
+            now.map(|all| all.map(Option::unwrap_or_default))
+        else {
+            // Without these, whether it has the wheel is not known.
+            return Facts { capture: process.id.to_string(), ..Facts::default() };
+        };
+        let started_so = started == [&address, &port];
+        let serves = program.serves_a_store();
+        Facts { address, port, started_so, control, capture, serves, searches: false }
+    }
+}
+
+/// How this program passes the agent by, if it does.
+fn way(facts: &Facts, id: u32, watched: &Watched, ports: &[u16]) -> Option<Way> {
+    let elsewhere = facts.control != watched.control.to_string_lossy();
+    if elsewhere || facts.capture == id.to_string() {
+        return None;
+    }
+    let is_told = !facts.port.is_empty() && !watched.keeps_master_addr;
+    if is_told && !is_ours(&facts.address, &facts.port, watched.ours, ports) {
+        let Facts { address, port, started_so, .. } = facts.clone();
+        return Some(Way::Named { address, port, started_so });
+    }
+    if facts.serves {
+        return Some(Way::Serves);
+    }
+    facts.searches.then_some(Way::Searches)
+}
+
+/// Whether the agent is met at this address.
+fn is_ours(host: &str, port: &str, ours: SocketAddr, ports: &[u16]) -> bool {
+    let ip: Option<IpAddr> = host.parse().ok();
+    let is_local = host == "localhost" || ip.is_some_and(|ip| ip.is_loopback());
+    let is_port = port.parse().is_ok_and(|port| ports.contains(&port));
+    is_port && (ip == Some(ours.ip()) || (is_local && ours.ip().is_loopback()))
+}
+
+fn said(process: &Process, way: &Way, capture: &str, watched: &Watched) -> String {
+    let wheel = if capture == OFF {
+        "start it without HOLDFAST_CAPTURE=off, which leaves such stores to PyTorch"
+    } else {
+        "install Holdfast's wheel into its Python (`pip install ./trainer-shim/python`), which puts \
+         such stores on Holdfast, and start it again"
+    };
+    let instead = match way {
+        Way::Named { address, port, started_so } => {
+            let variables = if *started_so {
+                format!(
+                    "give it MASTER_ADDR and MASTER_PORT as `run` has set them, {}",
+                    watched.ours
+                )
+            } else {
+                "leave out the lines in which it sets MASTER_ADDR and MASTER_PORT".to_owned()
+            };
+            let port: Option<u16> = port.parse().ok();
+            let local = address == "localhost" || address == "127.0.0.1";
+            match port.filter(|port| local && *port > 0) {
+                Some(port) => {
+                    let line = remedy::at(&format!("127.0.0.1:{port}"), watched.words);
+                    format!("or {variables}; or, if it meets there only once: {line}")
+                }
+                None => format!("or {variables}"),
+            }
+        }
+        Way::Serves | Way::Searches => {
+            "or use the store of init_process_group(init_method=\"env://\"), with MASTER_ADDR and \
+             MASTER_PORT as `run` has set them"
+                .to_owned()
+        }
+    };
+    format!("{} passes Holdfast by: it {way}; {wheel}; {instead}", bypass::named(process))
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Way::Named { address, port, started_so } => {
+                let how = if *started_so { "was started with" } else { "has set" };
+                let address = bypass::shown(&format!("MASTER_ADDR={address} MASTER_PORT={port}"));
+                write!(f, "{how} {address}, where the agent does not serve")
+            }
+            Way::Serves => f.write_str("serves a TCPStore itself (is_master=True)"),
+            Way::Searches => f.write_str(
+                "waits in PyTorch for a store that it named itself, as init_method=\"tcp://…\" or \
+                 TCPStore(host, port) do, and that does not answer",
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watched() -> Watched {
+        Watched {
+            root: 10,
+            words: 0,
+            ours: "127.0.0.1:29500".parse().unwrap(),
+            keeps_master_addr: false,
+            control: PathBuf::from("/run/c.sock"),
+        }
+    }
+
+    fn facts(address: &str, port: &str) -> Facts {
+        let (address, port) = (address.to_owned(), port.to_owned());
+        Facts { address, port, control: "/run/c.sock".to_owned(), ..Facts::default() }
+    }
+
+    fn passes(facts: &Facts) -> Option<Way> {
+        way(facts, 77, &watched(), &[29500, 20001])
+    }
+
+    #[test]
+    fn a_program_that_names_another_store_passes_the_agent_by() {
+        for (address, port) in
+            [("127.0.0.1", "29500"), ("localhost", "29500"), ("localhost", "20001"), ("", "")]
+        {
+            assert_eq!(passes(&facts(address, port)), None, "{address}:{port}");
+        }
+        for (address, port) in [("localhost", "12355"), ("node0", "29500"), ("127.0.0.1", "x")] {
+            let found = passes(&facts(address, port));
+            assert!(matches!(found, Some(Way::Named { .. })), "{address}:{port}: {found:?}");
+        }
+        let kept = Watched { keeps_master_addr: true, ..watched() };
+        assert_eq!(way(&facts("node0", "7"), 77, &kept, &[29500]), None);
+    }
+
+    #[test]
+    fn one_with_the_wheel_or_another_agent_does_not() {
+        let serves = Facts { serves: true, searches: true, ..facts("localhost", "12355") };
+        assert!(passes(&serves).is_some());
+        assert_eq!(passes(&Facts { capture: "77".to_owned(), ..serves.clone() }), None);
+        assert_eq!(passes(&Facts { control: "/run/d.sock".to_owned(), ..serves.clone() }), None);
+        // What a program with the wheel started has it not.
+        assert!(passes(&Facts { capture: "76".to_owned(), ..serves.clone() }).is_some());
+        assert!(passes(&Facts { capture: OFF.to_owned(), ..serves }).is_some());
+    }
+
+    #[test]
+    fn servers_and_searchers_are_told_apart() {
+        let own = facts("127.0.0.1", "29500");
+        assert_eq!(
+            passes(&Facts { serves: true, searches: true, ..own.clone() }),
+            Some(Way::Serves)
+        );
+        assert_eq!(passes(&Facts { searches: true, ..own }), Some(Way::Searches));
+    }
+
+    #[test]
+    fn what_is_said_names_the_program_the_store_and_what_to_do() {
+        let process = Process { id: 77, command: "python ddp.py".to_owned(), ..Process::default() };
+        let named = passes(&facts("localhost", "12355")).unwrap();
+        let line = said(&process, &named, "", &watched());
+        for part in [
+            "process 77 (python ddp.py)",
+            "has set MASTER_ADDR=localhost MASTER_PORT=12355",
+            "pip install",
+            "--tcpstore 127.0.0.1:12355",
+        ] {
+            assert!(line.contains(part), "{part:?} is missing in: {line}");
+        }
+        let line = said(&process, &Way::Searches, OFF, &watched());
+        assert!(line.contains("without HOLDFAST_CAPTURE=off") && line.contains("tcp://"), "{line}");
+    }
+}

@@ -1,0 +1,589 @@
+//! Stores that programs open for themselves, at addresses of their own.
+//!
+//! A program that makes a `TCPStore` on a port of its own asks the agent first,
+//! through the control socket ([`crate::control`]): it then is a client of the
+//! agent instead of starting a server. What it gets is a namespace of the run.
+//!
+//! As with a server of PyTorch, a store begins empty each time that a program
+//! opens it as its master, and is over when that program has let go of it; who
+//! wants it before waits for it, and two programs cannot be its master at once. All of
+//! this stands in the run's keys, so that programs on other hosts find it there:
+//!
+//! | key | value |
+//! | --- | --- |
+//! | `@store:ADDRESS:newest` | how often the store at this address was opened |
+//! | `@store:ADDRESS:N` | the N-th of these, while it is open: a [`Record`] |
+//!
+//! Its owner is connected through a port of its own. When nobody is connected there any more
+//! the store is closed; its keys are deleted some time later.
+
+mod address;
+mod connected;
+mod table;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_api::{
+    Blob, Code, Compare, Condition, LeaseId, Name, Read, Revision, Scope, TransactionOp, Until,
+};
+use holdfast_client::{Client, Consistency, Deadline, Keys};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tracing::{info, warn};
+
+use crate::agent::{Error as AgentError, Request};
+use crate::collector;
+use crate::door::process;
+use crate::door::tcpstore::presence::Presence;
+use crate::namespace::{Namespace, Side};
+use address::{HOST_BYTES_MAX, Meaning, local_network, meaning, own, readable};
+use table::{Hold, OF_ONE_MAX, Owned, Table};
+
+/// Longest time for which a program waits for a store, or for its workers.
+const WAIT_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
+/// A wait this long is said.
+const WAIT_NOTICE_AFTER: Duration = Duration::from_secs(5);
+/// How long a program that opens a store may wait for a cluster without a quorum.
+const OPEN_TIME_MAX: Duration = Duration::from_secs(300);
+/// Opening again, when another host opened the same store in that moment.
+const TRIES_MAX: u32 = 16;
+/// Stores that are over and whose keys are kept for a while.
+const OVER_MAX: usize = 4096;
+/// How long one try to note an end in the store may take.
+const END_TIME_MAX: Duration = Duration::from_secs(300);
+/// A holder of a record who may be gone is looked at again after this.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// PyTorch's clients count themselves there when they connect.
+const WORKERS_KEY: &str = "init/";
+
+/// A store as a program names it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wanted {
+    /// The host that the program names.
+    pub host: String,
+    /// The port; 0 for a master is any.
+    pub port: u16,
+    /// It would serve the store.
+    #[serde(default)]
+    pub is_master: bool,
+    /// It may be the master of one that it serves already.
+    #[serde(default)]
+    pub multi_tenant: bool,
+    /// The restart in place that it was started in, if a launcher told it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    /// The namespace that its launcher opened for it: stores of another are others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<Name>,
+    /// How long it would wait for the master.
+    pub timeout_ms: u64,
+}
+
+/// A store that is open.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Record {
+    /// Its namespace.
+    namespace: Name,
+    /// The agent of its master, and the lease with which that holds the run.
+    agent: String,
+    lease: Option<LeaseId>,
+    /// In words, for whoever cannot open it.
+    host: String,
+    pid: Option<i32>,
+    attempt: Option<u32>,
+}
+
+/// Why a program gets no store.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Somebody else is its master.
+    #[error(
+        "the store {store} is open already (EADDRINUSE, address already in use): {by} opened it as \
+         its master and is still connected; end that first, or use another port"
+    )]
+    InUse {
+        /// The address.
+        store: String,
+        /// Who opened it.
+        by: String,
+    },
+    /// Nobody opened it in time.
+    #[error(
+        "no program of this run has opened the store {store} as its master in {seconds} s; start \
+         the one that does (is_master=True, rank 0)"
+    )]
+    NotOpened {
+        /// The address.
+        store: String,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// Not all of its workers came in time.
+    #[error("not all {workers} workers have connected in {seconds} s")]
+    WorkersMissing {
+        /// How many should.
+        workers: u64,
+        /// How long they were waited for.
+        seconds: u64,
+    },
+    /// One program has too many.
+    #[error(
+        "process {pid} has {OF_ONE_MAX} stores open already, which is as many as one program may; \
+         close those that it does not use"
+    )]
+    TooManyOfOne {
+        /// It.
+        pid: i32,
+    },
+    /// The host cannot be a host.
+    #[error("the host of a store has {bytes} bytes, and may have {HOST_BYTES_MAX}")]
+    LongHost {
+        /// Its length.
+        bytes: usize,
+    },
+    /// Others open it again and again.
+    #[error("the store {store} is opened by others again and again; use another port")]
+    Contended {
+        /// The address.
+        store: String,
+    },
+    /// A port cannot be had, or the agent stops.
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    /// The cluster cannot be asked.
+    #[error("cannot ask the cluster for the store: {0}")]
+    Cluster(#[from] holdfast_client::Error),
+}
+
+/// What a program gets.
+#[derive(Debug)]
+pub struct Served {
+    /// Where it connects.
+    pub address: SocketAddr,
+    /// The port by which others name the store.
+    pub port: u16,
+    /// Keeps the store open until the program is connected; none where the agent
+    /// serves that address anyway.
+    hold: Option<Hold>,
+}
+
+/// All stores of an agent's programs. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Stores(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    client: Client,
+    keys: Keys,
+    scope: Scope,
+    /// The agent, as records name it.
+    agent: String,
+    host: String,
+    local: String,
+    kept: Duration,
+    processes: process::Door,
+    ports: mpsc::Sender<Request>,
+    table: Table,
+    /// One program at a time becomes a master: who is one stands in the table.
+    opening: tokio::sync::Mutex<()>,
+}
+
+impl Served {
+    /// Whether the agent serves that address anyway.
+    pub fn is_agent(&self) -> bool {
+        self.hold.is_none()
+    }
+}
+
+impl Stores {
+    /// The stores of an agent that is called `agent`.
+    pub(crate) fn new(
+        client: &Client,
+        scope: Scope,
+        (agent, host): (String, String),
+        kept: Duration,
+        processes: process::Door,
+        presence: Presence,
+        ports: mpsc::Sender<Request>,
+    ) -> Stores {
+        Stores(Arc::new(Shared {
+            keys: client.keys(scope.clone()),
+            client: client.clone(),
+            scope,
+            agent,
+            host,
+            local: local_network(),
+            kept,
+            processes,
+            ports,
+            table: Table::new(presence),
+            opening: tokio::sync::Mutex::default(),
+        }))
+    }
+
+    /// The store that a process names: opened if it is the master, else waited for.
+    pub async fn open(&self, wanted: &Wanted, pid: Option<i32>) -> Result<Served, Error> {
+        if wanted.host.len() > HOST_BYTES_MAX {
+            return Err(Error::LongHost { bytes: wanted.host.len() });
+        }
+        let served = self.served().await?;
+        let address = match meaning(&wanted.host, wanted.port, &served, &self.0.local) {
+            Meaning::Agent(address) => {
+                return Ok(Served { address, port: wanted.port, hold: None });
+            }
+            Meaning::Store(address) => within(wanted, address),
+        };
+        if wanted.is_master {
+            let _turn = self.0.opening.lock().await;
+            self.open_as_master(wanted, pid, address).await
+        } else {
+            self.find(wanted, pid, &address).await
+        }
+    }
+
+    /// Waits until so many clients have come to a store.
+    pub async fn workers(
+        &self,
+        served: &Served,
+        workers: u64,
+        most: Duration,
+    ) -> Result<(), Error> {
+        let Some(hold) = &served.hold else { return Ok(()) };
+        let key = hold.namespace().to_store(Blob::from(WORKERS_KEY));
+        let until = Until::AtLeast(i64::try_from(workers).unwrap_or(i64::MAX));
+        let most = most.min(WAIT_TIME_MAX);
+        let waiting = self.0.keys.wait_for(vec![Condition { key, until }], Deadline::never());
+        match tokio::time::timeout(most, waiting).await {
+            Ok(come) => Ok(come.map(drop)?),
+            Err(_) => Err(Error::WorkersMissing { workers, seconds: most.as_secs() }),
+        }
+    }
+
+    /// Closes what nobody uses any more, and deletes the keys of stores that are
+    /// over. Never ends.
+    pub async fn keep(&self) {
+        let mut over: VecDeque<(Instant, Name)> = VecDeque::new();
+        loop {
+            let oldest = over.front().map(|(due, _)| *due);
+            tokio::select! {
+                () = self.0.table.changed() => {}
+                () = sleep_until(oldest.unwrap_or_else(Instant::now)), if oldest.is_some() => {
+                    if let Some((_, name)) = over.pop_front() {
+                        self.delete(&name).await;
+                    }
+                }
+            }
+            for (name, owned, shown) in self.0.table.ended() {
+                info!("the store {shown} is over: its master has gone");
+                self.end(&owned).await;
+                over.push_back((after(self.0.kept), name));
+                if over.len() > OVER_MAX
+                    && let Some((_, name)) = over.pop_front()
+                {
+                    self.delete(&name).await;
+                }
+            }
+            for name in self.0.table.unused() {
+                // An agent that stops closes them all.
+                let _ = self.0.ports.send(Request::CloseStore { name }).await;
+            }
+        }
+    }
+
+    async fn open_as_master(
+        &self,
+        wanted: &Wanted,
+        pid: Option<i32>,
+        address: String,
+    ) -> Result<Served, Error> {
+        if let Some(pid) = pid.filter(|pid| !self.0.table.has_room_for(*pid)) {
+            return Err(Error::TooManyOfOne { pid });
+        }
+        let most = Duration::from_millis(wanted.timeout_ms).min(OPEN_TIME_MAX);
+        let deadline = Deadline::after(most);
+        let (mut made, mut _held) = (None, None);
+        let (address, port) = match wanted.port {
+            0 => {
+                let name = self.name(wanted, 1);
+                _held = Some(self.0.table.hold(&name, Side::Others, &shown(&wanted.host, 0)));
+                let at = self.port(Namespace::of_store(name.clone(), Side::Others)).await?;
+                made = Some(name);
+                (within(wanted, own(&wanted.host, at.port(), &self.0.local)), at.port())
+            }
+            port => (address, port),
+        };
+        let shown = shown(&wanted.host, port);
+        for _ in 0..TRIES_MAX {
+            let (newest, revision) = self.newest(&address, deadline).await?;
+            if let Some(record) = self.record(&address, newest, deadline).await? {
+                if let Some(same) = self.again(wanted, pid, &record).await? {
+                    return Ok(Served { port, ..same });
+                }
+                if !follows(wanted.attempt, record.attempt)
+                    && self.is_held(&record, deadline).await?
+                {
+                    return Err(Error::InUse { store: shown, by: holder(&record) });
+                }
+            }
+            let number = newest.saturating_add(1);
+            let name = made.clone().unwrap_or_else(|| self.name(wanted, number));
+            let record = Record {
+                namespace: name.clone(),
+                agent: self.0.agent.clone(),
+                lease: self.0.processes.held().await,
+                host: self.0.host.clone(),
+                pid,
+                attempt: wanted.attempt,
+            };
+            let hold = self.0.table.hold(&name, Side::Owner, &shown);
+            let at = self.port(Namespace::of_store(name.clone(), Side::Owner)).await?;
+            let counted = (newest_key(&address), Blob::from(number.to_string().into_bytes()));
+            let noted = (record_key(&address, number), Blob::from(written(&record)));
+            let compare = vec![Compare::Revision { key: counted.0.clone(), revision }];
+            let both = [counted.clone(), noted.clone()];
+            let then = both.map(|(key, value)| TransactionOp::Put { key, value }).into();
+            let noted = match wanted.port {
+                // Nobody counts on a port that was any.
+                0 => vec![noted, counted],
+                _ => vec![noted],
+            };
+            // Before the cluster knows of it: nobody finds it without its master.
+            self.0.table.own(&name, Owned { pid, address: at, noted, is_over: false });
+            let opened = self.0.keys.transaction(compare, then, Vec::new(), deadline).await?;
+            if opened.succeeded {
+                info!("process {} opened the store {shown}: namespace {name}", told(pid));
+                return Ok(Served { address: at, port, hold: Some(hold) });
+            }
+        }
+        Err(Error::Contended { store: shown })
+    }
+
+    /// A master of a store that it has open already, if it may be that.
+    async fn again(
+        &self,
+        wanted: &Wanted,
+        pid: Option<i32>,
+        record: &Record,
+    ) -> Result<Option<Served>, Error> {
+        let mine = wanted.multi_tenant && pid.is_some() && record.pid == pid;
+        if !mine || record.agent != self.0.agent || !self.0.table.is_owned(&record.namespace) {
+            return Ok(None);
+        }
+        self.enter(record, Side::Owner, wanted).await.map(Some)
+    }
+
+    async fn find(
+        &self,
+        wanted: &Wanted,
+        pid: Option<i32>,
+        address: &str,
+    ) -> Result<Served, Error> {
+        let shown = shown(&wanted.host, wanted.port);
+        let most = Duration::from_millis(wanted.timeout_ms).min(WAIT_TIME_MAX);
+        let until = after(most);
+        let mut noticed = false;
+        let mut finding = std::pin::pin!(self.find_open(wanted, address));
+        loop {
+            let next = if noticed { until } else { until.min(after(WAIT_NOTICE_AFTER)) };
+            match timeout_at(next, &mut finding).await {
+                Ok(found) => return found,
+                Err(_) if next == until => {
+                    return Err(Error::NotOpened { store: shown, seconds: most.as_secs() });
+                }
+                Err(_) => {
+                    noticed = true;
+                    warn!(
+                        "process {} waits for the store {shown}, which no program of this run has \
+                         opened as its master (is_master=True, rank 0)",
+                        told(pid)
+                    );
+                }
+            }
+        }
+    }
+
+    async fn find_open(&self, wanted: &Wanted, address: &str) -> Result<Served, Error> {
+        loop {
+            let deadline = Deadline::after(OPEN_TIME_MAX);
+            let (newest, _) = self.newest(address, deadline).await?;
+            let record = self.record(address, newest, deadline).await?;
+            let mut look_again = None;
+            if let Some(record) = record.filter(|record| fits(wanted.attempt, record.attempt)) {
+                if self.is_held(&record, deadline).await? {
+                    return self.enter(&record, Side::Others, wanted).await;
+                }
+                // The next one may come under the same number, if this one is not ended yet.
+                look_again = Some(LOOK_AGAIN);
+            }
+            let key = newest_key(address);
+            let until = Until::AtLeast(newest.saturating_add(1));
+            let next = self.0.keys.wait_for(vec![Condition { key, until }], Deadline::never());
+            tokio::select! {
+                next = next => drop(next?),
+                () = sleep(look_again.unwrap_or_default()), if look_again.is_some() => {}
+            }
+        }
+    }
+
+    async fn enter(&self, record: &Record, side: Side, wanted: &Wanted) -> Result<Served, Error> {
+        let name = &record.namespace;
+        let hold = self.0.table.hold(name, side, &shown(&wanted.host, wanted.port));
+        let address = self.port(Namespace::of_store(name.clone(), side)).await?;
+        Ok(Served { address, port: wanted.port, hold: Some(hold) })
+    }
+
+    /// Whether whoever opened it still has it open.
+    async fn is_held(&self, record: &Record, deadline: Deadline) -> Result<bool, Error> {
+        if record.agent == self.0.agent {
+            return Ok(self.0.table.is_owned(&record.namespace));
+        }
+        let Some(lease) = record.lease else { return Ok(false) };
+        let feed = Read::Feed { lease, since: Revision::MAX, have: Vec::new() };
+        match self.0.client.read(feed, Consistency::Linearizable, deadline).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.code() == Code::LeaseEnded => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn newest(&self, address: &str, deadline: Deadline) -> Result<(i64, Revision), Error> {
+        let entry = self.0.keys.get(newest_key(address), deadline).await?;
+        let number = |value: &Blob| std::str::from_utf8(value.as_bytes()).ok()?.parse().ok();
+        Ok(entry.map_or((0, 0), |entry| {
+            (entry.value.as_ref().and_then(number).unwrap_or(0), entry.modified)
+        }))
+    }
+
+    async fn record(
+        &self,
+        address: &str,
+        number: i64,
+        deadline: Deadline,
+    ) -> Result<Option<Record>, Error> {
+        let entry = self.0.keys.get(record_key(address, number), deadline).await?;
+        Ok(entry.and_then(|entry| serde_json::from_slice(entry.value?.as_bytes()).ok()))
+    }
+
+    fn name(&self, wanted: &Wanted, number: i64) -> Name {
+        let text = readable(&wanted.host, wanted.port);
+        let name = format!("{text}.{number}-{:08x}", rand::random::<u32>());
+        name.parse().expect("it is made of letters, digits, dots and dashes, and short")
+    }
+
+    /// Notes in the cluster that a store is over.
+    async fn end(&self, owned: &Owned) {
+        let deadline = Deadline::after(END_TIME_MAX);
+        for (key, value) in owned.noted.clone() {
+            // Whoever else has opened it meanwhile keeps it.
+            let compare = vec![Compare::Value { key: key.clone(), value }];
+            let then = vec![TransactionOp::Delete { key }];
+            let noted = self.0.keys.transaction(compare, then, Vec::new(), deadline).await;
+            if let Err(error) = noted {
+                warn!(%error, "the end of a program's store was not noted: it stays open for others");
+            }
+        }
+    }
+
+    async fn delete(&self, name: &Name) {
+        let prefix = Namespace::prefix_of_all(name);
+        if let Err(error) = collector::delete(&self.0.client, &self.0.scope, prefix).await {
+            warn!(%error, "keys of namespace {name}, which is over, were left");
+        }
+    }
+
+    async fn port(&self, namespace: Namespace) -> Result<SocketAddr, Error> {
+        let (answer, answered) = oneshot::channel();
+        // A refusal to take it and a dropped answer both mean that it stops.
+        let _ = self.0.ports.send(Request::OpenStore { namespace, answer }).await;
+        Ok(answered.await.unwrap_or(Err(AgentError::Stopping))?)
+    }
+
+    async fn served(&self) -> Result<Vec<(SocketAddr, Namespace)>, Error> {
+        let (answer, answered) = oneshot::channel();
+        let _ = self.0.ports.send(Request::Served { answer }).await;
+        answered.await.map_err(|_| AgentError::Stopping.into())
+    }
+}
+
+/// Whether a program of one attempt uses a store of the other. Launchers, and
+/// programs without one, are of none.
+fn fits(asks: Option<u32>, opened: Option<u32>) -> bool {
+    asks.zip(opened).is_none_or(|(asks, opened)| asks == opened)
+}
+
+/// Whether the one exists because the other has ended.
+fn follows(asks: Option<u32>, opened: Option<u32>) -> bool {
+    asks.zip(opened).is_some_and(|(asks, opened)| asks > opened)
+}
+
+/// The store at an address, in the namespace of whoever names it.
+fn within(wanted: &Wanted, address: String) -> String {
+    match &wanted.namespace {
+        Some(namespace) => format!("{namespace}/{address}"),
+        None => address,
+    }
+}
+
+fn newest_key(address: &str) -> Blob {
+    Blob::from(format!("@store:{address}:newest").into_bytes())
+}
+
+fn record_key(address: &str, number: i64) -> Blob {
+    Blob::from(format!("@store:{address}:{number}").into_bytes())
+}
+
+fn written(record: &Record) -> Vec<u8> {
+    serde_json::to_vec(record).expect("names and numbers can be written")
+}
+
+fn holder(record: &Record) -> String {
+    format!("process {} of host {:?}", told(record.pid), record.host)
+}
+
+fn told(pid: Option<i32>) -> String {
+    pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string())
+}
+
+/// As it is logged: a host may hold what a terminal would obey.
+fn shown(host: &str, port: u16) -> String {
+    let host: String = host.escape_default().take(HOST_BYTES_MAX).collect();
+    format!("{host}:{port}")
+}
+
+/// What no clock can tell is far away.
+fn after(time: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(time).unwrap_or(now + WAIT_TIME_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_are_kept_apart_and_launchers_are_of_all() {
+        for (asks, opened, uses, ends) in [
+            (None, None, true, false),
+            (Some(1), None, true, false),
+            (None, Some(1), true, false),
+            (Some(1), Some(1), true, false),
+            (Some(2), Some(1), false, true),
+            (Some(1), Some(2), false, false),
+        ] {
+            assert_eq!(
+                (fits(asks, opened), follows(asks, opened)),
+                (uses, ends),
+                "{asks:?} {opened:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_host_cannot_speak_to_the_terminal() {
+        assert_eq!(shown("\u{1b}[2J\n", 7), "\\u{1b}[2J\\n:7");
+    }
+}

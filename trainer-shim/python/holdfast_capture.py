@@ -1,0 +1,311 @@
+"""Stores that a program opens for itself, on Holdfast.
+
+Imported at the start of every interpreter under ``holdfast-agent run``, by ``holdfast_capture.pth``; ``HOLDFAST_CAPTURE=off``
+leaves it out. It waits until the program imports ``torch.distributed``, and then makes each ``TCPStore`` on a port of the
+program's own a client of the agent on this host, which serves a namespace of the run for it. ``MASTER_ADDR`` and
+``MASTER_PORT`` as ``run`` set them lead to the agent anyway.
+
+Not part of the package ``holdfast``, which has more to load: what does not import PyTorch pays for one look at the names of
+its imports.
+"""
+
+import os
+import sys
+
+WATCHED = "torch.distributed.rendezvous"
+"""What is imported last of what is changed; it makes the stores of ``env://`` and ``tcp://``."""
+
+PARAMETERS = (
+    "host_name", "port", "world_size", "is_master", "timeout",
+    "wait_for_workers", "multi_tenant", "master_listen_fd", "use_libuv",
+)
+"""Of ``TCPStore``, in their order."""
+
+TIMEOUT_DEFAULT = 300.0
+"""Seconds that a ``TCPStore`` waits, if nothing is said."""
+
+RETRY_PAUSE = 0.2
+"""Seconds until an agent that is being replaced is asked again."""
+
+ANSWER_BYTES_MAX = 64 * 1024
+
+
+class Finder:
+    """Finds nothing itself. Whoever finds the watched module loads it, and then it is changed."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name != WATCHED:
+            return None
+        for finder in list(sys.meta_path):
+            find_spec = None if finder is self else getattr(finder, "find_spec", None)
+            spec = find_spec(name, path, target) if find_spec else None
+            if spec is not None:
+                if hasattr(spec.loader, "exec_module"):
+                    spec.loader = Loader(spec.loader)
+                return spec
+        return None
+
+
+class Loader:
+    """The module's own loader, and a change once it has loaded."""
+
+    def __init__(self, loader):
+        self._loader = loader
+
+    def __getattr__(self, name):
+        return getattr(self._loader, name)
+
+    def create_module(self, spec):
+        create = getattr(self._loader, "create_module", None)
+        return create(spec) if create else None
+
+    def exec_module(self, module):
+        # What asks for the source later finds the loader that it would find without us.
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        attempt(change, module)
+
+
+def attempt(function, *arguments):
+    """No defect of this module ends a program."""
+    try:
+        function(*arguments)
+    except Exception as error:
+        say(f"stores that this program opens for itself are not on Holdfast: {type(error).__name__}: {error}")
+
+
+def say(text):
+    print(f"holdfast: {text}", file=sys.stderr, flush=True)
+
+
+def change(rendezvous):
+    """Changes PyTorch's class in place, so that every name for it, and every class made from it, is the changed one."""
+    import threading
+    import weakref
+
+    from torch._C._distributed_c10d import TCPStore
+
+    if getattr(TCPStore.__init__, "holdfast_original", None) is not None:
+        return
+    original = TCPStore.__init__
+    names = weakref.WeakKeyDictionary()
+
+    def __init__(self, *args, **kwargs):
+        wanted = Wanted.read(args, kwargs)
+        if wanted is None:
+            return original(self, *args, **kwargs)
+        with wanted.asked() as store:
+            original(self, **store.arguments())
+            if not store.is_agent:
+                names[self] = (wanted.host, store.port)
+                store.wait_for_workers()
+
+    __init__.__doc__ = original.__doc__
+    __init__.holdfast_original = original
+    TCPStore.__init__ = __init__
+    for at, name in enumerate(("host", "port")):
+        setattr(TCPStore, name, named(getattr(TCPStore, name), names, at))
+    # Rank 0 of a store that is the program's own is its master: only the agent's has none.
+    own = threading.local()
+    create, uses_agent = rendezvous._create_c10d_store, rendezvous._torchelastic_use_agent_store
+
+    def _create_c10d_store(*args, **kwargs):
+        own.creates = True
+        try:
+            return create(*args, **kwargs)
+        finally:
+            own.creates = False
+
+    def _torchelastic_use_agent_store():
+        return not (getattr(own, "creates", False) and control()) and uses_agent()
+
+    _create_c10d_store.__doc__ = create.__doc__
+    rendezvous._create_c10d_store = _create_c10d_store
+    rendezvous._torchelastic_use_agent_store = _torchelastic_use_agent_store
+
+
+def named(original, names, at):
+    """A property that answers what the program named the store, not where the agent serves it."""
+    def read(self):
+        try:
+            return names[self][at]
+        except (KeyError, TypeError):
+            return original.fget(self)
+
+    return property(read, doc=original.__doc__)
+
+
+class Wanted:
+    """A store as a program asks for it."""
+
+    def __init__(self, given):
+        self._given = given
+        self.host, self.port = given["host_name"], int(given["port"])
+        self.control = control()
+        self.is_master = bool(given.get("is_master", False))
+        timeout = given.get("timeout")
+        self.timeout = TIMEOUT_DEFAULT if timeout is None else max(timeout.total_seconds(), 0.001)
+
+    @classmethod
+    def read(cls, args, kwargs):
+        """None if this is nothing for the agent: PyTorch then says what is wrong with it."""
+        given = dict(zip(PARAMETERS, args), **kwargs)
+        fits = len(args) <= len(PARAMETERS) and not set(kwargs) & set(PARAMETERS[:len(args)])
+        if not control() or not fits or set(given) - set(PARAMETERS):
+            return None
+        try:
+            wanted = cls(given)
+            fits = isinstance(wanted.host, str) and 0 <= wanted.port <= 0xFFFF
+            listening = given.get("master_listen_fd")
+            if fits and wanted.is_master and wanted.port == 0 and listening is not None:
+                wanted.port = port_of(listening)
+        except Exception:
+            return None
+        return wanted if fits else None
+
+    def asked(self):
+        """Asks the agent for it. The store stays open for this program until the block ends, and then for as long as it is
+        connected."""
+        import json
+        import socket
+        import time
+
+        ends_at = time.monotonic() + self.timeout
+        request = {
+            "host": self.host,
+            "port": self.port,
+            "is_master": self.is_master,
+            "multi_tenant": bool(self._given.get("multi_tenant", False)),
+            **launch_of(os.environ),
+        }
+        while True:
+            left = max(ends_at - time.monotonic(), 0.001)
+            request["timeout_ms"] = max(int(left * 1000), 1)
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                # The agent itself tells when the time is over.
+                connection.settimeout(left + 30)
+                connection.connect(self.control)
+                answer = ask(json, connection, {"store": request})
+            except OSError as error:
+                connection.close()
+                if time.monotonic() >= ends_at:
+                    raise failed(f"the agent at {self.control} does not answer for the store {self}: {error}") from None
+                time.sleep(RETRY_PAUSE)
+                continue
+            except BaseException:
+                connection.close()
+                raise
+            if "store" not in answer:
+                connection.close()
+                raise failed(refusal(answer))
+            return Store(self, self._given, connection, answer["store"], ends_at)
+
+    def __str__(self):
+        return f"{self.host}:{self.port}"
+
+
+class Store:
+    """The agent's answer, and the connection that keeps the store open meanwhile."""
+
+    def __init__(self, wanted, given, connection, served, ends_at):
+        self._wanted, self._given, self._connection, self._ends_at = wanted, given, connection, ends_at
+        self._host, _, port = served["address"].rpartition(":")
+        self._port = int(port)
+        self.port, self.is_agent = served["port"], served["is_agent"]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._connection.close()
+
+    def arguments(self):
+        """Those for PyTorch: a client of the agent."""
+        given = dict(self._given, host_name=self._host.strip("[]"), port=self._port, is_master=False)
+        for name in ("master_listen_fd", "multi_tenant"):
+            given.pop(name, None)
+        return given
+
+    def wait_for_workers(self):
+        """A master's constructor ends when all workers are there."""
+        import json
+        import time
+
+        workers = self._given.get("world_size")
+        if not (self._wanted.is_master and self._given.get("wait_for_workers", True) and workers is not None and workers > 0):
+            return
+        left = max(self._ends_at - time.monotonic(), 0.001)
+        self._connection.settimeout(left + 30)
+        try:
+            answer = ask(json, self._connection, {"workers": {"workers": int(workers), "timeout_ms": int(left * 1000)}})
+        except OSError as error:
+            raise failed(f"the agent ended while the store {self._wanted} waited for its workers: {error}") from None
+        if "come" not in answer:
+            raise failed(f"the store {self._wanted}: {refusal(answer)}")
+
+
+def control():
+    """The agent's control socket; none if there is no agent, or stores are left to PyTorch."""
+    return os.environ.get("HOLDFAST_CONTROL") if os.environ.get("HOLDFAST_CAPTURE") != "off" else None
+
+
+def ask(json, connection, request):
+    connection.sendall(json.dumps(request).encode() + b"\n")
+    line = b""
+    while not line.endswith(b"\n"):
+        part = connection.recv(4096)
+        if not part or len(line) > ANSWER_BYTES_MAX:
+            raise OSError("the connection ended before the answer")
+        line += part
+    return json.loads(line)
+
+
+def refusal(answer):
+    if "refused" in answer:
+        return answer["refused"]["reason"]
+    return f"the agent answered {next(iter(answer), None)}; its version and this one's do not fit"
+
+
+def failed(text):
+    """As PyTorch's own failures to open a store."""
+    from torch.distributed import DistNetworkError
+
+    return DistNetworkError(f"holdfast: {text} (HOLDFAST_CAPTURE=off leaves such stores to PyTorch)")
+
+
+def launch_of(variables):
+    """The namespace that a launcher opened for this rank, else the restart in place that torchrun started it in. torchrun
+    itself, and what knows none, is of none."""
+    count, namespace = variables.get("TORCHELASTIC_RESTART_COUNT", ""), variables.get("HOLDFAST_NAMESPACE")
+    if namespace:
+        return {"namespace": namespace}
+    return {"attempt": int(count)} if "TORCHELASTIC_RUN_ID" in variables and count.isdecimal() else {}
+
+
+def port_of(descriptor):
+    """The port at which a socket listens. The program keeps it."""
+    import socket
+
+    with socket.socket(fileno=os.dup(descriptor)) as listening:
+        return listening.getsockname()[1]
+
+
+def mark():
+    """For ``holdfast-agent run``, which looks for programs that pass Holdfast by: this process does not. What it starts may
+    have another Python, so that it says which process it is."""
+    os.environ["HOLDFAST_CAPTURE"] = str(os.getpid())
+
+
+def install():
+    mark()
+    os.register_at_fork(after_in_child=mark)
+    if WATCHED in sys.modules:
+        change(sys.modules[WATCHED])
+    else:
+        sys.meta_path.insert(0, Finder())
+
+
+attempt(install)
