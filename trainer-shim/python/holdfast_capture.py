@@ -98,8 +98,8 @@ def change(rendezvous):
             return original(self, *args, **kwargs)
         with wanted.asked() as store:
             original(self, **store.arguments())
+            names[self] = (wanted.host, store.port)
             if not store.is_agent:
-                names[self] = (wanted.host, store.port)
                 store.wait_for_workers()
 
     __init__.__doc__ = original.__doc__

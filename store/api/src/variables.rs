@@ -8,7 +8,7 @@ use std::fmt;
 pub const PREFIX: &str = "HOLDFAST_";
 
 /// All that are read, by whichever program: each is handed on to others.
-pub const KNOWN: [&str; 37] = [
+pub const KNOWN: [&str; 38] = [
     // Of several programs.
     "HOLDFAST_STORE",
     "HOLDFAST_TOKEN_FILE",

@@ -1,0 +1,329 @@
+//! Stores that a program opens for itself, on a port of its own: on Holdfast where
+//! its Python has the wheel, and named aloud where it has not.
+
+use std::path::{Path, PathBuf};
+
+use holdfast_tests::command::Command;
+use holdfast_tests::python::{Script, script};
+use holdfast_tests::tcpstore::TcpStore;
+use holdfast_tests::{Cluster, Ended, Torch, binaries, eventually};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+
+/// A program that names its store itself, under `holdfast-agent run`.
+struct Program {
+    script: Script,
+    folder: PathBuf,
+    port: u16,
+}
+
+impl Program {
+    fn start(
+        cluster: &mut Cluster,
+        torch: &Torch,
+        how: &str,
+        variables: &[(&str, &str)],
+    ) -> Program {
+        let folder = cluster.folder().join(format!("orders-{how}"));
+        std::fs::create_dir(&folder).expect("each program has a name of its own");
+        let port = cluster.port();
+        let mut command = binaries::command("holdfast-agent");
+        command.envs(variables.iter().copied());
+        command.args(["run", "--store", &cluster.list(), "--job", how, "--"]);
+        command.arg(&torch.python).arg(script("own_store.py")).arg(&folder);
+        command.args([how, &port.to_string()]);
+        Program { script: Script::start_command(cluster, how, command), folder, port }
+    }
+
+    fn finish(&self) {
+        std::fs::write(self.folder.join("finish"), "").expect("the folder was made");
+    }
+}
+
+/// Two pairs of ranks, one after the other, meet in stores of their own on
+/// Holdfast, and the leader dies under the first.
+async fn is_captured(torch: &Torch, how: &str, variables: &[(&str, &str)]) {
+    let mut cluster = Cluster::start(3).await;
+    let mut program = Program::start(&mut cluster, torch, how, variables);
+    program.script.says("pair 0 step").await;
+    let leader = cluster.leader().await;
+    cluster.kill(leader);
+    program.script.says_anew("pair 0 step").await;
+    cluster.restart(leader).await;
+    let keys = cluster.cli_ok(&["--job", how, "kv", "list", "@localhost."]).await;
+    assert!(keys.contains("#0:/") && keys.contains("steps"), "{keys}");
+    program.finish();
+    program.script.says("pair 1 step").await;
+    program.script.succeeds().await;
+}
+
+/// In which a Python without the wheel finds its hook alone.
+fn with_hook() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder for a file");
+    let hook = binaries::workspace().join("trainer-shim/python");
+    let text = format!("import site; site.addsitedir({:?})\n", hook.display().to_string());
+    std::fs::write(folder.path().join("sitecustomize.py"), text).expect("a folder of its own");
+    folder
+}
+
+async fn is_captured_on_older_torch(how: &str) {
+    let Some(torch) = Torch::older() else { return };
+    let folder = with_hook();
+    let path = folder.path().display().to_string();
+    is_captured(&torch, how, &[("PYTHONPATH", &path)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn variables_that_a_program_sets_lead_to_a_store_on_holdfast() {
+    let Some(torch) = Torch::with_package() else { return };
+    is_captured(&torch, "variables", &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_in_the_program_leads_to_a_store_on_holdfast() {
+    let Some(torch) = Torch::with_package() else { return };
+    is_captured(&torch, "tcp", &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_rank_0_would_serve_is_on_holdfast() {
+    let Some(torch) = Torch::with_package() else { return };
+    is_captured(&torch, "store", &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_at_any_port_is_on_holdfast() {
+    let Some(torch) = Torch::with_package() else { return };
+    is_captured(&torch, "any", &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_torch_with_variables_that_the_program_sets() {
+    is_captured_on_older_torch("variables").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_torch_with_an_address_in_the_program() {
+    is_captured_on_older_torch("tcp").await;
+}
+
+/// The program is named, and what to do; it is not stopped for it.
+async fn is_named(torch: &Torch, how: &str, variables: &[(&str, &str)], words: &[&str]) {
+    let mut cluster = Cluster::start(1).await;
+    // It is left to itself, and then ends soon.
+    let variables = [&[("PATIENCE_SECONDS", "60")], variables].concat();
+    let program = Program::start(&mut cluster, torch, how, &variables);
+    let log = cluster.folder().join(format!("{how}.log"));
+    let line = eventually("the program to be named", async || {
+        let said = std::fs::read_to_string(&log).unwrap_or_default();
+        said.lines().find(|line| line.contains("passes Holdfast by")).map(str::to_owned)
+    })
+    .await;
+    let at = format!("--tcpstore 127.0.0.1:{}", program.port);
+    for part in words {
+        let part = if *part == "AT" { &at } else { *part };
+        assert!(line.contains(part), "{part:?} is missing in: {line}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_sets_variables_is_named_where_nothing_captures_its_store() {
+    let set = ["has set MASTER_ADDR=localhost", "pip install", "AT"];
+    is_named(&Torch::newest(), "variables", &[], &set).await;
+    let Some(torch) = Torch::with_package() else { return };
+    let off = [("HOLDFAST_CAPTURE", "off")];
+    is_named(&torch, "variables", &off, &["has set", "without HOLDFAST_CAPTURE=off"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_serves_its_store_is_named_where_nothing_captures_it() {
+    is_named(&Torch::newest(), "store", &[], &["serves a TCPStore itself", "env://"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_looks_for_a_store_that_nobody_serves_is_named() {
+    let Some(torch) = Torch::older() else { return };
+    is_named(&torch, "tcp", &[], &["waits in PyTorch for a store", "tcp://"]).await;
+}
+
+/// Fails the first time that it is imported, then lacks what the hook changes.
+const HALF_IMPORTED: &str = "
+import builtins
+if not hasattr(builtins, 'tried'):
+    builtins.tried = True
+    raise ImportError('half imported')
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_hook_breaks_no_program_and_costs_little_without_pytorch() {
+    let folder = with_hook();
+    let package = folder.path().join("torch/distributed");
+    std::fs::create_dir_all(&package).expect("a folder of its own");
+    for (file, text) in [
+        ("torch/__init__.py", ""),
+        ("torch/distributed/__init__.py", ""),
+        ("torch/distributed/rendezvous.py", HALF_IMPORTED),
+    ] {
+        std::fs::write(folder.path().join(file), text).expect("a folder of its own");
+    }
+    let run = async |variables: &[(&str, &str)], code: &str| {
+        let mut python = binaries::without_settings("python3");
+        python.env("PYTHONPATH", folder.path()).envs(variables.iter().copied());
+        python.args(["-c", code]);
+        Ended::of(python).await
+    };
+    let control = ("HOLDFAST_CONTROL", "/nonexistent/agent.sock");
+    let loaded = "import sys; print(*[m for m in ('holdfast_capture', 'json', 'torch') \
+                  if m in sys.modules])";
+    for (variables, expected) in [
+        (&[][..], ""),
+        (&[control, ("HOLDFAST_CAPTURE", "off")], ""),
+        (&[control], "holdfast_capture"),
+    ] {
+        let ended = run(variables, loaded).await;
+        assert_eq!((ended.code, ended.stdout.trim()), (Some(0), expected), "{ended:?}");
+    }
+    // The program sees its own error; later it is told that the hook is of no use, and goes on.
+    let twice = "
+try:
+    import torch.distributed.rendezvous
+except ImportError as error:
+    print(error)
+import torch.distributed.rendezvous as module
+print(type(module.__spec__.loader).__name__, type(module.__loader__).__name__)";
+    let ended = run(&[control], twice).await;
+    let said = "half imported\nSourceFileLoader SourceFileLoader\n";
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), said), "{ended:?}");
+    assert!(ended.stderr.contains("are not on Holdfast: ModuleNotFoundError"), "{ended:?}");
+}
+
+/// A connection to the agent, as the hook makes one.
+struct Asking(BufReader<UnixStream>);
+
+impl Asking {
+    async fn send(control: &Path, request: Value) -> Asking {
+        let stream = UnixStream::connect(control).await.expect("the agent listens");
+        let mut asking = Asking(BufReader::new(stream));
+        asking.ask(request).await;
+        asking
+    }
+
+    async fn ask(&mut self, request: Value) {
+        self.0.write_all(format!("{request}\n").as_bytes()).await.expect("the agent reads");
+    }
+
+    async fn answer(&mut self) -> Value {
+        let mut line = String::new();
+        self.0.read_line(&mut line).await.expect("the agent answers");
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
+    }
+
+    /// The address that was answered, and a client there.
+    async fn connect(&mut self) -> TcpStore {
+        let answer = self.answer().await;
+        let address = answer["store"]["address"].as_str();
+        TcpStore::connect(address.unwrap_or_else(|| panic!("{answer}"))).await
+    }
+}
+
+fn store(host: &str, port: u64, is_master: bool) -> Value {
+    let timeout_ms = 100_000;
+    json!({"store": {"host": host, "port": port, "is_master": is_master, "timeout_ms": timeout_ms}})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_is_open_for_as_long_as_its_master_and_begins_empty() {
+    let mut cluster = Cluster::start(3).await;
+    let command = Command::start(&mut cluster, "stores", &["--job", "stores"]).await;
+    let ask =
+        async |host, port, master| Asking::send(&command.control, store(host, port, master)).await;
+
+    // Who comes first waits for the master, under all names of this host.
+    let mut early = ask("127.0.0.1", 12355, false).await;
+    let mut opening = ask("localhost", 12355, true).await;
+    let mut master = opening.connect().await;
+    master.set("k", b"first").await;
+    assert!(master.check(&["k"]).await);
+    let mut client = early.connect().await;
+    assert_eq!(client.get("k").await, b"first");
+    opening.ask(json!({"workers": {"workers": 2, "timeout_ms": 1}})).await;
+    let missing = opening.answer().await;
+    assert!(missing["refused"]["reason"].as_str().is_some_and(|why| why.contains("2 workers")));
+    drop((opening, early));
+
+    // Nobody else is its master meanwhile.
+    let refused = ask("localhost", 12355, true).await.answer().await;
+    let reason = refused["refused"]["reason"].as_str().unwrap_or_default();
+    for part in ["localhost:12355", "EADDRINUSE", "address already in use"] {
+        assert!(reason.contains(part), "{part:?} is missing in: {refused}");
+    }
+    // Another port is another store, and so is that of the ranks.
+    let mut other = ask("localhost", 12356, true).await.connect().await;
+    assert!(!other.check(&["k"]).await);
+    let (host, port) = command.address.rsplit_once(':').expect("an address has a port");
+    let agents = ask(host, port.parse().expect("a number"), true).await.answer().await;
+    assert_eq!(agents["store"]["is_agent"], true, "{agents}");
+
+    // It ends with its master, whoever else is connected: the next one is empty. This one is
+    // asked for at once, before the agent can have seen the end.
+    drop(master);
+    let mut again = ask("localhost", 12355, true).await.connect().await;
+    assert!(!again.check(&["k"]).await, "keys of the store before");
+    again.set("k", b"second").await;
+    assert!(again.check(&["k"]).await);
+    let mut late = ask("localhost", 12355, false).await.connect().await;
+    assert_eq!(late.get("k").await, b"second");
+    assert_eq!(client.get("k").await, b"first", "who is connected stays");
+    command.end(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_at_any_port_is_found_by_the_port_that_its_master_was_told() {
+    let mut cluster = Cluster::start(1).await;
+    let command = Command::start(&mut cluster, "any", &["--job", "any"]).await;
+    let mut opening = Asking::send(&command.control, store("node0", 0, true)).await;
+    let answer = opening.answer().await;
+    let port = answer["store"]["port"].as_u64().expect("a number");
+    let address = answer["store"]["address"].as_str().expect("an address");
+    let mut master = TcpStore::connect(address).await;
+    master.set("k", b"v").await;
+    assert!(master.check(&["k"]).await);
+    let mut finding = Asking::send(&command.control, store("node0", port, false)).await;
+    assert_eq!(finding.connect().await.get("k").await, b"v");
+    command.end(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hosts_meet_in_a_store_by_its_name() {
+    let mut cluster = Cluster::start(3).await;
+    // Two agents of one run stand for two hosts.
+    let folders = ["h0", "h1"].map(|host| cluster.folder().join(host).display().to_string());
+    let flags = ["--job", "hosts", "--run", "one"];
+    let mut commands = Vec::new();
+    for folder in &folders {
+        let set = [("HOLDFAST_RUNTIME_DIR", folder.as_str())];
+        let name = format!("host-{}", commands.len());
+        commands.push(Command::start_with(&mut cluster, &name, &set, &flags).await);
+    }
+    let ask = async |host: usize, name, master| {
+        Asking::send(&commands[host].control, store(name, 12355, master)).await
+    };
+    let mut finding = ask(1, "Node0", false).await;
+    let mut master = ask(0, "node0", true).await.connect().await;
+    master.set("k", b"v").await;
+    assert!(master.check(&["k"]).await);
+    assert_eq!(finding.connect().await.get("k").await, b"v");
+    let refused = ask(1, "node0", true).await.answer().await;
+    assert!(refused.to_string().contains("EADDRINUSE"), "{refused}");
+    // Once it is over there, it may be opened here.
+    drop(master);
+    eventually("the store to be over", async || {
+        let answer = ask(1, "node0", true).await.answer().await;
+        answer["store"]["address"].as_str().map(str::to_owned)
+    })
+    .await;
+    for command in commands {
+        command.end(0).await;
+    }
+}
