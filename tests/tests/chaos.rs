@@ -38,6 +38,31 @@ async fn a_cluster_whose_leader_is_killed_and_paused_passes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn clients_of_tcpstore_keep_their_order_through_two_agents_that_are_killed_and_paused() {
+    let (_folder, report) =
+        passed("tcpstore,tcpstore-counter", "agent-kill,agent-pause,kill-leader").await;
+    let text = std::fs::read(report.join("report.json")).expect("a report for programs");
+    let document: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+    let recovery = document["recovery"].as_array().expect("a list");
+    for nemesis in ["agent-kill", "agent-pause", "kill-leader"] {
+        let is_there = |it: &serde_json::Value| it["nemesis"] == nemesis && it["class"] == "agent";
+        let figures = recovery.iter().find(|it| is_there(it)).expect("a recovery of each");
+        assert!(figures["worst_ms"].is_u64(), "{figures:#}");
+    }
+    // Both agents had clients, in one run: what one was told the other knows.
+    let history = |client: &str| {
+        let file = report.join(format!("history/{client}.jsonl"));
+        std::fs::read_to_string(file).expect("a history")
+    };
+    for client in ["tcpstore-0", "tcpstore-1"] {
+        let history = history(client);
+        for action in ["write", "compare_and_set", "delete", "check", "wait", "read"] {
+            assert!(history.contains(&format!("\"{action}\"")), "{client} made no {action}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_history_in_which_somebody_reads_what_nobody_wrote_fails() {
     let (_folder, report) = passed("register", "none").await;
     let file = report.join("history/register-final.jsonl");
@@ -71,6 +96,10 @@ async fn slips_on_the_command_line_are_named() {
         (&["run", "--nemesis", "all,ring", "--report"], &["stand alone"]),
         (&["run", "--nemesis", "none", "--report"], &["is not empty", "--report"]),
         (&["run", "--duration", "5s", "--ops", "9", "--report"], &["--duration", "--ops"]),
+        (
+            &["run", "--workload", "set", "--nemesis", "agent-kill", "--report"],
+            &["no workload goes through agents", "--workload tcpstore"],
+        ),
         (&["check"], &["neither a recorded run nor a history of rounds"]),
     ] {
         chaos(arguments, folder.path()).await.failed(2, texts);

@@ -39,10 +39,8 @@ pub(crate) struct Arguments {
 
 /// Runs it; answers the exit code.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
-    let plan = Plan {
-        workloads: plan::workloads(&arguments.load.workload)?,
-        ..arguments.load.plan(RATE_DEFAULT)?
-    };
+    let (workloads, left_out) = plan::workloads_without_agents(&arguments.load.workload)?;
+    let plan = Plan { workloads, left_out, ..arguments.load.plan(RATE_DEFAULT)? };
     if let Some(hook) = arguments.hook.as_deref().filter(|hook| !hook.is_file()) {
         bail!("--hook {}: there is no such program", hook.display());
     }
@@ -56,6 +54,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         hook: arguments.hook.clone(),
     };
     load::prepare(&plan.report)?;
+    load::say_left_out(&plan);
     let description = load::describe(&plan, command(arguments, &plan));
     eprintln!("seed {}, report in {}", plan.seed, plan.report.display());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

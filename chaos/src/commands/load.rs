@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use holdfast_chaos::run::Description;
 use holdfast_chaos::run::plan::Plan;
+use holdfast_chaos::run::{Description, LeftOut};
 
 /// What a run lasts if nobody says.
 const DURATION_DEFAULT: Duration = Duration::from_secs(60);
@@ -86,6 +86,13 @@ pub(super) fn prepare(folder: &Path) -> anyhow::Result<()> {
         bail!("{} is not empty; name a new folder with --report", folder.display());
     }
     Ok(())
+}
+
+/// Says what is not done, and why.
+pub(super) fn say_left_out(plan: &Plan) {
+    for LeftOut { name, why } in &plan.left_out {
+        eprintln!("left out: {name}: {why}");
+    }
 }
 
 /// A run that is to be made, by this command.

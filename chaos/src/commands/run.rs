@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use anyhow::bail;
 use holdfast_chaos::judge::Verdict;
 use holdfast_chaos::network::Permitted;
-use holdfast_chaos::run::LeftOut;
 use holdfast_chaos::run::drive::drive;
 use holdfast_chaos::run::plan::{self, Chosen, Plan};
 
@@ -35,9 +34,7 @@ pub(crate) struct Arguments {
 /// Runs it; answers the exit code.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let (plan, is_missed) = planned(arguments)?;
-    for LeftOut { name, why } in &plan.left_out {
-        eprintln!("left out: {name}: {why}");
-    }
+    load::say_left_out(&plan);
     if is_missed {
         eprintln!("unknown: what was asked for by name cannot be done here");
         return Ok(Verdict::Unknown.exit_code());
@@ -57,7 +54,7 @@ fn planned(arguments: &Arguments) -> anyhow::Result<(Plan, bool)> {
     }
     let workloads = plan::workloads(&arguments.load.workload)?;
     let Chosen { nemeses, left_out, is_missed } =
-        plan::nemeses(&arguments.nemesis, Permitted::find)?;
+        plan::nemeses(&arguments.nemesis, &workloads, Permitted::find)?;
     let plan = Plan {
         nodes: arguments.nodes,
         workloads,

@@ -6,9 +6,11 @@
 //! | module | holds |
 //! | --- | --- |
 //! | `nodes` | processes killed, paused, restarted, starved |
+//! | `agents` | agents killed and paused |
 //! | `members` | leadership handed over, nodes added, replaced and removed |
 //! | `wires` | partitions, loss, resets, slow links, on a network of their own |
 
+mod agents;
 mod members;
 mod nodes;
 mod wires;
@@ -56,6 +58,10 @@ pub enum Nemesis {
     Garbage,
     /// More connections than a node has descriptors.
     Descriptors,
+    /// SIGKILL of an agent.
+    AgentKill,
+    /// SIGSTOP of an agent for longer than its lease.
+    AgentPause,
     /// The leader hears and reaches no other node.
     LeaderAlone,
     /// A minority of the nodes is cut off.
@@ -87,6 +93,10 @@ pub(crate) enum Wound {
     Down(Vec<NodeId>),
     /// This one is stopped.
     Paused(NodeId),
+    /// This agent is down.
+    AgentDown(usize),
+    /// This agent is stopped.
+    AgentPaused(usize),
     /// This one has few descriptors; with the connections that hold them.
     Starved(NodeId, Vec<tokio::net::TcpStream>),
     /// Rules lie on the network.
@@ -120,7 +130,7 @@ pub(crate) struct Stage<'a> {
 
 impl Nemesis {
     /// All of them.
-    pub const ALL: [Nemesis; 25] = [
+    pub const ALL: [Nemesis; 27] = [
         Nemesis::KillLeader,
         Nemesis::KillFollower,
         Nemesis::KillAll,
@@ -135,6 +145,8 @@ impl Nemesis {
         Nemesis::KillClients,
         Nemesis::Garbage,
         Nemesis::Descriptors,
+        Nemesis::AgentKill,
+        Nemesis::AgentPause,
         Nemesis::LeaderAlone,
         Nemesis::Minority,
         Nemesis::Ring,
@@ -165,6 +177,8 @@ impl Nemesis {
             Nemesis::KillClients => "kill-clients",
             Nemesis::Garbage => "garbage",
             Nemesis::Descriptors => "descriptors",
+            Nemesis::AgentKill => "agent-kill",
+            Nemesis::AgentPause => "agent-pause",
             Nemesis::LeaderAlone => "leader-alone",
             Nemesis::Minority => "minority",
             Nemesis::Ring => "ring",
@@ -200,6 +214,8 @@ impl Nemesis {
             Nemesis::Descriptors => {
                 "a node restarted with 600 descriptors is asked for 700 connections"
             }
+            Nemesis::AgentKill => "SIGKILL of an agent, down for a moment",
+            Nemesis::AgentPause => "SIGSTOP of an agent for 6 s, beyond its lease",
             Nemesis::LeaderAlone => "the leader hears and reaches no other node",
             Nemesis::Minority => "a minority of the nodes is cut off from the others",
             Nemesis::Ring => "majorities that overlap: no node sees all others",
@@ -218,6 +234,7 @@ impl Nemesis {
     pub fn needs(self) -> &'static str {
         match self {
             Nemesis::Descriptors => "prlimit",
+            _ if self.is_on_agent() => "a workload through agents",
             Nemesis::Delay | Nemesis::Reorder | Nemesis::Duplicate => "root, ip, nft, tc netem",
             Nemesis::Reset => "root, ip, nft with reject",
             Nemesis::HalfOpen => "root, ip, nft with connection tracking",
@@ -234,6 +251,11 @@ impl Nemesis {
     /// Whether the nodes must be on a network of their own.
     pub fn is_on_network(self) -> bool {
         self >= Nemesis::LeaderAlone
+    }
+
+    /// Whether it breaks an agent.
+    pub fn is_on_agent(self) -> bool {
+        matches!(self, Nemesis::AgentKill | Nemesis::AgentPause)
     }
 
     /// Why it cannot be done here; none if it can.
@@ -262,6 +284,8 @@ impl Nemesis {
             Nemesis::ReplaceNode => Box::pin(members::replace(stage)).await,
             Nemesis::Resize => Box::pin(members::resize(stage)).await,
             Nemesis::Snapshot => members::snapshot(stage).await,
+            Nemesis::AgentKill => agents::kill(stage).await,
+            Nemesis::AgentPause => agents::pause(stage).await,
             _ if self.is_on_network() => wires::cut(self, stage).await,
             _ => Box::pin(nodes::strike(self, stage)).await,
         }
@@ -284,6 +308,11 @@ impl Wound {
                 }
             }
             Wound::Paused(id) => stage.cluster.resume(id)?,
+            Wound::AgentDown(agent) => {
+                stage.cluster.launch_agent(agent)?;
+                stage.shared.agents.are_back();
+            }
+            Wound::AgentPaused(agent) => stage.cluster.resume_agent(agent)?,
             Wound::Starved(id, held) => {
                 drop(held);
                 stage.cluster.kill(id).await?;
