@@ -97,7 +97,7 @@ impl Cluster {
     }
 
     fn note_end_of_agent(&mut self, n: usize, end: ExitStatus) {
-        let log = self.log_file(&format!("agent-{}", n + 1)).display().to_string();
+        let log = self.log_file(&format!("agent-{}", n + 1));
         let unasked = self.agents.get_mut(n).and_then(|agent| agent.slot.clear(end, &log));
         self.unasked.extend(unasked);
     }

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `agents` | agents beside the nodes |
 //! | [`binaries`] | where the programs are |
+//! | [`disks`] | a file system for each node |
 //! | [`process`] | a child, and how it is told apart from others |
 //! | `slot` | the place of a program: it runs, is paused, or is down |
 //! | `private` | the folder that nobody else writes |
@@ -14,6 +15,7 @@
 
 mod agents;
 pub mod binaries;
+pub mod disks;
 pub mod http;
 pub mod ports;
 mod private;
@@ -36,6 +38,7 @@ use tokio::time::Instant;
 
 use self::agents::Agent;
 use self::binaries::Binaries;
+use self::disks::Disk;
 use self::ports::Ports;
 use self::process::Process;
 use self::slot::Slot;
@@ -54,10 +57,25 @@ const LOOK_EVERY: Duration = Duration::from_millis(30);
 /// Log entries after which a node makes a snapshot: a short run sees some.
 const SNAPSHOT_ENTRIES: &str = "500";
 
+/// How often nodes whose disks are damaged look for that.
+const SCRUB_EVERY: &str = "2s";
+
+/// What the nodes of a run need, so that it can be broken.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Surroundings {
+    /// A network of their own.
+    pub network: bool,
+    /// A file system for each.
+    pub disks: bool,
+    /// That they look often for damage on their disks.
+    pub scrub: bool,
+}
+
 /// Nodes, each with a data folder and an address of its own.
 #[derive(Debug)]
 pub struct Cluster {
     binaries: Binaries,
+    surroundings: Surroundings,
     // Dropped in this order: what runs on the network before it, and last the
     // record of all of it.
     agents: Vec<Agent>,
@@ -67,7 +85,7 @@ pub struct Cluster {
     folder: TempDir,
     state: StateFile,
     next_id: NodeId,
-    /// Ends that nobody asked for.
+    /// Ends that nobody asked for, and what else must not be.
     unasked: Vec<String>,
 }
 
@@ -78,25 +96,36 @@ struct Node {
     /// `--initial-cluster LIST` or `--join LIST`.
     place: [String; 2],
     slot: Slot,
+    /// Unmounted when the process has ended.
+    disk: Option<Disk>,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // A process that waits for its disk does not end.
+        if let Some(Err(error)) = self.disk.as_ref().map(Disk::thaw) {
+            eprintln!("{error:#}; `holdfast-chaos heal` tries again");
+        }
+    }
 }
 
 impl Cluster {
-    /// A running cluster of that many nodes, on a network of its own if one is
-    /// given.
+    /// A running cluster of that many nodes.
     pub async fn start(
         binaries: Binaries,
         nodes: u64,
-        on_network: bool,
+        surroundings: Surroundings,
     ) -> anyhow::Result<Cluster> {
         let folder = tempfile::Builder::new().prefix(FOLDER_PREFIX).tempdir();
         let folder = folder.context("cannot make a folder for the nodes")?;
         let mut state = StateFile::create(Some(folder.path()))?;
-        let network = match on_network {
+        let network = match surroundings.network {
             true => Some(Network::make(&mut state)?),
             false => None,
         };
         let mut cluster = Cluster {
             binaries,
+            surroundings,
             agents: Vec::new(),
             nodes: BTreeMap::new(),
             ports: Ports::take()?,
@@ -129,8 +158,15 @@ impl Cluster {
             Some(network) => format!("{}:{port}", network.host(id, &mut self.state)?),
             None => format!("127.0.0.1:{port}"),
         };
-        let place = [String::new(), String::new()];
-        self.nodes.insert(id, Node { address, place, slot: Slot::new(format!("node {id}")) });
+        let disk = match self.surroundings.disks {
+            true => {
+                let mount = self.folder.path().join(format!("disk-{id}"));
+                Some(Disk::make(mount, &mut self.state)?)
+            }
+            false => None,
+        };
+        let slot = Slot::new(format!("node {id}"));
+        self.nodes.insert(id, Node { address, place: [String::new(), String::new()], slot, disk });
         Ok(id)
     }
 
@@ -141,7 +177,7 @@ impl Cluster {
 
     /// Starts a node that may have so many descriptors.
     pub fn launch_with(&mut self, id: NodeId, descriptors: Option<usize>) -> anyhow::Result<()> {
-        let log = self.log_file(&format!("node-{id}"));
+        let log = self.log(id);
         let node = self.nodes.get(&id).with_context(|| format!("there is no node {id}"))?;
         anyhow::ensure!(node.slot.is_empty(), "node {id} runs already");
         let mut command = self.binaries.command("holdfast-store");
@@ -150,6 +186,9 @@ impl Cluster {
         command.args(["--listen", &node.address]).args(&node.place);
         command.args(["--snapshot-entries", SNAPSHOT_ENTRIES]);
         command.args(["--disk-reserve", "16MiB", "--memory-reserve", "16MiB"]);
+        if self.surroundings.scrub {
+            command.args(["--scrub-every", SCRUB_EVERY]);
+        }
         if self.network.is_some() {
             command.arg("--insecure");
         }
@@ -221,6 +260,10 @@ impl Cluster {
         if let Some(network) = &self.network {
             network.clear_rules()?;
         }
+        for disk in self.nodes.values().filter_map(|node| node.disk.as_ref()) {
+            disk.thaw()?;
+            disk.clear()?;
+        }
         self.revive()?;
         let began = Instant::now();
         // A signal that was sent a moment ago may still be on its way, and so may a
@@ -253,7 +296,13 @@ impl Cluster {
         self.note_ends_of_agents();
     }
 
-    /// All ends since the last time that nobody asked for, in words.
+    /// Something that must not be was seen.
+    pub fn complain(&mut self, text: String) {
+        self.unasked.push(text);
+    }
+
+    /// All ends since the last time that nobody asked for, and what else must not be,
+    /// in words.
     pub fn take_unasked(&mut self) -> Vec<String> {
         self.note_ends();
         std::mem::take(&mut self.unasked)
@@ -283,7 +332,10 @@ impl Cluster {
 
     /// What a node keeps.
     pub fn data_dir(&self, id: NodeId) -> PathBuf {
-        self.folder.path().join(format!("node-{id}"))
+        match self.nodes.get(&id).and_then(|node| node.disk.as_ref()) {
+            Some(disk) => disk.folder(),
+            None => self.folder.path().join(format!("node-{id}")),
+        }
     }
 
     /// Where the nodes' folders and logs are.
@@ -341,7 +393,10 @@ impl Cluster {
         let began = Instant::now();
         loop {
             if let Some((id, end)) = self.fallen().first() {
-                bail!("node {id} ended by itself ({end}); it says why in {}", self.log(*id));
+                bail!(
+                    "node {id} ended by itself ({end}); it says why in {}",
+                    self.log(*id).display()
+                );
             }
             let mut ready = 0;
             for node in self.nodes.values() {
@@ -361,8 +416,9 @@ impl Cluster {
         }
     }
 
-    fn log(&self, id: NodeId) -> String {
-        self.log_file(&format!("node-{id}")).display().to_string()
+    /// The file with what a node says.
+    pub fn log(&self, id: NodeId) -> PathBuf {
+        self.log_file(&format!("node-{id}"))
     }
 
     fn log_file(&self, program: &str) -> PathBuf {
@@ -384,18 +440,27 @@ impl Cluster {
     /// Removes a node for ever, and what it keeps.
     pub async fn remove(&mut self, id: NodeId) -> anyhow::Result<()> {
         self.administer(Admin::RemoveNode { node: id }).await?;
-        let data_dir = self.data_dir(id);
-        self.forget(id);
-        std::fs::remove_dir_all(&data_dir).with_context(|| data_dir.display().to_string())
+        self.forget(id)
     }
 
-    /// Ends a node that is no member, and takes its port back.
-    fn forget(&mut self, id: NodeId) {
-        let Some(node) = self.nodes.remove(&id) else { return };
-        drop(node.slot);
+    /// Ends a node that is no member, takes its port back, and deletes what it kept.
+    fn forget(&mut self, id: NodeId) -> anyhow::Result<()> {
+        let data_dir = self.data_dir(id);
+        let Some(mut node) = self.nodes.remove(&id) else { return Ok(()) };
         let port = node.address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        let disk = node.disk.take();
+        if let Some(disk) = &disk {
+            disk.thaw()?;
+        }
+        drop(node);
         if let Some(port) = port {
             self.ports.take_back(port);
+        }
+        match disk {
+            Some(disk) => disk.delete(),
+            None => {
+                std::fs::remove_dir_all(&data_dir).with_context(|| data_dir.display().to_string())
+            }
         }
     }
 
@@ -412,9 +477,8 @@ impl Cluster {
             status.nodes.iter().map(|node| (node.id, node.voter)).collect();
         let Unsettled { learners, strangers, gone } = unsettled(&members, &self.ids());
         for id in strangers {
-            self.forget(id);
             // It may have been dropped before it kept anything.
-            drop(std::fs::remove_dir_all(self.data_dir(id)));
+            drop(self.forget(id));
         }
         for node in gone {
             self.administer(Admin::RemoveNode { node }).await?;

@@ -1,5 +1,6 @@
 //! The place of a program that is broken: it runs, is paused, or is down.
 
+use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -20,17 +21,28 @@ pub(super) struct Slot {
     name: String,
     process: Option<Process>,
     is_paused: bool,
+    /// Whether a fault may end it, as a node ends that cannot go on and says why.
+    may_end: bool,
 }
+
+/// What a program ends with that cannot go on.
+const FAILED: i32 = 1;
 
 impl Slot {
     /// Empty, for the program of this name.
     pub(super) fn new(name: String) -> Slot {
-        Slot { name, process: None, is_paused: false }
+        Slot { name, process: None, is_paused: false, may_end: false }
     }
 
     /// It runs from here on.
     pub(super) fn fill(&mut self, process: Process) {
-        (self.process, self.is_paused) = (Some(process), false);
+        self.process = Some(process);
+        (self.is_paused, self.may_end) = (false, false);
+    }
+
+    /// From here on a fault may end it, until it is started again.
+    pub(super) fn may_end(&mut self) {
+        self.may_end = true;
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -86,12 +98,14 @@ impl Slot {
 
     /// Forgets a process that has ended; what there is to say if nobody had told it
     /// to end so.
-    pub(super) fn clear(&mut self, end: ExitStatus, log: &str) -> Option<String> {
+    pub(super) fn clear(&mut self, end: ExitStatus, log: &Path) -> Option<String> {
         let process = self.process.take()?;
         let name = &self.name;
-        (!process.was_told(end)).then(|| {
+        let is_of_fault = self.may_end && end.code() == Some(FAILED);
+        (!process.was_told(end) && !is_of_fault).then(|| {
             format!(
-                "{name} ended in a way that it was not told to, with {end}; it says why in {log}"
+                "{name} ended in a way that it was not told to, with {end}; it says why in {}",
+                log.display()
             )
         })
     }

@@ -7,10 +7,12 @@
 //! | --- | --- |
 //! | `nodes` | processes killed, paused, restarted, starved |
 //! | `agents` | agents killed and paused |
+//! | `disks` | disks that are full, stall, or lose a bit |
 //! | `members` | leadership handed over, nodes added, replaced and removed |
 //! | `wires` | partitions, loss, resets, slow links, on a network of their own |
 
 mod agents;
+mod disks;
 mod members;
 mod nodes;
 mod wires;
@@ -62,6 +64,12 @@ pub enum Nemesis {
     AgentKill,
     /// SIGSTOP of an agent for longer than its lease.
     AgentPause,
+    /// No room on the disk of a node.
+    DiskFull,
+    /// The disk of a node does nothing for a while.
+    DiskStall,
+    /// A bit on the disk of a follower is inverted.
+    BitFlip,
     /// The leader hears and reaches no other node.
     LeaderAlone,
     /// A minority of the nodes is cut off.
@@ -97,6 +105,10 @@ pub(crate) enum Wound {
     AgentDown(usize),
     /// This agent is stopped.
     AgentPaused(usize),
+    /// The disk of this one is full.
+    Full(NodeId),
+    /// The disk of this one does nothing.
+    Stalled(NodeId),
     /// This one has few descriptors; with the connections that hold them.
     Starved(NodeId, Vec<tokio::net::TcpStream>),
     /// Rules lie on the network.
@@ -130,7 +142,7 @@ pub(crate) struct Stage<'a> {
 
 impl Nemesis {
     /// All of them.
-    pub const ALL: [Nemesis; 27] = [
+    pub const ALL: [Nemesis; 30] = [
         Nemesis::KillLeader,
         Nemesis::KillFollower,
         Nemesis::KillAll,
@@ -147,6 +159,9 @@ impl Nemesis {
         Nemesis::Descriptors,
         Nemesis::AgentKill,
         Nemesis::AgentPause,
+        Nemesis::DiskFull,
+        Nemesis::DiskStall,
+        Nemesis::BitFlip,
         Nemesis::LeaderAlone,
         Nemesis::Minority,
         Nemesis::Ring,
@@ -179,6 +194,9 @@ impl Nemesis {
             Nemesis::Descriptors => "descriptors",
             Nemesis::AgentKill => "agent-kill",
             Nemesis::AgentPause => "agent-pause",
+            Nemesis::DiskFull => "disk-full",
+            Nemesis::DiskStall => "disk-stall",
+            Nemesis::BitFlip => "bit-flip",
             Nemesis::LeaderAlone => "leader-alone",
             Nemesis::Minority => "minority",
             Nemesis::Ring => "ring",
@@ -216,6 +234,11 @@ impl Nemesis {
             }
             Nemesis::AgentKill => "SIGKILL of an agent, down for a moment",
             Nemesis::AgentPause => "SIGSTOP of an agent for 6 s, beyond its lease",
+            Nemesis::DiskFull => "the disk of a node is filled up, and emptied 12 s later",
+            Nemesis::DiskStall => "the disk of a node does nothing for 4 s",
+            Nemesis::BitFlip => {
+                "a bit of a running follower's newest log or snapshot is inverted, and has to be mended"
+            }
             Nemesis::LeaderAlone => "the leader hears and reaches no other node",
             Nemesis::Minority => "a minority of the nodes is cut off from the others",
             Nemesis::Ring => "majorities that overlap: no node sees all others",
@@ -235,6 +258,7 @@ impl Nemesis {
         match self {
             Nemesis::Descriptors => "prlimit",
             _ if self.is_on_agent() => "a workload through agents",
+            _ if self.is_on_disk() => "root, mkfs.ext4, mount, fsfreeze",
             Nemesis::Delay | Nemesis::Reorder | Nemesis::Duplicate => "root, ip, nft, tc netem",
             Nemesis::Reset => "root, ip, nft with reject",
             Nemesis::HalfOpen => "root, ip, nft with connection tracking",
@@ -258,12 +282,20 @@ impl Nemesis {
         matches!(self, Nemesis::AgentKill | Nemesis::AgentPause)
     }
 
+    /// Whether each node must have a file system of its own.
+    pub fn is_on_disk(self) -> bool {
+        matches!(self, Nemesis::DiskFull | Nemesis::DiskStall)
+    }
+
     /// Why it cannot be done here; none if it can.
     pub fn forbidden(self, permitted: &Permitted) -> Option<String> {
         if self == Nemesis::Descriptors {
             let found = std::process::Command::new("prlimit").arg("--version").output().is_ok();
             return (!found)
                 .then(|| "prlimit is missing (Debian: apt install util-linux)".to_owned());
+        }
+        if self.is_on_disk() {
+            return permitted.no_disks.clone();
         }
         if !self.is_on_network() {
             return None;
@@ -284,6 +316,9 @@ impl Nemesis {
             Nemesis::ReplaceNode => Box::pin(members::replace(stage)).await,
             Nemesis::Resize => Box::pin(members::resize(stage)).await,
             Nemesis::Snapshot => members::snapshot(stage).await,
+            Nemesis::DiskFull => disks::fill(stage).await,
+            Nemesis::DiskStall => disks::stall(stage).await,
+            Nemesis::BitFlip => Box::pin(disks::flip(stage)).await,
             Nemesis::AgentKill => agents::kill(stage).await,
             Nemesis::AgentPause => agents::pause(stage).await,
             _ if self.is_on_network() => wires::cut(self, stage).await,
@@ -308,6 +343,18 @@ impl Wound {
                 }
             }
             Wound::Paused(id) => stage.cluster.resume(id)?,
+            Wound::Full(id) => {
+                let seen = disks::seen_full(stage, id).await;
+                stage.cluster.clear_disk(id)?;
+                stage.cluster.wait_healthy().await?;
+                return Ok(seen);
+            }
+            Wound::Stalled(id) => {
+                let seen = disks::seen_stalled(stage, id);
+                stage.cluster.thaw_disk(id)?;
+                stage.cluster.wait_healthy().await?;
+                return Ok(seen);
+            }
             Wound::AgentDown(agent) => {
                 stage.cluster.launch_agent(agent)?;
                 stage.shared.agents.are_back();

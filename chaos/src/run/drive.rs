@@ -16,8 +16,8 @@ use super::plan::Plan;
 use super::signals::{Signals, exit};
 use super::{ClientDescription, Description, FaultRecord, NodeDescription};
 use crate::clock;
-use crate::cluster::Cluster;
 use crate::cluster::binaries::Binaries;
+use crate::cluster::{Cluster, Surroundings};
 use crate::nemesis::{Nemesis, Stage};
 use crate::recording::DESCRIPTION;
 use crate::workload::Workload;
@@ -42,10 +42,15 @@ pub async fn drive(plan: &Plan, mut description: Description) -> anyhow::Result<
     let programs = ["holdfast-store", "holdfast-agent"];
     let binaries =
         Binaries::find(plan.binaries.as_deref(), &programs[..if has_agents { 2 } else { 1 }])?;
-    let on_network = plan.nemeses.iter().any(|(nemesis, _)| nemesis.is_on_network());
+    let any = |is: fn(Nemesis) -> bool| plan.nemeses.iter().any(|(nemesis, _)| is(*nemesis));
+    let surroundings = Surroundings {
+        network: any(Nemesis::is_on_network),
+        disks: any(Nemesis::is_on_disk),
+        scrub: any(|nemesis| nemesis == Nemesis::BitFlip),
+    };
     let mut signals = Signals::listen()?;
     let cluster = async {
-        let mut cluster = Cluster::start(binaries, plan.nodes, on_network).await?;
+        let mut cluster = Cluster::start(binaries, plan.nodes, surroundings).await?;
         cluster.start_agents(if has_agents { AGENTS } else { 0 }).await?;
         anyhow::Ok(cluster)
     };

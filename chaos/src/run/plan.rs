@@ -133,8 +133,8 @@ pub fn nemeses(
         [one] if one == "none" => (Vec::new(), true),
         _ => (list.iter().map(named).collect::<anyhow::Result<Vec<_>>>()?, true),
     };
-    let on_network = wanted.iter().any(|nemesis| nemesis.is_on_network());
-    let permitted = if on_network { permitted() } else { Permitted::default() };
+    let is_tried = wanted.iter().any(|nemesis| nemesis.is_on_network() || nemesis.is_on_disk());
+    let permitted = if is_tried { permitted() } else { Permitted::default() };
     let (mut kept, mut left_out) = (Vec::new(), Vec::new());
     let has_agents = workloads.iter().any(|workload| workload.is_through_agents());
     for nemesis in wanted {
