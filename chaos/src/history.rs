@@ -1,16 +1,13 @@
 //! What was recorded: by each program what it called and got, by whoever ran
 //! them when they died, and beside it what the store says of itself.
 //!
-//! A history is a folder with one file for each program, `NAME.jsonl`, of one
-//! JSON object a line, in the order in which the program wrote them. A program
-//! writes each line with one `write(2)` and keeps nothing back, so that a kill
-//! loses at most the event that was under way: a call without an answer is
-//! part of a good history.
+//! A history is a folder with one file for each program, of [`json_lines`] in the
+//! order in which the program wrote them. A kill loses at most the event that was
+//! under way: a call without an answer is part of a good history.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use holdfast_api::{
@@ -18,7 +15,7 @@ use holdfast_api::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::clock;
+use crate::{clock, json_lines};
 
 /// Nanoseconds on [`clock::now`].
 pub type Moment = u64;
@@ -269,24 +266,9 @@ pub struct History {
 /// Why a history cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file cannot be read.
-    #[error("{}: {source}", path.display())]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// A whole line is no record.
-    #[error("{}:{line}: {source}", path.display())]
-    Line {
-        /// Which file.
-        path: PathBuf,
-        /// Which line, from 1.
-        line: usize,
-        /// Why.
-        source: serde_json::Error,
-    },
+    /// What was recorded cannot be read.
+    #[error(transparent)]
+    Lines(#[from] json_lines::Error),
     /// There is nothing to judge.
     #[error("{} holds no *.jsonl files: name the folder of one job's history", path.display())]
     Empty {
@@ -298,35 +280,20 @@ pub enum Error {
 impl History {
     /// Reads a folder. A last line that was cut off by a kill is left out.
     pub fn read(folder: &Path) -> Result<History, Error> {
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |source| Error::File { path, source }
-        };
         let mut history = History::default();
-        for entry in fs::read_dir(folder).map_err(failed(folder))? {
-            let path = entry.map_err(failed(folder))?.path();
-            if path.extension().is_none_or(|extension| extension != "jsonl") {
-                continue;
-            }
-            let text = fs::read_to_string(&path).map_err(failed(&path))?;
-            let program = path.file_stem().map(|name| name.to_string_lossy().into_owned());
-            let records = parse(&text).map_err(|(line, source)| {
-                let path = path.clone();
-                Error::Line { path, line, source }
+        for (program, path) in json_lines::files(folder)? {
+            let mut records = Vec::new();
+            json_lines::read(&path, |record| {
+                records.push(record);
+                Ok(())
             })?;
-            history.programs.insert(program.unwrap_or_default(), records);
+            history.programs.insert(program, records);
         }
         match history.programs.is_empty() {
             true => Err(Error::Empty { path: folder.to_owned() }),
             false => Ok(history),
         }
     }
-}
-
-fn parse(text: &str) -> Result<Vec<Record>, (usize, serde_json::Error)> {
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    let lines = (1..).zip(whole.lines());
-    lines.map(|(n, line)| serde_json::from_str(line).map_err(|error| (n, error))).collect()
 }
 
 /// A program's own file.
@@ -338,20 +305,21 @@ pub struct Recorder {
 impl Recorder {
     /// Begins, or goes on with, `FOLDER/PROGRAM.jsonl`.
     pub fn open(folder: &Path, program: &str) -> std::io::Result<Recorder> {
-        let path = folder.join(format!("{program}.jsonl"));
+        let path = json_lines::path(folder, program);
         Ok(Recorder { file: File::options().create(true).append(true).open(path)? })
     }
 
     /// Writes that something happens, or has happened, now.
     pub fn record(&mut self, what: What) -> std::io::Result<()> {
-        let mut line = serde_json::to_vec(&Record { at: clock::now(), what })?;
-        line.push(b'\n');
-        self.file.write_all(&line)
+        json_lines::append(&mut self.file, &Record { at: clock::now(), what })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::io::Write;
+
     use super::*;
 
     #[test]

@@ -19,6 +19,7 @@
 //! | [`nemesis`] | what breaks the cluster: injected, held, verified, healed |
 //! | [`cluster`], [`network`] | nodes as processes, and a network of their own; how it is undone |
 //! | [`history`] | what is recorded of rounds, and the files of it |
+//! | [`json_lines`] | the form of all these files |
 //! | [`clock`] | the one clock of a history |
 //! | [`story`] | pure: lives, calls and closings, put together from the records |
 //! | [`order`] | pure: points in time of which only bounds and orders are known |
@@ -42,6 +43,7 @@ pub mod check;
 pub mod clock;
 pub mod cluster;
 pub mod history;
+pub mod json_lines;
 pub mod judge;
 pub mod nemesis;
 pub mod network;

@@ -45,6 +45,10 @@ pub enum Action {
     },
     /// Deletes a key.
     Delete,
+    /// Asks whether a key exists.
+    Check,
+    /// Waits until a key exists. Refused: it was taken back before.
+    Wait,
     /// Adds to a number; an absent one counts as 0.
     Add {
         /// How much.
@@ -159,6 +163,8 @@ pub enum Answer {
     },
     /// Whether there was anything to delete.
     Existed(bool),
+    /// Whether the key exists.
+    Exists(bool),
     /// A sum.
     Sum(i64),
     /// A list or a set.
@@ -265,6 +271,8 @@ impl fmt::Display for Action {
             }
             Action::CompareAndSet { expected, value } => write!(f, "set {value} if {expected}"),
             Action::Delete => f.write_str("delete"),
+            Action::Check => f.write_str("check"),
+            Action::Wait => f.write_str("wait"),
             Action::Add { delta } => write!(f, "add {delta}"),
             Action::Append { element } => write!(f, "append {element}"),
             Action::Insert { element } => write!(f, "insert {element}"),
@@ -298,6 +306,8 @@ impl fmt::Display for Answer {
             },
             Answer::Existed(true) => f.write_str("deleted"),
             Answer::Existed(false) => f.write_str("it was absent"),
+            Answer::Exists(true) => f.write_str("it exists"),
+            Answer::Exists(false) => f.write_str("it is absent"),
             Answer::Sum(sum) => write!(f, "{sum}"),
             Answer::Elements(all) => match all.last() {
                 Some(last) => write!(f, "{} elements, the last is {last}", all.len()),

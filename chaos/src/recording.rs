@@ -1,20 +1,20 @@
 //! A run in a folder: what its clients called and got, a file for each, and
 //! beside them `run.json`, which says how the run was made.
 //!
-//! A client writes a line before each call and after each return, each with one
-//! `write(2)`, so that a kill loses one line at most.
+//! A client writes a line before each call and after each return, as
+//! [`json_lines`] does.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::history::Moment;
 use crate::operation::{Action, Operation, Outcome};
+use crate::run::Description;
 use crate::workload::Workload;
-use crate::{clock, run::Description};
+use crate::{clock, json_lines};
 
 /// The folder of the clients' files, within that of the run.
 pub const HISTORY: &str = "history";
@@ -61,7 +61,7 @@ impl ClientFile {
     pub fn create(folder: &Path, client: &str) -> std::io::Result<ClientFile> {
         let folder = folder.join(HISTORY);
         fs::create_dir_all(&folder)?;
-        let file = File::create_new(folder.join(format!("{client}.jsonl")))?;
+        let file = File::create_new(json_lines::path(&folder, client))?;
         Ok(ClientFile { file, calls: 0 })
     }
 
@@ -69,19 +69,14 @@ impl ClientFile {
     pub fn call(&mut self, workload: &str, key: &str, action: Action) -> std::io::Result<u64> {
         self.calls += 1;
         let (workload, key) = (workload.to_owned(), key.to_owned());
-        self.write(&Line::Call { id: self.calls, at: clock::now(), workload, key, action })?;
+        let line = Line::Call { id: self.calls, at: clock::now(), workload, key, action };
+        json_lines::append(&mut self.file, &line)?;
         Ok(self.calls)
     }
 
     /// Writes that a call has ended now.
     pub fn returned(&mut self, id: u64, outcome: Outcome) -> std::io::Result<()> {
-        self.write(&Line::Return { id, at: clock::now(), outcome })
-    }
-
-    fn write(&mut self, line: &Line) -> std::io::Result<()> {
-        let mut line = serde_json::to_vec(line)?;
-        line.push(b'\n');
-        self.file.write_all(&line)
+        json_lines::append(&mut self.file, &Line::Return { id, at: clock::now(), outcome })
     }
 }
 
@@ -102,24 +97,9 @@ pub struct Recording {
 /// Why a recorded run cannot be judged.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file cannot be read.
-    #[error("{}: {source}", path.display())]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// A line is not what a client writes.
-    #[error("{}:{line}: {why}; the history was edited or damaged, and is not judged", path.display())]
-    Line {
-        /// Which file.
-        path: PathBuf,
-        /// Which line, from 1.
-        line: usize,
-        /// What is wrong with it.
-        why: String,
-    },
+    /// What was recorded cannot be read.
+    #[error(transparent)]
+    Lines(#[from] json_lines::Error),
     /// The description is not one.
     #[error("{}: {why}", path.display())]
     Description {
@@ -148,18 +128,13 @@ impl Recording {
     /// Reads a folder.
     pub fn read(folder: &Path) -> Result<Recording, Error> {
         let mut recording = Recording { description: describe(folder)?, ..Recording::default() };
-        for path in files(folder)? {
-            let client = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            let text = fs::read_to_string(&path);
-            let text = text.map_err(|source| Error::File { path: path.clone(), source })?;
-            let (operations, cut) = parse(&client, &text).map_err(|(line, why)| Error::Line {
-                path: path.clone(),
-                line,
-                why,
-            })?;
+        for (client, path) in json_lines::files(&folder.join(HISTORY))? {
+            let mut reader = Reader { client: client.clone(), ..Reader::default() };
+            let is_cut = json_lines::read(&path, |line| reader.take(line))?;
+            let operations = reader.finish();
             recording.calls.insert(client, operations.len() as u64);
             recording.operations.extend(operations);
-            if cut {
+            if is_cut {
                 let note = format!("{}: the last line was cut off, and left out", path.display());
                 recording.notes.push(note);
             }
@@ -179,60 +154,59 @@ fn describe(folder: &Path) -> Result<Option<Description>, Error> {
             serde_json::from_slice(&bytes).map(Some).map_err(|why| Error::Description { path, why })
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(Error::File { path, source }),
+        Err(source) => Err(json_lines::Error::File { path, source }.into()),
     }
 }
 
-fn files(folder: &Path) -> Result<Vec<PathBuf>, Error> {
-    let folder = folder.join(HISTORY);
-    let failed = |source| Error::File { path: folder.clone(), source };
-    let entries: Result<Vec<_>, _> = fs::read_dir(&folder).map_err(failed)?.collect();
-    let paths = entries.map_err(failed)?.into_iter().map(|entry| entry.path());
-    let mut paths: Vec<PathBuf> =
-        paths.filter(|path| path.extension().is_some_and(|it| it == "jsonl")).collect();
-    paths.sort();
-    Ok(paths)
+/// Puts the calls of one client together from its lines.
+#[derive(Debug, Default)]
+struct Reader {
+    client: String,
+    open: BTreeMap<u64, Operation>,
+    done: Vec<Operation>,
+    calls: u64,
+    /// The moment of the line before.
+    latest: Moment,
 }
 
-/// The operations of one file, and whether its last line was cut off.
-fn parse(client: &str, text: &str) -> Result<(Vec<Operation>, bool), (usize, String)> {
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    let mut open: BTreeMap<u64, Operation> = BTreeMap::new();
-    let (mut done, mut calls, mut latest) = (Vec::new(), 0, 0);
-    for (number, line) in (1..).zip(whole.lines()) {
-        let wrong = |why: String| (number, why);
-        let line: Line = serde_json::from_str(line).map_err(|error| wrong(error.to_string()))?;
+impl Reader {
+    fn take(&mut self, line: Line) -> Result<(), String> {
         let (Line::Call { at, .. } | Line::Return { at, .. }) = line;
+        let latest = std::mem::replace(&mut self.latest, at);
         if at < latest {
-            return Err(wrong(format!("its moment {at} lies before {latest} of a line above it")));
+            return Err(format!("its moment {at} lies before {latest} of a line above it"));
         }
-        latest = at;
         match line {
             Line::Call { id, at, workload, key, action } => {
-                calls += 1;
-                if id != calls {
-                    return Err(wrong(format!("call {id} stands where call {calls} belongs")));
+                self.calls += 1;
+                if id != self.calls {
+                    return Err(format!("call {id} stands where call {} belongs", self.calls));
                 }
                 if Workload::named(&workload).is_none() {
-                    return Err(wrong(format!("there is no workload {workload:?}")));
+                    return Err(format!("there is no workload {workload:?}"));
                 }
-                let client = client.to_owned();
+                let client = self.client.clone();
                 let outcome = Outcome::Unknown { why: "it never returned".to_owned() };
                 let call = at;
                 let operation =
                     Operation { client, workload, key, call, returned: None, action, outcome };
-                open.insert(id, operation);
+                self.open.insert(id, operation);
             }
             Line::Return { id, at, outcome } => {
-                let Some(operation) = open.remove(&id) else {
-                    return Err(wrong(format!("call {id} returns, and is not under way")));
+                let Some(operation) = self.open.remove(&id) else {
+                    return Err(format!("call {id} returns, and is not under way"));
                 };
-                done.push(Operation { returned: Some(at), outcome, ..operation });
+                self.done.push(Operation { returned: Some(at), outcome, ..operation });
             }
         }
+        Ok(())
     }
-    done.extend(open.into_values());
-    Ok((done, !text.is_empty() && !text.ends_with('\n')))
+
+    /// All of them; those that have not returned are of unknown outcome.
+    fn finish(mut self) -> Vec<Operation> {
+        self.done.extend(self.open.into_values());
+        self.done
+    }
 }
 
 #[cfg(test)]

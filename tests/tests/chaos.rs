@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use holdfast_tests::{Ended, binaries};
+use holdfast_tests::{Ended, Process, binaries, eventually};
 use tempfile::TempDir;
 
 async fn chaos(arguments: &[&str], folder: &Path) -> Ended {
@@ -35,6 +35,112 @@ async fn a_cluster_whose_leader_is_killed_and_paused_passes() {
     assert!(faults.iter().all(|fault| !fault["evidence"].is_null()), "{faults:#?}");
     let page = std::fs::read_to_string(report.join("report.html")).expect("a page");
     assert!(page.contains("<h1 class=\"pass\">pass</h1>"), "{page}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_of_tcpstore_keep_their_order_through_two_agents_that_are_killed_and_paused() {
+    let (_folder, report) =
+        passed("tcpstore,tcpstore-counter", "agent-kill,agent-pause,kill-leader").await;
+    let text = std::fs::read(report.join("report.json")).expect("a report for programs");
+    let document: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+    let recovery = document["recovery"].as_array().expect("a list");
+    for nemesis in ["agent-kill", "agent-pause", "kill-leader"] {
+        let is_there = |it: &serde_json::Value| it["nemesis"] == nemesis && it["class"] == "agent";
+        let figures = recovery.iter().find(|it| is_there(it)).expect("a recovery of each");
+        assert!(figures["worst_ms"].is_u64(), "{figures:#}");
+    }
+    // Both agents had clients, in one run: what one was told the other knows.
+    let history = |client: &str| {
+        let file = report.join(format!("history/{client}.jsonl"));
+        std::fs::read_to_string(file).expect("a history")
+    };
+    for client in ["tcpstore-0", "tcpstore-1"] {
+        let history = history(client);
+        for action in ["write", "compare_and_set", "delete", "check", "wait", "read"] {
+            assert!(history.contains(&format!("\"{action}\"")), "{client} made no {action}");
+        }
+    }
+}
+
+/// Whether this machine allows a nemesis; says why not.
+async fn allows(nemesis: &str) -> bool {
+    let mut command = binaries::command("holdfast-chaos");
+    command.args(["list", "--output", "json"]);
+    let listed = Ended::of(command).await.stdout;
+    let listed: serde_json::Value = serde_json::from_str(&listed).expect("JSON");
+    let nemeses = listed["nemeses"].as_array().expect("a list");
+    let found = nemeses.iter().find(|it| it["name"] == nemesis).expect("it is listed");
+    let why = found["forbidden"].as_str();
+    if let Some(why) = why {
+        eprintln!("SKIPPED: {why}");
+    }
+    why.is_none()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn disks_that_are_full_stall_and_lose_a_bit_cost_nothing() {
+    if allows("disk-full").await {
+        let (_folder, report) = passed("register,counter", "disk-full,disk-stall,bit-flip").await;
+        let run = std::fs::read_to_string(report.join("run.json")).expect("how it was made");
+        // A node ends of a full disk, or does not as long as it need not write much.
+        assert!(run.contains("had no space left") || run.contains("free on its disk"), "{run}");
+        for evidence in ["waited for the disk", "wrote it anew"] {
+            assert!(run.contains(evidence), "{evidence:?} is missing: {run}");
+        }
+    }
+}
+
+/// What the run of this process has mounted, as it has written down.
+fn mounts_of(run: u32) -> Vec<String> {
+    let user = nix::unistd::getuid();
+    let runs = std::env::temp_dir().join(format!("holdfast-chaos.{user}/runs"));
+    let files = std::fs::read_dir(runs).expect("the folder of all runs");
+    let mut paths = files.filter_map(Result::ok).map(|file| file.path());
+    let is_own = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with(&format!("{run}-")) && name.ends_with(".json")
+    };
+    let text = std::fs::read(paths.find(is_own).expect("a state")).expect("a state");
+    let state: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+    let mounts = state["mounts"].as_array().expect("a list");
+    mounts.iter().filter_map(|it| it.as_str()).map(str::to_owned).collect()
+}
+
+fn is_mounted(mount: &str) -> bool {
+    let all = std::fs::read_to_string("/proc/self/mounts").expect("Linux has it");
+    all.lines().any(|line| line.split(' ').nth(1) == Some(mount))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_killed_run_has_mounted_and_frozen_is_undone() {
+    if !allows("disk-stall").await {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("the folder for temporary files can be written");
+    let report = folder.path().join("report");
+    let mut command = binaries::command("holdfast-chaos");
+    command.args(["run", "--duration", "5min", "--rate", "50", "--workload", "register"]);
+    command.args(["--nemesis", "disk-stall", "--report"]).arg(&report);
+    let mut run = Process::start("a run", command, &folder.path().join("log"));
+    // It is written down just before.
+    eventually("a disk that is about to stall", async || {
+        let text = std::fs::read_to_string(report.join("run.json")).ok()?;
+        text.contains("\"nemesis\": \"disk-stall\"").then_some(())
+    })
+    .await;
+    let pid = run.pid();
+    run.kill();
+    let mounts = mounts_of(pid);
+    assert_eq!(mounts.iter().filter(|mount| is_mounted(mount)).count(), 3, "{mounts:?}");
+    let mut heal = binaries::command("holdfast-chaos");
+    heal.arg("heal");
+    let healed = Ended::of(heal).await;
+    assert_eq!(healed.code, Some(0), "{healed:#?}");
+    assert!(healed.stdout.contains(&format!("of run {pid}\n")), "{healed:#?}");
+    for mount in mounts {
+        assert!(healed.stdout.contains(&format!("unmounted {mount}")), "{healed:#?}");
+        assert!(!is_mounted(&mount), "{mount}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -71,6 +177,10 @@ async fn slips_on_the_command_line_are_named() {
         (&["run", "--nemesis", "all,ring", "--report"], &["stand alone"]),
         (&["run", "--nemesis", "none", "--report"], &["is not empty", "--report"]),
         (&["run", "--duration", "5s", "--ops", "9", "--report"], &["--duration", "--ops"]),
+        (
+            &["run", "--workload", "set", "--nemesis", "agent-kill", "--report"],
+            &["no workload goes through agents", "--workload tcpstore"],
+        ),
         (&["check"], &["neither a recorded run nor a history of rounds"]),
     ] {
         chaos(arguments, folder.path()).await.failed(2, texts);

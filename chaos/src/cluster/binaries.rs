@@ -12,8 +12,8 @@ pub struct Binaries {
 }
 
 impl Binaries {
-    /// Those in this folder, or else beside this program.
-    pub fn find(folder: Option<&Path>) -> anyhow::Result<Binaries> {
+    /// These programs, in this folder, or else beside this one.
+    pub fn find(folder: Option<&Path>, programs: &[&str]) -> anyhow::Result<Binaries> {
         let folder = match folder {
             Some(folder) => folder.to_owned(),
             None => {
@@ -21,11 +21,11 @@ impl Binaries {
                 own.parent().context("a program lies in a folder")?.to_owned()
             }
         };
-        let store = folder.join("holdfast-store");
-        if !store.is_file() {
+        let mut paths = programs.iter().map(|name| folder.join(name));
+        if let Some(missing) = paths.find(|path| !path.is_file()) {
             bail!(
                 "{} is missing: run `make build`, or name the folder of the binaries with --binaries or HOLDFAST_BINARIES",
-                store.display()
+                missing.display()
             );
         }
         let folder = folder.canonicalize().with_context(|| folder.display().to_string())?;

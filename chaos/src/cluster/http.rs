@@ -140,6 +140,19 @@ pub async fn status_with(address: &str, headers: Vec<(&'static str, String)>) ->
     (response.status == 200).then(|| serde_json::from_slice(&response.body).ok()).flatten()
 }
 
+/// A number that a node measures; none if it does not tell in time.
+pub async fn metric(address: &str, name: &str) -> Option<f64> {
+    let request = Request { method: "GET", path: routes::METRICS, ..Request::default() };
+    let response = send(address, &request, LOOK_TIME_MAX).await.ok()?;
+    measured(&String::from_utf8_lossy(&response.body), name)
+}
+
+/// The value of a metric without labels.
+fn measured(text: &str, name: &str) -> Option<f64> {
+    let mut values = text.lines().filter_map(|line| line.split_once(' '));
+    values.find(|(found, _)| found.trim_end_matches("_total") == name)?.1.trim().parse().ok()
+}
+
 /// Whether a node answers at all.
 pub async fn is_alive(address: &str) -> bool {
     let request = Request { method: "GET", path: routes::LIVEZ, ..Request::default() };
@@ -155,6 +168,13 @@ pub async fn is_ready(address: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_metric_is_found_by_its_whole_name() {
+        let text = "# HELP hf_a_total x\nhf_ab 3\nhf_a_total 5\nhf_l{x=\"y\"} 7\n";
+        assert_eq!(measured(text, "hf_a"), Some(5.0));
+        assert_eq!(measured(text, "hf_b"), None);
+    }
 
     #[test]
     fn an_answer_is_whole_or_none() {

@@ -2,19 +2,27 @@
 //!
 //! | module | holds |
 //! | --- | --- |
+//! | `agents` | agents beside the nodes |
 //! | [`binaries`] | where the programs are |
+//! | [`disks`] | a file system for each node |
 //! | [`process`] | a child, and how it is told apart from others |
+//! | `slot` | the place of a program: it runs, is paused, or is down |
 //! | `private` | the folder that nobody else writes |
 //! | [`ports`] | ports that no other run gets |
 //! | [`http`] | plain HTTP to one node |
+//! | [`tcpstore`] | TCPStore's protocol, to one agent |
 //! | [`state`] | what a run has made on this machine, and how that is undone |
 
+mod agents;
 pub mod binaries;
+pub mod disks;
 pub mod http;
 pub mod ports;
 mod private;
 pub mod process;
+mod slot;
 pub mod state;
+pub mod tcpstore;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,9 +36,12 @@ use nix::sys::signal::Signal;
 use tempfile::TempDir;
 use tokio::time::Instant;
 
+use self::agents::Agent;
 use self::binaries::Binaries;
+use self::disks::Disk;
 use self::ports::Ports;
 use self::process::Process;
+use self::slot::Slot;
 use self::state::StateFile;
 use crate::network::Network;
 
@@ -40,28 +51,41 @@ pub const FOLDER_PREFIX: &str = "holdfast-chaos-";
 /// Bound on everything that is waited for.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Bound on the wait until the system shows a process as stopped.
-const STOP_TIME_MAX: Duration = Duration::from_secs(5);
-
 /// Between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(30);
 
 /// Log entries after which a node makes a snapshot: a short run sees some.
 const SNAPSHOT_ENTRIES: &str = "500";
 
+/// How often nodes whose disks are damaged look for that.
+const SCRUB_EVERY: &str = "2s";
+
+/// What the nodes of a run need, so that it can be broken.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Surroundings {
+    /// A network of their own.
+    pub network: bool,
+    /// A file system for each.
+    pub disks: bool,
+    /// That they look often for damage on their disks.
+    pub scrub: bool,
+}
+
 /// Nodes, each with a data folder and an address of its own.
 #[derive(Debug)]
 pub struct Cluster {
     binaries: Binaries,
+    surroundings: Surroundings,
     // Dropped in this order: what runs on the network before it, and last the
     // record of all of it.
+    agents: Vec<Agent>,
     nodes: BTreeMap<NodeId, Node>,
     network: Option<Network>,
     ports: Ports,
     folder: TempDir,
     state: StateFile,
     next_id: NodeId,
-    /// Ends of nodes that nobody asked for.
+    /// Ends that nobody asked for, and what else must not be.
     unasked: Vec<String>,
 }
 
@@ -71,27 +95,38 @@ struct Node {
     address: String,
     /// `--initial-cluster LIST` or `--join LIST`.
     place: [String; 2],
-    process: Option<Process>,
-    paused: bool,
+    slot: Slot,
+    /// Unmounted when the process has ended.
+    disk: Option<Disk>,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // A process that waits for its disk does not end.
+        if let Some(Err(error)) = self.disk.as_ref().map(Disk::thaw) {
+            eprintln!("{error:#}; `holdfast-chaos heal` tries again");
+        }
+    }
 }
 
 impl Cluster {
-    /// A running cluster of that many nodes, on a network of its own if one is
-    /// given.
+    /// A running cluster of that many nodes.
     pub async fn start(
         binaries: Binaries,
         nodes: u64,
-        on_network: bool,
+        surroundings: Surroundings,
     ) -> anyhow::Result<Cluster> {
         let folder = tempfile::Builder::new().prefix(FOLDER_PREFIX).tempdir();
         let folder = folder.context("cannot make a folder for the nodes")?;
         let mut state = StateFile::create(Some(folder.path()))?;
-        let network = match on_network {
+        let network = match surroundings.network {
             true => Some(Network::make(&mut state)?),
             false => None,
         };
         let mut cluster = Cluster {
             binaries,
+            surroundings,
+            agents: Vec::new(),
             nodes: BTreeMap::new(),
             ports: Ports::take()?,
             folder,
@@ -123,8 +158,15 @@ impl Cluster {
             Some(network) => format!("{}:{port}", network.host(id, &mut self.state)?),
             None => format!("127.0.0.1:{port}"),
         };
-        let place = [String::new(), String::new()];
-        self.nodes.insert(id, Node { address, place, process: None, paused: false });
+        let disk = match self.surroundings.disks {
+            true => {
+                let mount = self.folder.path().join(format!("disk-{id}"));
+                Some(Disk::make(mount, &mut self.state)?)
+            }
+            false => None,
+        };
+        let slot = Slot::new(format!("node {id}"));
+        self.nodes.insert(id, Node { address, place: [String::new(), String::new()], slot, disk });
         Ok(id)
     }
 
@@ -135,15 +177,18 @@ impl Cluster {
 
     /// Starts a node that may have so many descriptors.
     pub fn launch_with(&mut self, id: NodeId, descriptors: Option<usize>) -> anyhow::Result<()> {
-        let log = self.folder.path().join(format!("node-{id}.log"));
+        let log = self.log(id);
         let node = self.nodes.get(&id).with_context(|| format!("there is no node {id}"))?;
-        anyhow::ensure!(node.process.is_none(), "node {id} runs already");
+        anyhow::ensure!(node.slot.is_empty(), "node {id} runs already");
         let mut command = self.binaries.command("holdfast-store");
         command.arg("serve").args(["--node-id", &id.to_string()]);
         command.arg("--data-dir").arg(self.data_dir(id));
         command.args(["--listen", &node.address]).args(&node.place);
         command.args(["--snapshot-entries", SNAPSHOT_ENTRIES]);
         command.args(["--disk-reserve", "16MiB", "--memory-reserve", "16MiB"]);
+        if self.surroundings.scrub {
+            command.args(["--scrub-every", SCRUB_EVERY]);
+        }
         if self.network.is_some() {
             command.arg("--insecure");
         }
@@ -157,8 +202,7 @@ impl Cluster {
         };
         let process = Process::start(command, &log)?;
         self.state.started(process.identity())?;
-        let node = self.nodes.get_mut(&id).with_context(|| format!("there is no node {id}"))?;
-        (node.process, node.paused) = (Some(process), false);
+        self.node_mut(id)?.slot.fill(process);
         Ok(())
     }
 
@@ -173,43 +217,24 @@ impl Cluster {
     }
 
     async fn end(&mut self, id: NodeId, signal: Signal) -> anyhow::Result<ExitStatus> {
-        let process = self.process(id)?;
-        // It may be ending already.
-        if let Err(error) = process.signal(signal)
-            && process.identity().runs()
-        {
-            return Err(error);
-        }
-        let status = process.ended(PATIENCE).await?;
+        let status = self.node_mut(id)?.slot.end(signal).await?;
         self.note_end(id, status);
         Ok(status)
     }
 
     /// SIGSTOP; answers whether the system says that it is stopped.
     pub async fn pause(&mut self, id: NodeId) -> anyhow::Result<bool> {
-        self.process(id)?.signal(Signal::SIGSTOP)?;
-        self.node_mut(id)?.paused = true;
-        let began = Instant::now();
-        while began.elapsed() < STOP_TIME_MAX {
-            if self.process(id)?.is_stopped() {
-                return Ok(true);
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        Ok(false)
+        self.node_mut(id)?.slot.pause().await
     }
 
     /// SIGCONT.
     pub fn resume(&mut self, id: NodeId) -> anyhow::Result<()> {
-        self.process(id)?.signal(Signal::SIGCONT)?;
-        self.node_mut(id)?.paused = false;
-        Ok(())
+        self.node_mut(id)?.slot.resume()
     }
 
     /// The process of a running node.
     pub fn process(&mut self, id: NodeId) -> anyhow::Result<&mut Process> {
-        let node = self.node_mut(id)?;
-        node.process.as_mut().with_context(|| format!("node {id} does not run"))
+        self.node_mut(id)?.slot.process()
     }
 
     fn node_mut(&mut self, id: NodeId) -> anyhow::Result<&mut Node> {
@@ -218,24 +243,26 @@ impl Cluster {
 
     /// Resumes and starts whatever is paused or down.
     fn revive(&mut self) -> anyhow::Result<()> {
-        for (id, end) in self.fallen() {
-            self.note_end(id, end);
-        }
+        self.note_ends();
         for id in self.ids() {
-            let node = self.node_mut(id)?;
-            match &node.process {
-                Some(_) if node.paused => self.resume(id)?,
-                Some(_) => {}
-                None => self.launch(id)?,
+            let slot = &self.node_mut(id)?.slot;
+            match (slot.is_empty(), slot.is_paused()) {
+                (true, _) => self.launch(id)?,
+                (_, true) => self.resume(id)?,
+                _ => {}
             }
         }
-        Ok(())
+        self.revive_agents()
     }
 
     /// Takes everything away that may still be broken, whoever broke it.
     pub async fn mend(&mut self) -> anyhow::Result<()> {
         if let Some(network) = &self.network {
             network.clear_rules()?;
+        }
+        for disk in self.nodes.values().filter_map(|node| node.disk.as_ref()) {
+            disk.thaw()?;
+            disk.clear()?;
         }
         self.revive()?;
         let began = Instant::now();
@@ -257,27 +284,33 @@ impl Cluster {
 
     /// Forgets a process that has ended, and remembers an end that nobody asked for.
     fn note_end(&mut self, id: NodeId, end: ExitStatus) {
-        let process = self.nodes.get_mut(&id).and_then(|node| node.process.take());
-        if process.is_some_and(|process| !process.was_told(end)) {
-            let log = self.log(id);
-            let text = format!(
-                "node {id} ended in a way that it was not told to, with {end}; it says why in {log}"
-            );
-            self.unasked.push(text);
-        }
+        let log = self.log(id);
+        let unasked = self.nodes.get_mut(&id).and_then(|node| node.slot.clear(end, &log));
+        self.unasked.extend(unasked);
     }
 
-    /// All ends since the last time that nobody asked for, in words.
-    pub fn take_unasked(&mut self) -> Vec<String> {
+    fn note_ends(&mut self) {
         for (id, end) in self.fallen() {
             self.note_end(id, end);
         }
+        self.note_ends_of_agents();
+    }
+
+    /// Something that must not be was seen.
+    pub fn complain(&mut self, text: String) {
+        self.unasked.push(text);
+    }
+
+    /// All ends since the last time that nobody asked for, and what else must not be,
+    /// in words.
+    pub fn take_unasked(&mut self) -> Vec<String> {
+        self.note_ends();
         std::mem::take(&mut self.unasked)
     }
 
     /// Nodes whose processes have ended, with how they ended.
     fn fallen(&mut self) -> Vec<(NodeId, ExitStatus)> {
-        let end = |(id, node): (&NodeId, &mut Node)| Some((*id, node.process.as_mut()?.end()?));
+        let end = |(id, node): (&NodeId, &mut Node)| Some((*id, node.slot.fallen()?));
         self.nodes.iter_mut().filter_map(end).collect()
     }
 
@@ -299,7 +332,10 @@ impl Cluster {
 
     /// What a node keeps.
     pub fn data_dir(&self, id: NodeId) -> PathBuf {
-        self.folder.path().join(format!("node-{id}"))
+        match self.nodes.get(&id).and_then(|node| node.disk.as_ref()) {
+            Some(disk) => disk.folder(),
+            None => self.folder.path().join(format!("node-{id}")),
+        }
     }
 
     /// Where the nodes' folders and logs are.
@@ -321,8 +357,8 @@ impl Cluster {
     pub async fn statuses(&self) -> Vec<(NodeId, Status)> {
         let mut statuses = Vec::new();
         for (id, node) in &self.nodes {
-            if node.process.is_some()
-                && !node.paused
+            if !node.slot.is_empty()
+                && !node.slot.is_paused()
                 && let Some(status) = http::status(&node.address).await
             {
                 statuses.push((*id, status));
@@ -347,7 +383,8 @@ impl Cluster {
         bail!("no node led within {PATIENCE:?}; the logs are in {}", self.folder.path().display())
     }
 
-    /// Waits until every node is ready and all agree on a leader.
+    /// Waits until every node is ready and all agree on a leader, and the agents
+    /// serve.
     pub async fn wait_healthy(&mut self) -> anyhow::Result<()> {
         self.healthy_within(PATIENCE).await
     }
@@ -356,18 +393,21 @@ impl Cluster {
         let began = Instant::now();
         loop {
             if let Some((id, end)) = self.fallen().first() {
-                bail!("node {id} ended by itself ({end}); it says why in {}", self.log(*id));
+                bail!(
+                    "node {id} ended by itself ({end}); it says why in {}",
+                    self.log(*id).display()
+                );
             }
             let mut ready = 0;
             for node in self.nodes.values() {
                 ready += usize::from(http::is_ready(&node.address).await);
             }
-            if ready == self.nodes.len() {
+            if ready == self.nodes.len() && self.agents_serve().await {
                 return Ok(());
             }
             if began.elapsed() > time_max {
                 bail!(
-                    "{ready} of {} nodes were ready after {time_max:?}; their logs are in {}",
+                    "{ready} of {} nodes were ready after {time_max:?}, and maybe not all agents; their logs are in {}",
                     self.nodes.len(),
                     self.folder.path().display()
                 );
@@ -376,8 +416,13 @@ impl Cluster {
         }
     }
 
-    fn log(&self, id: NodeId) -> String {
-        self.folder.path().join(format!("node-{id}.log")).display().to_string()
+    /// The file with what a node says.
+    pub fn log(&self, id: NodeId) -> PathBuf {
+        self.log_file(&format!("node-{id}"))
+    }
+
+    fn log_file(&self, program: &str) -> PathBuf {
+        self.folder.path().join(format!("{program}.log"))
     }
 
     /// Adds a new node and gives it its vote.
@@ -395,18 +440,27 @@ impl Cluster {
     /// Removes a node for ever, and what it keeps.
     pub async fn remove(&mut self, id: NodeId) -> anyhow::Result<()> {
         self.administer(Admin::RemoveNode { node: id }).await?;
-        let data_dir = self.data_dir(id);
-        self.forget(id);
-        std::fs::remove_dir_all(&data_dir).with_context(|| data_dir.display().to_string())
+        self.forget(id)
     }
 
-    /// Ends a node that is no member, and takes its port back.
-    fn forget(&mut self, id: NodeId) {
-        let Some(node) = self.nodes.remove(&id) else { return };
-        drop(node.process);
+    /// Ends a node that is no member, takes its port back, and deletes what it kept.
+    fn forget(&mut self, id: NodeId) -> anyhow::Result<()> {
+        let data_dir = self.data_dir(id);
+        let Some(mut node) = self.nodes.remove(&id) else { return Ok(()) };
         let port = node.address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        let disk = node.disk.take();
+        if let Some(disk) = &disk {
+            disk.thaw()?;
+        }
+        drop(node);
         if let Some(port) = port {
             self.ports.take_back(port);
+        }
+        match disk {
+            Some(disk) => disk.delete(),
+            None => {
+                std::fs::remove_dir_all(&data_dir).with_context(|| data_dir.display().to_string())
+            }
         }
     }
 
@@ -423,9 +477,8 @@ impl Cluster {
             status.nodes.iter().map(|node| (node.id, node.voter)).collect();
         let Unsettled { learners, strangers, gone } = unsettled(&members, &self.ids());
         for id in strangers {
-            self.forget(id);
             // It may have been dropped before it kept anything.
-            drop(std::fs::remove_dir_all(self.data_dir(id)));
+            drop(self.forget(id));
         }
         for node in gone {
             self.administer(Admin::RemoveNode { node }).await?;
@@ -446,6 +499,7 @@ impl Cluster {
 
     /// Ends all nodes, and forgets what they kept, unless it is to be kept.
     pub fn end_all(mut self, keep: bool) -> Option<PathBuf> {
+        self.agents.clear();
         self.nodes.clear();
         self.folder.disable_cleanup(keep);
         keep.then(|| self.folder.path().to_owned())

@@ -8,8 +8,8 @@ use anyhow::{Context, bail};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
-use super::private;
 use super::process::Identity;
+use super::{disks, private};
 use crate::network;
 
 /// Between two looks at whether killed processes have ended, and how many.
@@ -28,6 +28,9 @@ pub struct State {
     pub folder: Option<PathBuf>,
     /// Its network namespaces.
     pub namespaces: Vec<String>,
+    /// Where its file systems are mounted, in its folder.
+    #[serde(default)]
+    pub mounts: Vec<PathBuf>,
 }
 
 /// A run's state, written again with every change.
@@ -48,7 +51,7 @@ impl StateFile {
         let owner = Identity::of(std::process::id()).context("this process has a number")?;
         let path = place()?.join(format!("{}-{}.json", owner.pid, owner.start_ticks));
         let folder = folder.map(Path::to_owned);
-        let state = State { owner, processes: vec![], folder, namespaces: vec![] };
+        let state = State { owner, processes: vec![], folder, namespaces: vec![], mounts: vec![] };
         let file = StateFile { path, state };
         file.write()?;
         Ok(file)
@@ -67,6 +70,13 @@ impl StateFile {
         self.write()
     }
 
+    /// A file system is about to be mounted.
+    pub fn mounts(&mut self, at: &Path) -> anyhow::Result<()> {
+        self.state.mounts.retain(|mount| disks::is_mounted(mount));
+        self.state.mounts.push(at.to_owned());
+        self.write()
+    }
+
     fn write(&self) -> anyhow::Result<()> {
         let text = serde_json::to_vec_pretty(&self.state)?;
         let new = self.path.with_extension("new");
@@ -76,10 +86,11 @@ impl StateFile {
 }
 
 impl State {
-    /// Whether there is a process or a namespace of it.
+    /// Whether there is a process, a namespace or a file system of it.
     fn is_left(&self) -> bool {
         self.processes.iter().any(Identity::runs)
             || self.namespaces.iter().any(|name| network::exists(name))
+            || self.mounts.iter().any(|mount| disks::is_mounted(mount))
     }
 }
 
@@ -121,11 +132,22 @@ pub fn heal() -> anyhow::Result<Vec<String>> {
 }
 
 fn heal_one(state: &State, done: &mut Vec<String>) -> anyhow::Result<()> {
+    let is_own = |mount: &&PathBuf| {
+        mount.parent().is_some_and(private::is_of_a_run) && disks::is_mounted(mount)
+    };
+    // A process that waits for its disk does not end.
+    for mount in state.mounts.iter().filter(is_own) {
+        disks::thaw(mount)?;
+    }
     for process in state.processes.iter().filter(|process| process.runs()) {
         process.signal(Signal::SIGKILL)?;
         done.push(format!("killed process {} of run {}", process.pid, state.owner.pid));
     }
     await_ends(&state.processes)?;
+    for mount in state.mounts.iter().filter(is_own) {
+        disks::unmount(mount)?;
+        done.push(format!("unmounted {}", mount.display()));
+    }
     for name in &state.namespaces {
         if network::delete(name)? {
             done.push(format!("deleted network namespace {name}"));

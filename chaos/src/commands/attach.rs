@@ -1,16 +1,17 @@
 //! `holdfast-chaos attach`.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context, bail};
-use holdfast_chaos::recording::Recording;
 use holdfast_chaos::run::attached::{Attachment, attach};
 use holdfast_chaos::run::plan::{self, Plan};
-use holdfast_chaos::summary;
 use holdfast_client::{check_token_file, parse_endpoints};
 
-use super::run::{CLIENTS_MAX, DURATION_DEFAULT, conclude, describe, prepare};
+use super::load::{self, Load};
+use super::verdict;
+
+/// Operations in a second if nobody says: the cluster may have other work.
+const RATE_DEFAULT: u32 = 100;
 
 /// Judge a cluster that is there, in a job of its own that is deleted afterwards
 ///
@@ -26,28 +27,8 @@ pub(crate) struct Arguments {
     /// Show the token in this file to the nodes.
     #[arg(long, value_name = "FILE", env = "HOLDFAST_TOKEN_FILE")]
     token_file: Option<PathBuf>,
-    /// Run these workloads, or all (see `list`).
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_value = "all")]
-    workload: Vec<String>,
-    /// Go on for so long, such as 60s or 5min [default: 60s].
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "ops")]
-    duration: Option<Duration>,
-    /// Go on until so many operations were made.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    ops: Option<u64>,
-    /// Draw all random choices from this number [default: a random one].
-    #[arg(long, value_name = "S")]
-    seed: Option<u64>,
-    /// Write the history and the report into this folder, which must be new or empty
-    /// [default: chaos-report-SEED].
-    #[arg(long, value_name = "DIR")]
-    report: Option<PathBuf>,
-    /// Start so many clients for each workload.
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    clients: usize,
-    /// Make at most so many operations a second, all clients together.
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
-    rate: u32,
+    #[command(flatten)]
+    load: Load,
     /// Say that nodes of this cluster may be broken; takes --hook.
     #[arg(long, requires = "hook")]
     i_own_this_cluster: bool,
@@ -58,9 +39,8 @@ pub(crate) struct Arguments {
 
 /// Runs it; answers the exit code.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
-    if arguments.clients == 0 || arguments.clients > CLIENTS_MAX {
-        bail!("--clients is 1 to {CLIENTS_MAX}");
-    }
+    let (workloads, left_out) = plan::workloads_without_agents(&arguments.load.workload)?;
+    let plan = Plan { workloads, left_out, ..arguments.load.plan(RATE_DEFAULT)? };
     if let Some(hook) = arguments.hook.as_deref().filter(|hook| !hook.is_file()) {
         bail!("--hook {}: there is no such program", hook.display());
     }
@@ -73,33 +53,14 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         token_file: arguments.token_file.clone(),
         hook: arguments.hook.clone(),
     };
-    let seed = arguments.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
-    let report = arguments.report.clone();
-    let report = report.unwrap_or_else(|| PathBuf::from(format!("chaos-report-{seed}")));
-    let duration = match (arguments.duration, arguments.ops) {
-        (None, None) => Some(DURATION_DEFAULT),
-        (duration, _) => duration,
-    };
-    let plan = Plan {
-        workloads: plan::workloads(&arguments.workload)?,
-        duration,
-        operations: arguments.ops,
-        seed,
-        report,
-        clients: arguments.clients,
-        rate: arguments.rate,
-        ..Plan::default()
-    };
-    prepare(&plan.report)?;
-    let mut description = describe(&plan);
-    description.command = command(arguments, &plan);
+    load::prepare(&plan.report)?;
+    load::say_left_out(&plan);
+    let description = load::describe(&plan, command(arguments, &plan));
     eprintln!("seed {}, report in {}", plan.seed, plan.report.display());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(Box::pin(attach(&plan, &attachment, description)))?;
     drop(runtime);
-    let summary = summary::summarize(Recording::read(&plan.report)?);
-    conclude(&plan.report, &summary);
-    Ok(summary.verdict.exit_code())
+    Ok(verdict::judge(&plan.report)?.exit_code())
 }
 
 /// The command that does the same again.
@@ -107,13 +68,5 @@ fn command(arguments: &Arguments, plan: &Plan) -> String {
     let hook = arguments.hook.as_ref().map_or_else(String::new, |hook| {
         format!(" --i-own-this-cluster --hook {}", hook.display())
     });
-    format!(
-        "holdfast-chaos attach --store {} --workload {} {} --seed {} --clients {} --rate {}{hook}",
-        arguments.store,
-        plan.workload_names().join(","),
-        plan.end_flag(),
-        plan.seed,
-        plan.clients,
-        plan.rate
-    )
+    format!("holdfast-chaos attach --store {} {}{hook}", arguments.store, load::flags(plan))
 }

@@ -1,13 +1,13 @@
 //! `holdfast-chaos check`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use holdfast_chaos::judge::Verdict;
 use holdfast_chaos::recording::Recording;
-use holdfast_chaos::{History, Report, check, summary};
+use holdfast_chaos::{History, Report, check};
 
-use super::print;
+use super::{print, verdict};
 
 /// Judge recorded runs again, and recorded histories of rounds
 ///
@@ -26,19 +26,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         arguments.folders.iter().partition(|folder| Recording::is_in(folder));
     let mut worst = Verdict::Pass;
     for folder in runs {
-        worst = worst.max(check_run(folder)?);
+        worst = worst.max(verdict::judge(folder)?);
     }
     if !rounds.is_empty() {
         worst = worst.max(check_rounds(&rounds)?);
     }
     Ok(worst.exit_code())
-}
-
-fn check_run(folder: &Path) -> anyhow::Result<Verdict> {
-    let recording = Recording::read(folder)?;
-    let summary = summary::summarize(recording);
-    super::run::conclude(folder, &summary);
-    Ok(summary.verdict)
 }
 
 fn check_rounds(folders: &[&PathBuf]) -> anyhow::Result<Verdict> {

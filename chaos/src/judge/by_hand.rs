@@ -62,6 +62,14 @@ pub(super) fn delete(call: u64, returned: u64, existed: bool) -> Operation {
     ok(call, returned, Action::Delete, Answer::Existed(existed))
 }
 
+pub(super) fn check(call: u64, returned: u64, exists: bool) -> Operation {
+    ok(call, returned, Action::Check, Answer::Exists(exists))
+}
+
+pub(super) fn waited(call: u64, returned: u64) -> Operation {
+    ok(call, returned, Action::Wait, Answer::Exists(true))
+}
+
 pub(super) fn add(call: u64, returned: u64, sum: i64) -> Operation {
     ok(call, returned, Action::Add { delta: 1 }, Answer::Sum(sum))
 }

@@ -32,6 +32,13 @@ fn exact() -> Cases {
             ("no order", vec![write(0, 1, "a"), delete(2, 3, true), delete(4, 5, true)]),
             ("no order", vec![add(0, 1, 1), add(2, 3, 1)]),
             ("no order", vec![cas(0, 1, "", "a", "a"), cas(2, 3, "", "b", "b")]),
+            ("no order", vec![write(0, 1, "a"), check(2, 3, false)]),
+            ("no order", vec![waited(0, 1), write(2, 3, "a")]),
+            ("no order", vec![write(0, 1, "a"), delete(2, 3, true), waited(4, 5)]),
+            (
+                "no order",
+                vec![refused(0, 1, written("a")), unknown(2, Action::Delete), check(3, 4, true)],
+            ),
         ],
         right: vec![
             vec![],
@@ -47,6 +54,10 @@ fn exact() -> Cases {
                 delete(6, 7, true),
             ],
             vec![add(0, 9, 2), add(1, 2, 1), unknown(3, Action::Add { delta: 5 }), add(10, 11, 8)],
+            // It was there at some moment of the wait, though not at its end.
+            vec![waited(0, 5), write(1, 2, "a"), delete(3, 4, true), check(6, 7, false)],
+            vec![unknown(0, written("a")), check(1, 2, false), waited(3, 9), check(5, 6, true)],
+            vec![refused(0, 1, Action::Wait), check(2, 3, false)],
         ],
     }
 }

@@ -180,7 +180,7 @@ pub(super) fn has_effect(operation: &Operation) -> bool {
         operation.answer(),
         Some(Answer::Value(_) | Answer::Swapped { swapped: false, .. } | Answer::Existed(false))
     );
-    operation.action != Action::Read && !only_seen
+    !matches!(operation.action, Action::Read | Action::Check | Action::Wait) && !only_seen
 }
 
 fn take(from: &Configuration, n: usize, value: Value) -> Configuration {

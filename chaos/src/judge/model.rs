@@ -20,6 +20,10 @@ pub fn step(value: &Value, action: &Action, answer: Option<&Answer>) -> Option<V
                 Some(_) => None,
             };
         }
+        Action::Check | Action::Wait => {
+            let fits = answer.is_none_or(|answer| *answer == Answer::Exists(value.is_some()));
+            return fits.then(|| value.clone());
+        }
         Action::CompareAndSet { expected, value: new } => {
             let swaps = match value.as_deref() {
                 Some(now) => now == expected && !expected.is_empty(),

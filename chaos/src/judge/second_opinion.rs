@@ -24,11 +24,12 @@ enum Calls {
 
 /// A call of unknown outcome.
 fn lost(calls: Calls, random: &mut StdRng, own: &str, other: String) -> Action {
-    match (calls, random.random_range(0..6_u32)) {
+    match (calls, random.random_range(0..7_u32)) {
         (_, 0..2) => Action::Write { value: own.to_owned() },
         (_, 2) => Action::Delete,
         (Calls::Numbers, _) => Action::Add { delta: random.random_range(1..3_i64) },
         (_, 3) => Action::Read,
+        (_, 4) => Action::Check,
         (Calls::Texts, _) => Action::CompareAndSet { expected: other, value: own.to_owned() },
     }
 }
@@ -47,7 +48,7 @@ fn history(calls: Calls, seed: u64) -> Vec<Operation> {
         free[client] = returned + 1;
         let value = |random: &mut StdRng| values[random.random_range(0..3_usize)].to_owned();
         let own = values[1 + (n & 1)];
-        let operation = match random.random_range(0..11_u32) {
+        let operation = match random.random_range(0..13_u32) {
             0..3 => read(call, returned, &value(&mut random)),
             3..5 => write(call, returned, own),
             5 => {
@@ -58,6 +59,8 @@ fn history(calls: Calls, seed: u64) -> Vec<Operation> {
             }
             6 if calls == Calls::Numbers => add(call, returned, random.random_range(1..6)),
             6 => ok(call, returned, Action::Delete, Answer::Existed(random.random())),
+            7 => ok(call, returned, Action::Check, Answer::Exists(random.random())),
+            8 => ok(call, returned, Action::Wait, Answer::Exists(true)),
             _ => {
                 // The client has nothing more to say.
                 free[client] = 1_000 * (n as u64 + 1);
@@ -102,6 +105,7 @@ impl SequentialSpec for Key {
         match action {
             Action::Read => Answer::Value(before.as_deref().map(str::to_owned)),
             Action::Delete => Answer::Existed(before.is_some()),
+            Action::Check | Action::Wait => Answer::Exists(before.is_some()),
             Action::Add { .. } => {
                 let sum = self.0.as_deref().and_then(|sum| sum.parse().ok());
                 Answer::Sum(sum.expect("only numbers are written"))

@@ -138,13 +138,13 @@ fn sees(operation: &Operation, value: &str) -> bool {
 
 /// Whether it says that there was some value, and not which.
 fn sees_something(operation: &Operation) -> bool {
-    operation.answer() == Some(&Answer::Existed(true))
+    matches!(operation.answer(), Some(Answer::Existed(true) | Answer::Exists(true)))
 }
 
 /// Whether it says that there was no value.
 fn sees_nothing(operation: &Operation) -> bool {
     match (&operation.action, operation.answer()) {
-        (_, Some(Answer::Value(None) | Answer::Existed(false))) => true,
+        (_, Some(Answer::Value(None) | Answer::Existed(false) | Answer::Exists(false))) => true,
         (_, Some(Answer::Swapped { value: None, .. })) => true,
         (Action::CompareAndSet { expected, .. }, Some(_)) => expected.is_empty(),
         _ => false,

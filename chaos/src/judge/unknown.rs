@@ -68,8 +68,8 @@ impl Need {
             (Action::CompareAndSet { .. }, Some(Answer::Swapped { value, .. })) => {
                 Need::exactly(value.as_deref())
             }
-            (Action::Delete, Some(Answer::Existed(true))) => Need::Present,
-            (Action::Delete, Some(Answer::Existed(false))) => Need::exactly(None),
+            (_, Some(Answer::Existed(true) | Answer::Exists(true))) => Need::Present,
+            (_, Some(Answer::Existed(false) | Answer::Exists(false))) => Need::exactly(None),
             (Action::Add { delta }, Some(Answer::Sum(sum))) => {
                 Need::Number(sum.wrapping_sub(*delta))
             }
@@ -133,7 +133,7 @@ impl<'a> Chains<'a> {
         let has_appends = any(|action| matches!(action, Action::Append { .. }));
         let only_grows = unknown.iter().all(|it| match it.action {
             Action::Add { delta } => (1..=DELTA_MAX).contains(&delta),
-            Action::Read => true,
+            Action::Read | Action::Check | Action::Wait => true,
             _ => false,
         });
         Chains { unknown, equal, last_seen, has_sums, only_grows, has_appends }

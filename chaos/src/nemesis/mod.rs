@@ -6,9 +6,13 @@
 //! | module | holds |
 //! | --- | --- |
 //! | `nodes` | processes killed, paused, restarted, starved |
+//! | `agents` | agents killed and paused |
+//! | `disks` | disks that are full, stall, or lose a bit |
 //! | `members` | leadership handed over, nodes added, replaced and removed |
 //! | `wires` | partitions, loss, resets, slow links, on a network of their own |
 
+mod agents;
+mod disks;
 mod members;
 mod nodes;
 mod wires;
@@ -56,6 +60,16 @@ pub enum Nemesis {
     Garbage,
     /// More connections than a node has descriptors.
     Descriptors,
+    /// SIGKILL of an agent.
+    AgentKill,
+    /// SIGSTOP of an agent for longer than its lease.
+    AgentPause,
+    /// No room on the disk of a node.
+    DiskFull,
+    /// The disk of a node does nothing for a while.
+    DiskStall,
+    /// A bit on the disk of a follower is inverted.
+    BitFlip,
     /// The leader hears and reaches no other node.
     LeaderAlone,
     /// A minority of the nodes is cut off.
@@ -87,6 +101,14 @@ pub(crate) enum Wound {
     Down(Vec<NodeId>),
     /// This one is stopped.
     Paused(NodeId),
+    /// This agent is down.
+    AgentDown(usize),
+    /// This agent is stopped.
+    AgentPaused(usize),
+    /// The disk of this one is full.
+    Full(NodeId),
+    /// The disk of this one does nothing.
+    Stalled(NodeId),
     /// This one has few descriptors; with the connections that hold them.
     Starved(NodeId, Vec<tokio::net::TcpStream>),
     /// Rules lie on the network.
@@ -120,7 +142,7 @@ pub(crate) struct Stage<'a> {
 
 impl Nemesis {
     /// All of them.
-    pub const ALL: [Nemesis; 25] = [
+    pub const ALL: [Nemesis; 30] = [
         Nemesis::KillLeader,
         Nemesis::KillFollower,
         Nemesis::KillAll,
@@ -135,6 +157,11 @@ impl Nemesis {
         Nemesis::KillClients,
         Nemesis::Garbage,
         Nemesis::Descriptors,
+        Nemesis::AgentKill,
+        Nemesis::AgentPause,
+        Nemesis::DiskFull,
+        Nemesis::DiskStall,
+        Nemesis::BitFlip,
         Nemesis::LeaderAlone,
         Nemesis::Minority,
         Nemesis::Ring,
@@ -165,6 +192,11 @@ impl Nemesis {
             Nemesis::KillClients => "kill-clients",
             Nemesis::Garbage => "garbage",
             Nemesis::Descriptors => "descriptors",
+            Nemesis::AgentKill => "agent-kill",
+            Nemesis::AgentPause => "agent-pause",
+            Nemesis::DiskFull => "disk-full",
+            Nemesis::DiskStall => "disk-stall",
+            Nemesis::BitFlip => "bit-flip",
             Nemesis::LeaderAlone => "leader-alone",
             Nemesis::Minority => "minority",
             Nemesis::Ring => "ring",
@@ -200,6 +232,13 @@ impl Nemesis {
             Nemesis::Descriptors => {
                 "a node restarted with 600 descriptors is asked for 700 connections"
             }
+            Nemesis::AgentKill => "SIGKILL of an agent, down for a moment",
+            Nemesis::AgentPause => "SIGSTOP of an agent for 6 s, beyond its lease",
+            Nemesis::DiskFull => "the disk of a node is filled up, and emptied 12 s later",
+            Nemesis::DiskStall => "the disk of a node does nothing for 4 s",
+            Nemesis::BitFlip => {
+                "a bit of a running follower's newest log or snapshot is inverted, and has to be mended"
+            }
             Nemesis::LeaderAlone => "the leader hears and reaches no other node",
             Nemesis::Minority => "a minority of the nodes is cut off from the others",
             Nemesis::Ring => "majorities that overlap: no node sees all others",
@@ -218,6 +257,8 @@ impl Nemesis {
     pub fn needs(self) -> &'static str {
         match self {
             Nemesis::Descriptors => "prlimit",
+            _ if self.is_on_agent() => "a workload through agents",
+            _ if self.is_on_disk() => "root, mkfs.ext4, mount, fsfreeze",
             Nemesis::Delay | Nemesis::Reorder | Nemesis::Duplicate => "root, ip, nft, tc netem",
             Nemesis::Reset => "root, ip, nft with reject",
             Nemesis::HalfOpen => "root, ip, nft with connection tracking",
@@ -236,12 +277,25 @@ impl Nemesis {
         self >= Nemesis::LeaderAlone
     }
 
+    /// Whether it breaks an agent.
+    pub fn is_on_agent(self) -> bool {
+        matches!(self, Nemesis::AgentKill | Nemesis::AgentPause)
+    }
+
+    /// Whether each node must have a file system of its own.
+    pub fn is_on_disk(self) -> bool {
+        matches!(self, Nemesis::DiskFull | Nemesis::DiskStall)
+    }
+
     /// Why it cannot be done here; none if it can.
     pub fn forbidden(self, permitted: &Permitted) -> Option<String> {
         if self == Nemesis::Descriptors {
             let found = std::process::Command::new("prlimit").arg("--version").output().is_ok();
             return (!found)
                 .then(|| "prlimit is missing (Debian: apt install util-linux)".to_owned());
+        }
+        if self.is_on_disk() {
+            return permitted.no_disks.clone();
         }
         if !self.is_on_network() {
             return None;
@@ -262,6 +316,11 @@ impl Nemesis {
             Nemesis::ReplaceNode => Box::pin(members::replace(stage)).await,
             Nemesis::Resize => Box::pin(members::resize(stage)).await,
             Nemesis::Snapshot => members::snapshot(stage).await,
+            Nemesis::DiskFull => disks::fill(stage).await,
+            Nemesis::DiskStall => disks::stall(stage).await,
+            Nemesis::BitFlip => Box::pin(disks::flip(stage)).await,
+            Nemesis::AgentKill => agents::kill(stage).await,
+            Nemesis::AgentPause => agents::pause(stage).await,
             _ if self.is_on_network() => wires::cut(self, stage).await,
             _ => Box::pin(nodes::strike(self, stage)).await,
         }
@@ -284,6 +343,23 @@ impl Wound {
                 }
             }
             Wound::Paused(id) => stage.cluster.resume(id)?,
+            Wound::Full(id) => {
+                let seen = disks::seen_full(stage, id).await;
+                stage.cluster.clear_disk(id)?;
+                stage.cluster.wait_healthy().await?;
+                return Ok(seen);
+            }
+            Wound::Stalled(id) => {
+                let seen = disks::seen_stalled(stage, id);
+                stage.cluster.thaw_disk(id)?;
+                stage.cluster.wait_healthy().await?;
+                return Ok(seen);
+            }
+            Wound::AgentDown(agent) => {
+                stage.cluster.launch_agent(agent)?;
+                stage.shared.agents.are_back();
+            }
+            Wound::AgentPaused(agent) => stage.cluster.resume_agent(agent)?,
             Wound::Starved(id, held) => {
                 drop(held);
                 stage.cluster.kill(id).await?;

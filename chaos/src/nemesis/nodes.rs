@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 use super::{Injected, Nemesis, Stage, Wound};
 use crate::clock;
 use crate::cluster::http;
+use crate::cluster::tcpstore::{MAGIC, op};
 
 const DOWN: Duration = Duration::from_millis(1_500);
 /// Below the shortest election time-out of the defaults, 300 ms.
@@ -121,21 +122,26 @@ async fn kill_clients(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
 }
 
 async fn garbage(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
-    let addresses = stage.cluster.addresses();
+    // Far enough into each protocol to reach its messages.
+    let upgrade = |address: &String| {
+        format!(
+            "GET {} HTTP/1.1\r\nhost: {address}\r\nconnection: upgrade\r\nupgrade: {}\r\n\r\n",
+            holdfast_api::routes::STREAM,
+            holdfast_api::stream::UPGRADE
+        )
+    };
+    let validate = [&[op::VALIDATE][..], &MAGIC.to_le_bytes()].concat();
+    let nodes = stage.cluster.addresses().into_iter().map(|it| (upgrade(&it).into_bytes(), it));
+    let agents = stage.cluster.agent_addresses().into_iter().map(|it| (validate.clone(), it));
+    let doors: Vec<(Vec<u8>, String)> = nodes.chain(agents).collect();
     let (mut sent, mut ports) = (0, 0);
-    for address in &addresses {
+    for (head, address) in &doors {
         let before = sent;
         for n in 0..GARBAGE_CONNECTIONS {
             let mut bytes = vec![0_u8; GARBAGE_BYTES];
             stage.random.fill_bytes(&mut bytes);
             if n & 1 == 1 {
-                // Far enough into the protocol to reach its frames.
-                let head = format!(
-                    "GET {} HTTP/1.1\r\nhost: {address}\r\nconnection: upgrade\r\nupgrade: {}\r\n\r\n",
-                    holdfast_api::routes::STREAM,
-                    holdfast_api::stream::UPGRADE
-                );
-                bytes.splice(0..0, head.into_bytes());
+                bytes.splice(0..0, head.iter().copied());
             }
             if let Ok(mut stream) = TcpStream::connect(address).await
                 && stream.write_all(&bytes).await.is_ok()
@@ -146,7 +152,7 @@ async fn garbage(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
         ports += usize::from(sent > before);
     }
     let evidence =
-        (ports == addresses.len()).then(|| format!("{ports} ports took {sent} bytes in all"));
+        (ports == doors.len()).then(|| format!("{ports} ports took {sent} bytes in all"));
     let what = "sent random bytes to every port".to_owned();
     Ok(Injected {
         what,

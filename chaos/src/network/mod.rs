@@ -18,6 +18,7 @@ use holdfast_api::NodeId;
 
 use self::rules::{Queued, Rule};
 use crate::cluster::binaries::without_settings;
+use crate::cluster::disks;
 use crate::cluster::state::StateFile;
 
 /// Where `ip` keeps them.
@@ -214,11 +215,18 @@ pub struct Permitted {
     pub no_reset: Option<String>,
     /// Why open connections cannot be told from new ones.
     pub no_tracking: Option<String>,
+    /// Why nodes cannot have file systems of their own.
+    pub no_disks: Option<String>,
 }
 
 impl Permitted {
-    /// Tries it in a namespace that is deleted again.
+    /// Tries all of it.
     pub fn find() -> Permitted {
+        Permitted { no_disks: disks::forbidden(), ..Permitted::on_network() }
+    }
+
+    /// Tries it in a namespace that is deleted again.
+    fn on_network() -> Permitted {
         let name = format!("{PREFIX}{}-probe", std::process::id());
         if !nix::unistd::geteuid().is_root() {
             let why = "network namespaces take root: run it with sudo".to_owned();
@@ -253,6 +261,7 @@ impl Permitted {
                 };
                 let rule = |table, rule| nft(&name, &rules::text(table, &[&rule]));
                 Permitted {
+                    no_disks: None,
                     no_network: None,
                     no_netem: lacks("tc netem", tc(&name, &netem)),
                     no_reset: lacks("reject of nft", rule("probe_reset", Rule::Reset)),

@@ -14,14 +14,16 @@ use tokio::time::Instant;
 use super::live::Live;
 use super::plan::Plan;
 use super::signals::{Signals, exit};
-use super::{Description, FaultRecord, NodeDescription};
+use super::{ClientDescription, Description, FaultRecord, NodeDescription};
 use crate::clock;
-use crate::cluster::Cluster;
 use crate::cluster::binaries::Binaries;
+use crate::cluster::{Cluster, Surroundings};
 use crate::nemesis::{Nemesis, Stage};
 use crate::recording::DESCRIPTION;
 use crate::workload::Workload;
-use crate::workload::client::{Shared, Site, Worker};
+use crate::workload::client::{Shared, Site, Way, Worker};
+use crate::workload::door::Door;
+use crate::workload::tcpstore::Agent;
 
 /// Before the first fault and after the last one.
 const QUIET: Duration = Duration::from_secs(1);
@@ -31,13 +33,27 @@ const PAUSE_MS: std::ops::Range<u64> = 600..1_800;
 const CLIENTS_END_MAX: Duration = Duration::from_secs(40);
 /// The job of a run's keys.
 const JOB: &str = "chaos";
+/// Agents of a run that takes some.
+const AGENTS: usize = 2;
 
 /// Runs it all; answers how it was made. The cluster is gone afterwards.
 pub async fn drive(plan: &Plan, mut description: Description) -> anyhow::Result<Description> {
-    let binaries = Binaries::find(plan.binaries.as_deref())?;
-    let on_network = plan.nemeses.iter().any(|(nemesis, _)| nemesis.is_on_network());
+    let has_agents = plan.workloads.iter().any(|workload| workload.is_through_agents());
+    let programs = ["holdfast-store", "holdfast-agent"];
+    let binaries =
+        Binaries::find(plan.binaries.as_deref(), &programs[..if has_agents { 2 } else { 1 }])?;
+    let any = |is: fn(Nemesis) -> bool| plan.nemeses.iter().any(|(nemesis, _)| is(*nemesis));
+    let surroundings = Surroundings {
+        network: any(Nemesis::is_on_network),
+        disks: any(Nemesis::is_on_disk),
+        scrub: any(|nemesis| nemesis == Nemesis::BitFlip),
+    };
     let mut signals = Signals::listen()?;
-    let cluster = Cluster::start(binaries, plan.nodes, on_network);
+    let cluster = async {
+        let mut cluster = Cluster::start(binaries, plan.nodes, surroundings).await?;
+        cluster.start_agents(if has_agents { AGENTS } else { 0 }).await?;
+        anyhow::Ok(cluster)
+    };
     let cluster = signals.until_next(Box::pin(cluster)).await;
     let mut cluster = cluster
         .context("ended by a signal before the cluster ran")?
@@ -82,6 +98,7 @@ async fn on(
     };
     let shared = Shared::new(&plan.report, plan.operations)?;
     shared.set_addresses(cluster.addresses());
+    shared.agents.set(cluster.agent_addresses());
     let mut clients = Clients::spawn(plan, &site, &shared, description)?;
     description.began = clock::now();
     save(&plan.report, description)?;
@@ -109,6 +126,7 @@ async fn on(
     shared.stop();
     clients.abort().await;
     live.end().await;
+    description.failures.extend(shared.agents.take_broken());
     description.calls = Some(shared.calls());
     wound_down
 }
@@ -123,7 +141,9 @@ async fn wind_down(
     description: &mut Description,
     live: &Live,
 ) -> anyhow::Result<()> {
-    match cluster.mend().await {
+    let mended = cluster.mend().await;
+    shared.agents.are_back();
+    match mended {
         Ok(()) if description.stopped.is_some() => description.stop("everything was healed"),
         Ok(()) => {}
         Err(error) => {
@@ -167,12 +187,33 @@ impl Clients {
                 let is_bound =
                     workload.can_be_bound() && place & 1 == 1 && !shared.addresses().is_empty();
                 let bound = is_bound.then_some(place / 2 + n);
-                let worker = Worker::new(*workload, place, bound, site, shared, plan.seed)?;
-                description.clients.push(worker.description.clone());
-                clients.0.spawn(Box::pin(worker.run()));
+                let client = match workload.is_through_agents() {
+                    true => {
+                        clients.add::<Agent>(*workload, place, None, site, shared, plan.seed)?
+                    }
+                    false => {
+                        clients.add::<Door>(*workload, place, bound, site, shared, plan.seed)?
+                    }
+                };
+                description.clients.push(client);
             }
         }
         Ok(clients)
+    }
+
+    fn add<D: Way + 'static>(
+        &mut self,
+        workload: Workload,
+        place: usize,
+        bound: Option<usize>,
+        site: &Site,
+        shared: &Arc<Shared>,
+        seed: u64,
+    ) -> anyhow::Result<ClientDescription> {
+        let worker = Worker::<D>::new(workload, place, bound, site, shared, seed)?;
+        let description = worker.description.clone();
+        self.0.spawn(Box::pin(worker.run()));
+        Ok(description)
     }
 
     /// Waits until all have come to their end; who does not is a failure.
@@ -209,8 +250,12 @@ impl Clients {
         let mut readers = Clients(JoinSet::new());
         for workload in &plan.workloads {
             let needed = !matches!(workload, Workload::Watch | Workload::Lease | Workload::Fence);
-            if needed {
-                readers.0.spawn(Box::pin(Worker::last(*workload, site, shared)?.finish()));
+            if workload.is_through_agents() {
+                let last = Worker::<Agent>::last(*workload, site, shared)?;
+                readers.0.spawn(Box::pin(last.finish()));
+            } else if needed {
+                let last = Worker::<Door>::last(*workload, site, shared)?;
+                readers.0.spawn(Box::pin(last.finish()));
             }
         }
         readers.join().await
@@ -317,7 +362,9 @@ impl Faults<'_> {
                 Err(error) => {
                     record.error = Some(format!("{error:#}"));
                     note_fallen(stage.cluster, self.description);
-                    if let Err(error) = stage.cluster.mend().await {
+                    let mended = stage.cluster.mend().await;
+                    stage.shared.agents.are_back();
+                    if let Err(error) = mended {
                         let text = format!("the cluster did not recover: {error:#}");
                         self.description.failures.push(text);
                     }

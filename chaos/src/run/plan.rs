@@ -85,6 +85,20 @@ pub fn workloads(list: &[String]) -> anyhow::Result<Vec<Workload>> {
     Ok(found)
 }
 
+/// The same, for a run that starts no agents.
+pub fn workloads_without_agents(list: &[String]) -> anyhow::Result<(Vec<Workload>, Vec<LeftOut>)> {
+    let (through_agents, kept): (Vec<Workload>, Vec<Workload>) =
+        workloads(list)?.into_iter().partition(|workload| workload.is_through_agents());
+    let why = "it goes through agents of its own, which only `run` starts";
+    if let Some(first) = through_agents.first()
+        && list.iter().any(|name| name == first.as_str())
+    {
+        bail!("--workload {first}: {why}");
+    }
+    let left_out = |it: Workload| LeftOut { name: it.to_string(), why: why.to_owned() };
+    Ok((kept, through_agents.into_iter().map(left_out).collect()))
+}
+
 /// The faults of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Chosen {
@@ -97,8 +111,13 @@ pub struct Chosen {
     pub is_missed: bool,
 }
 
-/// Reads a list of nemeses, and leaves out what is forbidden here.
-pub fn nemeses(list: &[String], permitted: impl FnOnce() -> Permitted) -> anyhow::Result<Chosen> {
+/// Reads a list of nemeses, and leaves out what is forbidden here, or finds nothing
+/// to break under these workloads.
+pub fn nemeses(
+    list: &[String],
+    workloads: &[Workload],
+    permitted: impl FnOnce() -> Permitted,
+) -> anyhow::Result<Chosen> {
     if list.iter().any(|name| name == ALL || name == "none") && list.len() > 1 {
         bail!("--nemesis all and --nemesis none stand alone; leave the others out");
     }
@@ -114,12 +133,20 @@ pub fn nemeses(list: &[String], permitted: impl FnOnce() -> Permitted) -> anyhow
         [one] if one == "none" => (Vec::new(), true),
         _ => (list.iter().map(named).collect::<anyhow::Result<Vec<_>>>()?, true),
     };
-    let on_network = wanted.iter().any(|nemesis| nemesis.is_on_network());
-    let permitted = if on_network { permitted() } else { Permitted::default() };
+    let is_tried = wanted.iter().any(|nemesis| nemesis.is_on_network() || nemesis.is_on_disk());
+    let permitted = if is_tried { permitted() } else { Permitted::default() };
     let (mut kept, mut left_out) = (Vec::new(), Vec::new());
+    let has_agents = workloads.iter().any(|workload| workload.is_through_agents());
     for nemesis in wanted {
-        match nemesis.forbidden(&permitted) {
-            Some(why) => left_out.push(LeftOut { name: nemesis.as_str().to_owned(), why }),
+        let name = nemesis.as_str();
+        let idle = (nemesis.is_on_agent() && !has_agents).then(|| {
+            format!("no workload goes through agents; add --workload {}", Workload::Tcpstore)
+        });
+        if let (true, Some(idle)) = (by_name, &idle) {
+            bail!("--nemesis {name}: {idle}");
+        }
+        match idle.or_else(|| nemesis.forbidden(&permitted)) {
+            Some(why) => left_out.push(LeftOut { name: name.to_owned(), why }),
             None => kept.push((nemesis, by_name)),
         }
     }
@@ -139,13 +166,14 @@ mod tests {
     fn all_leaves_out_what_is_forbidden_and_a_name_does_not() {
         let forbidden =
             || Permitted { no_network: Some("no root".to_owned()), ..Permitted::default() };
-        let all = nemeses(&list(&["all"]), forbidden).unwrap();
+        let every = &Workload::ALL;
+        let all = nemeses(&list(&["all"]), every, forbidden).unwrap();
         assert!(all.nemeses.iter().all(|(nemesis, by_name)| !nemesis.is_on_network() && !by_name));
         assert_eq!(all.nemeses.len() + all.left_out.len(), Nemesis::ALL.len());
         assert!(!all.is_missed);
-        let ring = nemeses(&list(&["ring"]), forbidden).unwrap();
+        let ring = nemeses(&list(&["ring"]), every, forbidden).unwrap();
         assert!(ring.is_missed && ring.left_out[0].why == "no root", "{ring:?}");
-        let leader = nemeses(&list(&["kill-leader"]), forbidden).unwrap();
+        let leader = nemeses(&list(&["kill-leader"]), every, forbidden).unwrap();
         assert_eq!(leader.nemeses, [(Nemesis::KillLeader, true)]);
     }
 
@@ -154,8 +182,25 @@ mod tests {
         let error = workloads(&list(&["regster"])).unwrap_err().to_string();
         assert!(error.contains("regster") && error.contains("register"), "{error}");
         assert!(workloads(&list(&["all", "set"])).is_err());
-        assert!(nemeses(&list(&["all", "ring"]), Permitted::default).is_err());
-        assert!(nemeses(&list(&["kil-leader"]), Permitted::default).is_err());
+        assert!(nemeses(&list(&["all", "ring"]), &[], Permitted::default).is_err());
+        assert!(nemeses(&list(&["kil-leader"]), &[], Permitted::default).is_err());
         assert_eq!(workloads(&list(&["set", "set"])).unwrap(), [Workload::Set]);
+    }
+
+    #[test]
+    fn what_takes_agents_is_left_out_where_there_are_none() {
+        let all = nemeses(&list(&["all"]), &[Workload::Register], Permitted::default).unwrap();
+        let left_out: Vec<&str> = all.left_out.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(left_out, ["agent-kill", "agent-pause"]);
+        let by_name = || list(&["agent-kill"]);
+        let error = nemeses(&by_name(), &[Workload::Register], Permitted::default).unwrap_err();
+        assert!(error.to_string().contains("add --workload tcpstore"), "{error}");
+        assert!(nemeses(&by_name(), &[Workload::Tcpstore], Permitted::default).is_ok());
+
+        let (kept, left_out) = workloads_without_agents(&list(&["all"])).unwrap();
+        assert_eq!(kept.len() + left_out.len(), Workload::ALL.len());
+        assert!(kept.iter().all(|workload| !workload.is_through_agents()));
+        let error = workloads_without_agents(&list(&["set", "tcpstore"])).unwrap_err();
+        assert!(error.to_string().contains("only `run` starts"), "{error}");
     }
 }

@@ -20,7 +20,11 @@ pub fn untested(
     };
     let seen = operations.iter().filter(|it| it.call > changed);
     let (is_fed, food) = match workload {
-        Workload::Register | Workload::Transaction | Workload::Counter => {
+        Workload::Register
+        | Workload::Transaction
+        | Workload::Counter
+        | Workload::Tcpstore
+        | Workload::TcpstoreCounter => {
             (seen.into_iter().any(|it| is_read(it)), "no read was answered behind a change")
         }
         Workload::Append | Workload::Set => {

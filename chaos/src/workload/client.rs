@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use holdfast_api::Scope;
-use holdfast_client::{Client, Options};
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::watch;
 
 use super::Workload;
+use super::agents::Agents;
 use super::door::Door;
 use crate::operation::{Action, Outcome};
 use crate::recording::ClientFile;
@@ -57,6 +57,8 @@ pub struct Shared {
     calls: Mutex<BTreeMap<String, u64>>,
     guarded: Mutex<Guarded>,
     addresses: Mutex<Vec<String>>,
+    /// The agents of the run, if it has some.
+    pub agents: Agents,
 }
 
 /// A file that takes writes with tokens, and none with one that is older than
@@ -87,6 +89,7 @@ impl Shared {
             calls: Mutex::new(BTreeMap::new()),
             guarded: Mutex::new(Guarded { file, latest: 0 }),
             addresses: Mutex::new(Vec::new()),
+            agents: Agents::default(),
         }))
     }
 
@@ -193,16 +196,43 @@ impl Site {
     }
 }
 
+/// How clients of a kind reach what they work on.
+pub trait Way: Sized + Send {
+    /// What a client is called beside others in figures; it may be bound to a node.
+    fn class(bound: Option<usize>) -> &'static str;
+
+    /// A new way, for the client of this number.
+    fn open(client: usize, bound: Option<usize>, site: &Site, shared: &Shared) -> Self;
+
+    /// A new connection and a new session in the place of those that it has.
+    fn reopen(&mut self, bound: Option<usize>, site: &Site, shared: &Shared);
+
+    /// Whether what it leads to is gone for ever.
+    fn is_gone(&self, shared: &Shared) -> bool;
+
+    /// The next few calls.
+    fn step(worker: &mut Worker<Self>) -> impl Future<Output = anyhow::Result<()>> + Send;
+
+    /// Reads a key at the end, until it is read.
+    fn last_look(
+        worker: &mut Worker<Self>,
+        key: &str,
+    ) -> impl Future<Output = anyhow::Result<()>> + Send;
+
+    /// Ends it in good order.
+    fn close(worker: &mut Worker<Self>) -> impl Future<Output = anyhow::Result<()>> + Send;
+}
+
 /// One client: a task of its own.
 #[derive(Debug)]
-pub struct Worker {
+pub struct Worker<D = Door> {
     /// What it is.
     pub description: ClientDescription,
     pub(super) workload: Workload,
     pub(super) place: usize,
     /// The node that it is bound to, by its place among all.
     bound: Option<usize>,
-    pub(super) door: Door,
+    pub(super) door: D,
     pub(super) site: Site,
     pub(super) shared: Arc<Shared>,
     pub(super) random: StdRng,
@@ -213,7 +243,7 @@ pub struct Worker {
     pub(super) fresh: bool,
 }
 
-impl Worker {
+impl<D: Way> Worker<D> {
     /// The client with this number among those of its workload.
     pub fn new(
         workload: Workload,
@@ -222,17 +252,19 @@ impl Worker {
         site: &Site,
         shared: &Arc<Shared>,
         seed: u64,
-    ) -> anyhow::Result<Worker> {
-        let class = if bound.is_some() { "one node" } else { "cluster" }.to_owned();
+    ) -> anyhow::Result<Worker<D>> {
         let name = format!("{}-{place}", workload.as_str());
-        Worker::make(workload, place, bound, site, shared, seed, name, class)
+        Worker::make(workload, place, bound, site, shared, seed, name, D::class(bound))
     }
 
     /// The client that makes the final reads of a workload.
-    pub fn last(workload: Workload, site: &Site, shared: &Arc<Shared>) -> anyhow::Result<Worker> {
+    pub fn last(
+        workload: Workload,
+        site: &Site,
+        shared: &Arc<Shared>,
+    ) -> anyhow::Result<Worker<D>> {
         let name = format!("{}-final", workload.as_str());
-        let class = "final".to_owned();
-        let mut worker = Worker::make(workload, usize::MAX, None, site, shared, 0, name, class)?;
+        let mut worker = Worker::make(workload, 0, None, site, shared, 0, name, "final")?;
         worker.is_final = true;
         Ok(worker)
     }
@@ -246,18 +278,22 @@ impl Worker {
         shared: &Arc<Shared>,
         seed: u64,
         name: String,
-        class: String,
-    ) -> anyhow::Result<Worker> {
+        class: &str,
+    ) -> anyhow::Result<Worker<D>> {
         let file = ClientFile::create(&site.folder, &name)
             .with_context(|| format!("cannot record in {}", site.folder.display()))?;
         shared.calls.lock().insert(name.clone(), 0);
-        let description = ClientDescription { name, workload: workload.as_str().to_owned(), class };
+        let description = ClientDescription {
+            name,
+            workload: workload.as_str().to_owned(),
+            class: class.to_owned(),
+        };
         Ok(Worker {
             description,
             workload,
             place,
             bound,
-            door: open(bound, site, shared),
+            door: D::open(place, bound, site, shared),
             site: site.clone(),
             shared: shared.clone(),
             random: StdRng::seed_from_u64(seed ^ ((place as u64) << 8) ^ ((workload as u64) << 40)),
@@ -275,41 +311,27 @@ impl Worker {
         tokio::time::sleep(pause).await;
         while !self.shared.is_over() {
             let began = tokio::time::Instant::now();
-            match self.workload {
-                Workload::Session => Box::pin(self.resend()).await?,
-                Workload::Watch => Box::pin(self.watch_or_write()).await?,
-                Workload::Lease => Box::pin(self.hold_lease()).await?,
-                Workload::Fence => Box::pin(self.lock()).await?,
-                _ => Box::pin(self.data()).await?,
-            }
+            Box::pin(D::step(&mut self)).await?;
             tokio::time::sleep_until(began + self.site.pause).await;
         }
-        self.close().await;
-        Ok(())
+        D::close(&mut self).await
     }
 
     /// Makes the final reads of its workload.
     pub async fn finish(mut self) -> anyhow::Result<()> {
         let keys = self.shared.keys_of(self.workload);
         for key in keys {
-            let reading = Box::pin(self.last_look(&key));
+            let reading = Box::pin(D::last_look(&mut self, &key));
             tokio::time::timeout(FINAL_TIME_MAX, reading).await.with_context(|| {
                 format!("{key} could not be read at the end within {FINAL_TIME_MAX:?}")
             })??;
         }
-        self.close().await;
-        Ok(())
+        D::close(&mut self).await
     }
 
     /// Goes on with a new connection and a new session.
     pub(super) fn reopen(&mut self) {
-        self.door = open(self.bound, &self.site, &self.shared);
-    }
-
-    async fn close(self) {
-        if let Door::Library { client, .. } = self.door {
-            client.close().await;
-        }
+        self.door.reopen(self.bound, &self.site, &self.shared);
     }
 
     /// Writes down a call and what came of it. It ends early if the client is
@@ -330,10 +352,7 @@ impl Worker {
         };
         self.end(id, outcome.clone())?;
         if matches!(outcome, Outcome::Refused { .. }) {
-            if let Door::Node { address, .. } = &self.door
-                && !self.shared.addresses().contains(address)
-            {
-                // Its node is gone for ever.
+            if self.door.is_gone(&self.shared) {
                 self.reopen();
             }
             tokio::time::sleep(AFTER_REFUSAL).await;
@@ -376,25 +395,5 @@ impl Worker {
         };
         count.fetch_add(1, Ordering::Relaxed);
         self.file.returned(id, outcome).context("cannot record a return")
-    }
-}
-
-fn open(bound: Option<usize>, site: &Site, shared: &Shared) -> Door {
-    let addresses = shared.addresses();
-    match bound.and_then(|node| addresses.iter().cycle().nth(node)) {
-        Some(address) => Door::Node {
-            address: address.clone(),
-            job: site.scope.job.to_string(),
-            headers: site.headers(),
-        },
-        None => {
-            let endpoints = match site.endpoints.is_empty() {
-                true => addresses,
-                false => site.endpoints.clone(),
-            };
-            let mut options = Options::new(endpoints);
-            options.token_file.clone_from(&site.token_file);
-            Door::library(Client::new(options), &site.scope)
-        }
     }
 }

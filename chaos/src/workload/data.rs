@@ -5,7 +5,7 @@ use holdfast_client::{Deadline, Error, Keys, Transacted};
 use rand::RngExt;
 
 use super::Workload;
-use super::client::Worker;
+use super::client::{Way, Worker};
 use super::door::{CALL_TIME_MAX, Door, failed, text};
 use crate::operation::{Action, Answer, Outcome};
 
@@ -19,13 +19,20 @@ const ELEMENTS_PER_KEY: u64 = 1_600;
 /// Between two tries of a final read.
 const AGAIN_AFTER: std::time::Duration = std::time::Duration::from_millis(100);
 
-impl Worker {
-    /// One call of a client of data.
-    pub(super) async fn data(&mut self) -> anyhow::Result<()> {
+impl<D: Way> Worker<D> {
+    /// One of the keys in use, and an element that nobody else gets.
+    pub(super) fn next_key(&mut self) -> (String, String) {
         let element = self.shared.element();
         let number: u64 = element[1..].parse().unwrap_or(0);
         let block = number / ELEMENTS_PER_KEY * KEYS + self.random.random_range(0..KEYS);
-        let key = format!("{}/{block}", self.workload.as_str());
+        (format!("{}/{block}", self.workload.as_str()), element)
+    }
+}
+
+impl Worker {
+    /// One call of a client of data.
+    pub(super) async fn data(&mut self) -> anyhow::Result<()> {
+        let (key, element) = self.next_key();
         let door = self.door.clone();
         let of_ten = self.random.random_range(0..10_u32);
         match (self.workload, of_ten) {
@@ -112,7 +119,7 @@ impl Worker {
     }
 
     /// Reads a key at the end, until it is read; empties a queue.
-    pub(super) async fn last_look(&mut self, key: &str) -> anyhow::Result<()> {
+    pub(super) async fn read_at_last(&mut self, key: &str) -> anyhow::Result<()> {
         loop {
             let door = self.door.clone();
             let outcome = match (self.workload, &door) {

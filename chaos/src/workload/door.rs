@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
-use holdfast_api::{Blob, Effectiveness, KvOp, Problem, Scope, Status};
-use holdfast_client::{Client, Deadline, Error, Keys};
+use holdfast_api::{Blob, Effectiveness, KvOp, Problem, Status};
+use holdfast_client::{Client, Deadline, Error, Keys, Options};
 use serde_json::{Value, json};
 
+use super::Workload;
+use super::client::{Shared, Site, Way, Worker};
 use crate::cluster::http::{self, Lost, Request};
 use crate::operation::{Answer, Outcome};
 
@@ -38,12 +40,6 @@ pub enum Door {
 pub type Answered<T> = Result<(T, Option<u64>), Outcome>;
 
 impl Door {
-    /// Through the library.
-    pub fn library(client: Client, scope: &Scope) -> Door {
-        let keys = client.keys(scope.clone());
-        Door::Library { client, keys }
-    }
-
     /// Sends a change of one key or queue.
     async fn change(&self, path: &str, op: KvOp, body: Value) -> Answered<Value> {
         match self {
@@ -198,6 +194,61 @@ impl Door {
         let op = KvOp::QueuePop { key: queue.into() };
         let answered = self.change("/v1/kv/pop", op, json!({"key": queue})).await;
         outcome(answered, |body| Some(Answer::Value(body["value"].as_str().map(str::to_owned))))
+    }
+}
+
+impl Way for Door {
+    fn class(bound: Option<usize>) -> &'static str {
+        if bound.is_some() { "one node" } else { "cluster" }
+    }
+
+    fn open(_: usize, bound: Option<usize>, site: &Site, shared: &Shared) -> Door {
+        let addresses = shared.addresses();
+        if let Some(address) = bound.and_then(|node| addresses.iter().cycle().nth(node)) {
+            return Door::Node {
+                address: address.clone(),
+                job: site.scope.job.to_string(),
+                headers: site.headers(),
+            };
+        }
+        let endpoints = match site.endpoints.is_empty() {
+            true => addresses,
+            false => site.endpoints.clone(),
+        };
+        let mut options = Options::new(endpoints);
+        options.token_file.clone_from(&site.token_file);
+        let client = Client::new(options);
+        let keys = client.keys(site.scope.clone());
+        Door::Library { client, keys }
+    }
+
+    fn reopen(&mut self, bound: Option<usize>, site: &Site, shared: &Shared) {
+        *self = Door::open(0, bound, site, shared);
+    }
+
+    fn is_gone(&self, shared: &Shared) -> bool {
+        matches!(self, Door::Node { address, .. } if !shared.addresses().contains(address))
+    }
+
+    async fn step(worker: &mut Worker) -> anyhow::Result<()> {
+        match worker.workload {
+            Workload::Session => Box::pin(worker.resend()).await,
+            Workload::Watch => Box::pin(worker.watch_or_write()).await,
+            Workload::Lease => Box::pin(worker.hold_lease()).await,
+            Workload::Fence => Box::pin(worker.lock()).await,
+            _ => Box::pin(worker.data()).await,
+        }
+    }
+
+    async fn last_look(worker: &mut Worker, key: &str) -> anyhow::Result<()> {
+        worker.read_at_last(key).await
+    }
+
+    async fn close(worker: &mut Worker) -> anyhow::Result<()> {
+        if let Door::Library { client, .. } = &worker.door {
+            client.clone().close().await;
+        }
+        Ok(())
     }
 }
 

@@ -4,15 +4,19 @@
 //! | --- | --- |
 //! | [`door`] | how a client reaches the cluster |
 //! | [`client`] | one client: its file, its pace, how it is killed |
+//! | [`agents`] | the agents that clients of TCPStore are connected to |
 //! | `data` | registers, counters, lists, sets, queues, transactions |
 //! | `leases`, `locks`, `resends`, `watches` | what takes more than a call |
+//! | [`tcpstore`] | TCPStore through agents |
 
+pub mod agents;
 pub mod client;
 mod data;
 pub mod door;
 mod leases;
 mod locks;
 mod resends;
+pub mod tcpstore;
 mod watches;
 
 use crate::judge::Checker;
@@ -40,11 +44,15 @@ pub enum Workload {
     Lease,
     /// A lock with fencing tokens, and a file that they guard.
     Fence,
+    /// TCPStore's calls on some keys, through agents.
+    Tcpstore,
+    /// Additions to some counters, through agents.
+    TcpstoreCounter,
 }
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Workload; 10] = [
+    pub const ALL: [Workload; 12] = [
         Workload::Register,
         Workload::Counter,
         Workload::Append,
@@ -55,6 +63,8 @@ impl Workload {
         Workload::Watch,
         Workload::Lease,
         Workload::Fence,
+        Workload::Tcpstore,
+        Workload::TcpstoreCounter,
     ];
 
     /// Its name.
@@ -70,6 +80,8 @@ impl Workload {
             Workload::Watch => "watch",
             Workload::Lease => "lease",
             Workload::Fence => "fence",
+            Workload::Tcpstore => "tcpstore",
+            Workload::TcpstoreCounter => "tcpstore-counter",
         }
     }
 
@@ -88,14 +100,20 @@ impl Workload {
             }
             Workload::Lease => "renew leases with processes on them, let them expire",
             Workload::Fence => "take a lock from each other, write to a file with its token",
+            Workload::Tcpstore => {
+                "set, get, compare-and-set, check, delete and wait as PyTorch does, through two agents of one run"
+            }
+            Workload::TcpstoreCounter => {
+                "add to a few counters as PyTorch does, through two agents"
+            }
         }
     }
 
     /// Who judges it.
     pub fn checkers(self) -> &'static [Checker] {
         match self {
-            Workload::Register | Workload::Transaction => &[Checker::Exact],
-            Workload::Counter => &[Checker::Exact, Checker::Counter],
+            Workload::Register | Workload::Transaction | Workload::Tcpstore => &[Checker::Exact],
+            Workload::Counter | Workload::TcpstoreCounter => &[Checker::Exact, Checker::Counter],
             Workload::Append => &[Checker::Append],
             Workload::Set => &[Checker::Set],
             Workload::Queue => &[Checker::Queue],
@@ -109,6 +127,11 @@ impl Workload {
     /// The one of this name.
     pub fn named(name: &str) -> Option<Workload> {
         Workload::ALL.into_iter().find(|workload| workload.as_str() == name)
+    }
+
+    /// Whether its clients are connected to agents.
+    pub fn is_through_agents(self) -> bool {
+        matches!(self, Workload::Tcpstore | Workload::TcpstoreCounter)
     }
 
     /// Whether clients of it can be bound to one node.

@@ -1,0 +1,206 @@
+//! A file system of its own for each node's folder, so that one disk can be full,
+//! or stall, while the others are well: an image in the folder of the run, mounted
+//! through a loop device.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use holdfast_api::NodeId;
+use nix::fcntl::posix_fallocate;
+use nix::sys::statvfs::statvfs;
+
+use super::state::StateFile;
+use super::{Cluster, FOLDER_PREFIX};
+
+/// How big they are, of which little is used: a node sets 64 MiB aside for its log.
+const IMAGE_BYTES: u64 = 192 << 20;
+/// How big the one is that is only tried.
+const PROBE_BYTES: u64 = 16 << 20;
+/// What takes all that is left.
+const FILLER: &str = "filler";
+/// It is taken in pieces of at most and at least so many bytes.
+const PIECES: std::ops::RangeInclusive<i64> = 4_096..=16 << 20;
+/// Between two tries to unmount what is still in use, and how many.
+const BUSY_LOOK_EVERY: Duration = Duration::from_millis(50);
+const BUSY_LOOKS_MAX: u32 = 100;
+/// What the system has mounted.
+const MOUNTS: &str = "/proc/self/mounts";
+
+/// See the module. Unmounted when dropped.
+#[derive(Debug)]
+pub(super) struct Disk {
+    mount: PathBuf,
+}
+
+impl Disk {
+    /// Makes one, to be mounted on this folder.
+    pub(super) fn make(mount: PathBuf, state: &mut StateFile) -> anyhow::Result<Disk> {
+        Disk::of_size(mount, IMAGE_BYTES, state)
+    }
+
+    fn of_size(mount: PathBuf, bytes: u64, state: &mut StateFile) -> anyhow::Result<Disk> {
+        fs::create_dir_all(&mount).with_context(|| mount.display().to_string())?;
+        let image = image(&mount);
+        let file = File::create(&image).with_context(|| image.display().to_string())?;
+        file.set_len(bytes).with_context(|| image.display().to_string())?;
+        run("mkfs.ext4", &["-q", "-F"], &[&image])?;
+        state.mounts(&mount)?;
+        run("mount", &["-o", "loop"], &[&image, &mount])?;
+        Ok(Disk { mount })
+    }
+
+    /// A folder on it.
+    pub(super) fn folder(&self) -> PathBuf {
+        self.mount.join("data")
+    }
+
+    /// From now on whoever writes waits.
+    pub(super) fn freeze(&self) -> anyhow::Result<()> {
+        run("fsfreeze", &["-f"], &[&self.mount])
+    }
+
+    /// What waited is written.
+    pub(super) fn thaw(&self) -> anyhow::Result<()> {
+        thaw(&self.mount)
+    }
+
+    /// Takes all that is left; answers how many bytes are free then.
+    pub(super) fn fill(&self) -> anyhow::Result<u64> {
+        let path = self.mount.join(FILLER);
+        let file = File::create(&path).with_context(|| path.display().to_string())?;
+        let (mut taken, mut piece) = (0, *PIECES.end());
+        while piece >= *PIECES.start() {
+            match posix_fallocate(&file, taken, piece) {
+                Ok(()) => taken += piece,
+                Err(_) => piece /= 2,
+            }
+        }
+        let left = statvfs(&self.mount).with_context(|| self.mount.display().to_string())?;
+        Ok(left.blocks_available() * left.fragment_size())
+    }
+
+    /// Gives back what [`Disk::fill`] took.
+    pub(super) fn clear(&self) -> anyhow::Result<()> {
+        match fs::remove_file(self.mount.join(FILLER)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).with_context(|| self.mount.display().to_string())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Forgets it with all that is on it. Nobody may use it any more.
+    pub(super) fn delete(self) -> anyhow::Result<()> {
+        unmount(&self.mount)?;
+        let image = image(&self.mount);
+        fs::remove_file(&image).with_context(|| image.display().to_string())
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if let Err(error) = unmount(&self.mount) {
+            eprintln!("{error:#}; `holdfast-chaos heal` tries again");
+        }
+    }
+}
+
+impl Cluster {
+    fn disk(&self, id: NodeId) -> anyhow::Result<&Disk> {
+        let node = self.nodes.get(&id).with_context(|| format!("there is no node {id}"))?;
+        node.disk.as_ref().with_context(|| format!("node {id} has no file system of its own"))
+    }
+
+    /// Fills the disk of a node, which may end of that; answers how much is left.
+    pub fn fill_disk(&mut self, id: NodeId) -> anyhow::Result<u64> {
+        self.node_mut(id)?.slot.may_end();
+        self.disk(id)?.fill()
+    }
+
+    /// Gives back what filled it; a node that ended is started again.
+    pub fn clear_disk(&mut self, id: NodeId) -> anyhow::Result<()> {
+        self.disk(id)?.clear()?;
+        self.revive()
+    }
+
+    /// How a node ended, if it has.
+    pub fn end_of(&mut self, id: NodeId) -> Option<ExitStatus> {
+        self.nodes.get_mut(&id)?.slot.fallen()
+    }
+
+    /// Lets everything wait that uses the disk of a node.
+    pub fn freeze_disk(&self, id: NodeId) -> anyhow::Result<()> {
+        self.disk(id)?.freeze()
+    }
+
+    /// Lets it go on.
+    pub fn thaw_disk(&self, id: NodeId) -> anyhow::Result<()> {
+        self.disk(id)?.thaw()
+    }
+}
+
+fn image(mount: &Path) -> PathBuf {
+    mount.with_extension("image")
+}
+
+/// Whether a file system is mounted there.
+pub(super) fn is_mounted(mount: &Path) -> bool {
+    let mounts = fs::read_to_string(MOUNTS).unwrap_or_default();
+    mounts.lines().any(|line| line.split(' ').nth(1).is_some_and(|it| Path::new(it) == mount))
+}
+
+/// Lets a file system go on that may be frozen.
+pub(super) fn thaw(mount: &Path) -> anyhow::Result<()> {
+    match run("fsfreeze", &["-u"], &[mount]) {
+        // It was not frozen.
+        Err(error) if error.to_string().contains("Invalid argument") => Ok(()),
+        thawed => thawed,
+    }
+}
+
+/// Unmounts what is mounted there; answers whether anything was.
+pub(super) fn unmount(mount: &Path) -> anyhow::Result<bool> {
+    let is_there = is_mounted(mount);
+    let mut looks_left = BUSY_LOOKS_MAX;
+    while is_mounted(mount) {
+        thaw(mount)?;
+        match run("umount", &[], &[mount]) {
+            // Threads of a process that was killed may still be ending.
+            Err(error) if looks_left > 0 && error.to_string().contains("busy") => {
+                looks_left -= 1;
+                std::thread::sleep(BUSY_LOOK_EVERY);
+            }
+            unmounted => unmounted?,
+        }
+    }
+    Ok(is_there)
+}
+
+/// Why this machine has no such file systems; none if it has.
+pub fn forbidden() -> Option<String> {
+    if !nix::unistd::geteuid().is_root() {
+        return Some("mounting file systems takes root: run it with sudo".to_owned());
+    }
+    let tried = || {
+        let folder = tempfile::Builder::new().prefix(FOLDER_PREFIX).tempdir()?;
+        // Recorded, so that `heal` finds it if this is killed meanwhile.
+        let mut state = StateFile::create(Some(folder.path()))?;
+        let disk = Disk::of_size(folder.path().join("disk-0"), PROBE_BYTES, &mut state)?;
+        disk.freeze()?;
+        disk.thaw()?;
+        disk.delete()
+    };
+    tried().err().map(|error| format!("this machine mounts no file system of a run: {error:#}"))
+}
+
+fn run(program: &str, arguments: &[&str], paths: &[&Path]) -> anyhow::Result<()> {
+    let mut command = Command::new(program);
+    command.args(arguments).args(paths).stdin(Stdio::null());
+    let output = command.output().with_context(|| format!("cannot run {program}"))?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{program}: {}", words.trim());
+    Ok(())
+}

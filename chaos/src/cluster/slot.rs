@@ -1,0 +1,112 @@
+//! The place of a program that is broken: it runs, is paused, or is down.
+
+use std::path::Path;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use anyhow::Context;
+use nix::sys::signal::Signal;
+use tokio::time::Instant;
+
+use super::PATIENCE;
+use super::process::Process;
+
+/// Bound on the wait until the system shows a process as stopped.
+const STOP_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Slot {
+    /// What it is called.
+    name: String,
+    process: Option<Process>,
+    is_paused: bool,
+    /// Whether a fault may end it, as a node ends that cannot go on and says why.
+    may_end: bool,
+}
+
+/// What a program ends with that cannot go on.
+const FAILED: i32 = 1;
+
+impl Slot {
+    /// Empty, for the program of this name.
+    pub(super) fn new(name: String) -> Slot {
+        Slot { name, process: None, is_paused: false, may_end: false }
+    }
+
+    /// It runs from here on.
+    pub(super) fn fill(&mut self, process: Process) {
+        self.process = Some(process);
+        (self.is_paused, self.may_end) = (false, false);
+    }
+
+    /// From here on a fault may end it, until it is started again.
+    pub(super) fn may_end(&mut self) {
+        self.may_end = true;
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.process.is_none()
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        self.is_paused && !self.is_empty()
+    }
+
+    /// The process, if there is one.
+    pub(super) fn process(&mut self) -> anyhow::Result<&mut Process> {
+        self.process.as_mut().with_context(|| format!("{} does not run", self.name))
+    }
+
+    /// Ends it by a signal; answers how it ended.
+    pub(super) async fn end(&mut self, signal: Signal) -> anyhow::Result<ExitStatus> {
+        let process = self.process()?;
+        // It may be ending already.
+        if let Err(error) = process.signal(signal)
+            && process.identity().runs()
+        {
+            return Err(error);
+        }
+        process.ended(PATIENCE).await
+    }
+
+    /// SIGSTOP; answers whether the system says that it is stopped.
+    pub(super) async fn pause(&mut self) -> anyhow::Result<bool> {
+        self.process()?.signal(Signal::SIGSTOP)?;
+        self.is_paused = true;
+        let began = Instant::now();
+        while began.elapsed() < STOP_TIME_MAX {
+            if self.process()?.is_stopped() {
+                return Ok(true);
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Ok(false)
+    }
+
+    /// SIGCONT.
+    pub(super) fn resume(&mut self) -> anyhow::Result<()> {
+        self.process()?.signal(Signal::SIGCONT)?;
+        self.is_paused = false;
+        Ok(())
+    }
+
+    /// How its process ended; none while it runs, or if there is none.
+    pub(super) fn fallen(&mut self) -> Option<ExitStatus> {
+        self.process.as_mut()?.end()
+    }
+
+    /// Forgets a process that has ended; what there is to say if nobody had told it
+    /// to end so.
+    pub(super) fn clear(&mut self, end: ExitStatus, log: &Path) -> Option<String> {
+        let process = self.process.take()?;
+        let name = &self.name;
+        let is_of_fault = self.may_end && end.code() == Some(FAILED);
+        (!process.was_told(end) && !is_of_fault).then(|| {
+            format!(
+                "{name} ended in a way that it was not told to, with {end}; it says why in {}",
+                log.display()
+            )
+        })
+    }
+}

@@ -1,0 +1,198 @@
+//! Disks that are full, stall, or lose a bit.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use holdfast_api::NodeId;
+use rand::RngExt;
+use tokio::time::Instant;
+
+use super::{Injected, Stage, Wound};
+use crate::clock;
+use crate::cluster::http;
+
+/// Longer than a leader without room leads on.
+const FULL: Duration = Duration::from_secs(12);
+const STALLED: Duration = Duration::from_secs(4);
+/// How long a running node may take to find damage and write it anew: several
+/// times what its scrub is told.
+const REPAIR_TIME_MAX: Duration = Duration::from_secs(40);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Damage may lie in a file that is deleted before the scrub comes to it.
+const FLIPS_MAX: u32 = 3;
+/// How often a node found its disk damaged and mended it.
+const REPAIRS: &str = "holdfast_disk_repairs";
+/// A disk with less is full.
+const FREE_BYTES_MAX: f64 = 1_048_576.0;
+/// What a node says that ends of a full disk.
+const NO_SPACE: &str = "no space left";
+/// It says that at its end.
+const LAST_LINES: usize = 20;
+/// Bytes free on its disk.
+const FREE: &str = "holdfast_disk_free_bytes";
+
+fn any(stage: &mut Stage<'_>) -> NodeId {
+    let ids = stage.cluster.ids();
+    ids[stage.random.random_range(0..ids.len())]
+}
+
+pub(super) async fn fill(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
+    let id = any(stage);
+    let struck = Some(clock::now());
+    let left = stage.cluster.fill_disk(id)?;
+    let what = format!("filled the disk of node {id}, but for {left} bytes");
+    Ok(Injected { what, evidence: None, wound: Wound::Full(id), hold: FULL, struck })
+}
+
+/// How it is known that a node met its full disk: it ended of that, or sees it.
+pub(super) async fn seen_full(stage: &mut Stage<'_>, id: NodeId) -> Option<String> {
+    let address = stage.cluster.address(id).ok()?.to_owned();
+    if let Some(end) = stage.cluster.end_of(id) {
+        let log = fs::read_to_string(stage.cluster.log(id)).unwrap_or_default();
+        let is_said = log.lines().rev().take(LAST_LINES).any(|line| line.contains(NO_SPACE));
+        return is_said.then(|| format!("node {id} had no space left, and ended with {end}"));
+    }
+    let free = http::metric(&address, FREE).await?;
+    (free < FREE_BYTES_MAX).then(|| format!("node {id} saw {free} bytes free on its disk"))
+}
+
+pub(super) async fn stall(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
+    let id = any(stage);
+    let struck = Some(clock::now());
+    stage.cluster.freeze_disk(id)?;
+    let what = format!("stalled the disk of node {id} for {} ms", STALLED.as_millis());
+    Ok(Injected { what, evidence: None, wound: Wound::Stalled(id), hold: STALLED, struck })
+}
+
+/// How it is known that a disk stalled: threads of its node wait for it, and cannot
+/// be interrupted.
+pub(super) fn seen_stalled(stage: &mut Stage<'_>, id: NodeId) -> Option<String> {
+    let pid = stage.cluster.process(id).ok()?.identity().pid;
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let waits = |task: std::io::Result<fs::DirEntry>| {
+        let stat = fs::read_to_string(task.ok()?.path().join("stat")).ok()?;
+        stat.rsplit_once(')')?.1.trim_start().starts_with('D').then_some(())
+    };
+    let count = tasks.filter_map(waits).count();
+    (count > 0).then(|| format!("{count} threads of node {id} waited for the disk"))
+}
+
+/// Inverts a bit of a follower's newest log or snapshot, and waits until the scrub
+/// has found it and written the file anew.
+pub(super) async fn flip(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
+    let id = stage.follower().await?;
+    let address = stage.cluster.address(id)?.to_owned();
+    let folder = stage.cluster.data_dir(id);
+    let struck = Some(clock::now());
+    let repairs = async || http::metric(&address, REPAIRS).await;
+    let mut what = format!("found no log and no snapshot of node {id}");
+    for _ in 0..FLIPS_MAX {
+        let before = repairs().await.with_context(|| format!("node {id} shows no {REPAIRS}"))?;
+        let kind = if stage.random.random() { ".log" } else { ".snap" };
+        let Some(flipped) = newest(&folder, kind).and_then(|path| Flipped::make(path).ok()) else {
+            continue;
+        };
+        what = format!("inverted a bit of {} of node {id}", flipped.name());
+        let began = Instant::now();
+        while flipped.is_there() || repairs().await.is_some_and(|now| now > before) {
+            if repairs().await.is_some_and(|now| now > before) {
+                let evidence = Some(format!("node {id} wrote it anew"));
+                let wound = Wound::Healed;
+                return Ok(Injected { what, evidence, wound, hold: Duration::ZERO, struck });
+            }
+            if began.elapsed() > REPAIR_TIME_MAX {
+                let text = format!("{what}, and it was still so after {REPAIR_TIME_MAX:?}");
+                stage.cluster.complain(text.clone());
+                anyhow::bail!(text);
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+    Ok(Injected { what, evidence: None, wound: Wound::Healed, hold: Duration::ZERO, struck })
+}
+
+/// The file below a folder that was changed last, of this kind and not empty.
+fn newest(folder: &Path, kind: &str) -> Option<PathBuf> {
+    let mut found: Option<(SystemTime, PathBuf)> = None;
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).ok()?.filter_map(Result::ok) {
+            let Ok(metadata) = entry.metadata() else { continue };
+            let path = entry.path();
+            if metadata.is_dir() {
+                folders.push(path);
+            } else if path.to_string_lossy().ends_with(kind)
+                && metadata.len() > 0
+                && let Ok(changed) = metadata.modified()
+                && found.as_ref().is_none_or(|(latest, _)| changed > *latest)
+            {
+                found = Some((changed, path));
+            }
+        }
+    }
+    found.map(|(_, path)| path)
+}
+
+/// A bit that was inverted.
+struct Flipped {
+    path: PathBuf,
+    at: u64,
+    byte: u8,
+}
+
+impl Flipped {
+    /// In the middle of what the file holds: zeros at its end are not yet content.
+    fn make(path: PathBuf) -> anyhow::Result<Flipped> {
+        let bytes = fs::read(&path)?;
+        let content = bytes.iter().rposition(|byte| *byte != 0).context("it is empty")? + 1;
+        let at = content / 2;
+        let byte = bytes[at] ^ 1;
+        File::options().write(true).open(&path)?.write_all_at(&[byte], at as u64)?;
+        Ok(Flipped { path, at: at as u64, byte })
+    }
+
+    fn name(&self) -> String {
+        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// Whether the file still holds it.
+    fn is_there(&self) -> bool {
+        let mut byte = [0];
+        let read = File::open(&self.path).and_then(|file| file.read_exact_at(&mut byte, self.at));
+        read.is_ok() && byte[0] == self.byte
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bit_of_the_newest_file_of_a_kind_is_inverted_until_it_is_written_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let below = folder.path().join("below");
+        fs::create_dir(&below).unwrap();
+        let write = |path: &Path, bytes: &[u8], age: u64| {
+            fs::write(path, bytes).unwrap();
+            let changed = SystemTime::now() - Duration::from_secs(age);
+            File::options().append(true).open(path).unwrap().set_modified(changed).unwrap();
+        };
+        let (old, new) = (folder.path().join("1.log"), below.join("2.log"));
+        write(&old, b"old", 60);
+        write(&new, b"abcd\0\0\0\0\0\0", 30);
+        write(&below.join("3.log"), b"", 0);
+        write(&below.join("4.snap"), b"snapshot", 0);
+        assert_eq!(newest(folder.path(), ".log"), Some(new.clone()));
+        let flipped = Flipped::make(new.clone()).unwrap();
+        assert_eq!(fs::read(&new).unwrap(), b"abbd\0\0\0\0\0\0");
+        assert!(flipped.is_there());
+        fs::write(&new, b"abcd").unwrap();
+        assert!(!flipped.is_there());
+        fs::remove_file(&new).unwrap();
+        assert!(!flipped.is_there());
+        assert_eq!(newest(folder.path(), ".wal"), None);
+    }
+}

@@ -1,0 +1,76 @@
+//! The agents of a run, as their clients know them: where they are, and whether
+//! one was ended.
+
+use parking_lot::Mutex;
+
+/// Failures that are told at most.
+const TOLD_MAX: usize = 10;
+
+/// All of them.
+#[derive(Debug, Default)]
+pub struct Agents {
+    places: Mutex<Vec<Place>>,
+    broken: Mutex<Vec<String>>,
+}
+
+#[derive(Debug)]
+struct Place {
+    address: String,
+    /// How often it was ended.
+    ends: u64,
+    is_down: bool,
+}
+
+/// An agent between two ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Life {
+    agent: usize,
+    pub(super) address: String,
+    ends: u64,
+}
+
+impl Agents {
+    /// They run at these addresses.
+    pub fn set(&self, addresses: Vec<String>) {
+        let place = |address| Place { address, ends: 0, is_down: false };
+        *self.places.lock() = addresses.into_iter().map(place).collect();
+    }
+
+    /// One is about to be ended: its connections may break from here on, and nobody
+    /// makes a new one.
+    pub fn ends(&self, agent: usize) {
+        if let Some(place) = self.places.lock().get_mut(agent) {
+            (place.ends, place.is_down) = (place.ends + 1, true);
+        }
+    }
+
+    /// All of them run.
+    pub fn are_back(&self) {
+        self.places.lock().iter_mut().for_each(|place| place.is_down = false);
+    }
+
+    /// The agent for the client of this number, if it runs.
+    pub(super) fn of(&self, client: usize) -> Option<Life> {
+        let places = self.places.lock();
+        let agent = client % places.len().max(1);
+        let Place { address, ends, is_down } = places.get(agent)?;
+        (!is_down).then(|| Life { agent, address: address.clone(), ends: *ends })
+    }
+
+    /// A connection to it broke. Nothing but its end may break one.
+    pub(super) fn broke(&self, life: &Life, client: &str, why: &std::io::Error) {
+        let ended = self.places.lock().get(life.agent).is_none_or(|it| it.ends != life.ends);
+        let mut broken = self.broken.lock();
+        if !ended && broken.len() < TOLD_MAX {
+            broken.push(format!(
+                "agent {} broke a connection of {client}, and nobody had ended it: {why}",
+                life.agent + 1
+            ));
+        }
+    }
+
+    /// What broke though it must not, in words.
+    pub fn take_broken(&self) -> Vec<String> {
+        std::mem::take(&mut self.broken.lock())
+    }
+}
