@@ -116,7 +116,9 @@ async fn a_command_that_ends_in_an_outage_says_what_it_waits_for_and_can_be_ende
     cluster.restart(lost[0]).await;
     gone(agent).await;
     let said = command.agent.said();
-    assert!(said.contains("the store answers again, after"), "{said}");
+    let (_, log) = said.split_once("its log is ").expect("it is named");
+    let log = std::fs::read_to_string(log.lines().next().expect("a path")).expect("it stays");
+    assert!(log.contains("the store answers again, after"), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -301,6 +301,11 @@ impl Link {
         ))
     }
 
+    /// What the agent has to say.
+    pub fn log(&self) -> PathBuf {
+        self.start.place.log()
+    }
+
     /// Keeps the hold for as long as it is awaited: an agent that was killed
     /// is started anew. May be dropped and called again.
     pub async fn keep(&mut self) {
@@ -332,7 +337,7 @@ impl Link {
         warn!(
             "the agent has ended before its commands: connections of their ranks are broken, \
              and what needs the store fails there; no key is lost; its log is {}",
-            self.start.place.log().display()
+            self.log().display()
         );
         let pause = self.restarts.pause(Instant::now());
         if !pause.is_zero() {
@@ -371,7 +376,10 @@ impl Link {
             }
         };
         if timeout(LEAVE_TIME_MAX, leaving).await.is_err() {
-            warn!("the agent still commits what it was sent after {LEAVE_TIME_MAX:?}");
+            warn!(
+                "the agent still commits what it was sent after {LEAVE_TIME_MAX:?}; its log is {}",
+                self.log().display()
+            );
         }
     }
 }

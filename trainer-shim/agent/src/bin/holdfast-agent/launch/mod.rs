@@ -193,6 +193,7 @@ fn name_job(settings: &mut Settings, launcher: &Launcher) {
 /// Leaves the agent. Says that it waits, if that takes long; from then on a signal
 /// ends the wait, and the agent goes on by itself.
 async fn leave(link: Link, signals: &mut Signals, done: bool, ended: Option<CommandEnded>) {
+    let log = link.log();
     let mut leaving = std::pin::pin!(link.leave(done, ended));
     tokio::select! {
         () = &mut leaving => return,
@@ -212,7 +213,11 @@ async fn leave(link: Link, signals: &mut Signals, done: bool, ended: Option<Comm
                 if matches!(caught.signal, Signal::SIGUSR1 | Signal::SIGUSR2) {
                     continue;
                 }
-                return warn!("{}: not waited for; the agent goes on by itself", caught.signal);
+                return warn!(
+                    "{}: not waited for; the agent goes on by itself; its log is {}",
+                    caught.signal,
+                    log.display()
+                );
             }
         }
     }
