@@ -4,6 +4,8 @@
 //! What a node's reply means for a call is in [`crate::replies`]; how the
 //! session is opened and kept in [`crate::tenancy`].
 
+mod expiry;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -468,73 +470,6 @@ impl Calls {
             self.counters.unknown.add(1);
         }
         call.ask.fail(error);
-    }
-
-    /// The session is gone. What may have been applied under it ends; what
-    /// certainly was not goes out under the next one. What is bound to it goes on,
-    /// too, unless it may have ended with processes: the others have gone on without
-    /// them. Where one of these is on the wire, its own answer is waited for.
-    pub(crate) fn session_expired(&mut self) {
-        let Some(session) = self.tenancy.expired() else { return };
-        self.over = session;
-        self.counters.sessions_over.add(1);
-        let is_lost = self.tenancy.has_borne_processes();
-        if is_lost {
-            self.counters.sessions_lost.add(1);
-        }
-        let goes_with_it = |call: &Call| is_lost && call.bound.is_some();
-        let is_affected = |call: &Call| {
-            call.needs_session() && (call.progress.sequence.is_some() || goes_with_it(call))
-        };
-        let affected: Vec<CallId> =
-            self.open.iter().filter(|(_, call)| is_affected(call)).map(|(id, _)| *id).collect();
-        for id in affected {
-            self.dequeue(id);
-            let Some(call) = self.open.get_mut(&id) else { continue };
-            let goes_on = call.bound.is_some() && !is_lost && !call.progress.uncertain;
-            if goes_on && call.progress.wire.is_some() {
-                call.progress.sequence = None;
-                call.progress.orphan_of = Some(session);
-            } else if goes_with_it(call) || call.effect() == Effectiveness::Unknown {
-                self.fail(id, Error::SessionExpired { session });
-            } else {
-                self.take_off_wire(id);
-                let Some(call) = self.open.get_mut(&id) else { continue };
-                call.progress.sequence = None;
-                self.enqueue(id);
-            }
-        }
-    }
-
-    /// This try of a command came when its session was gone.
-    pub(crate) fn came_too_late(&mut self, id: CallId, session: SessionId) {
-        if self.tenancy.session().is_some_and(|present| present.id() == session) {
-            self.session_expired();
-        }
-        match self.open.get(&id).map(|call| call.progress.orphan_of) {
-            Some(Some(_)) => {
-                self.take_off_wire(id);
-                self.enqueue(id);
-            }
-            Some(None) => self.fail(id, Error::SessionExpired { session }),
-            None => {}
-        }
-    }
-
-    /// Fails a command that may have been applied under a session that is gone.
-    pub(crate) fn fail_uncertain_orphan(&mut self, id: CallId) -> bool {
-        let progress = self.open.get(&id).map(|call| &call.progress);
-        let orphan_of = progress.filter(|progress| progress.uncertain);
-        let Some(session) = orphan_of.and_then(|progress| progress.orphan_of) else { return false };
-        self.fail(id, Error::SessionExpired { session });
-        true
-    }
-
-    /// Fails the commands that wait for a session that cannot be opened.
-    pub(crate) fn session_refused(&mut self, problem: &Problem) {
-        for id in std::mem::take(&mut self.queues.fresh) {
-            self.fail(id, Error::refused(problem.clone()));
-        }
     }
 
     /// No node lets this client in: nothing that is open was ever sent.

@@ -202,7 +202,9 @@ pub struct Flags {
     /// Listen here for TCPStore clients: an IP address and a port, or a
     /// range as 127.0.0.1:29500-29510; may be given again. The first port has
     /// the run's own keys, each other one a namespace of its number, the same
-    /// on every host [default: 127.0.0.1:29500; `run` takes a free port of
+    /// on every host. `run` serves those behind 127.0.0.1's first at ::1, so
+    /// that a program can be master of a store of its own there, and sets
+    /// MASTER_ADDR=::1 [default: 127.0.0.1:29500; `run` takes a free port of
     /// 127.0.0.1].
     #[arg(long, env = "HOLDFAST_TCPSTORE", value_name = "ADDRESS", value_delimiter = ',')]
     pub tcpstore: Vec<String>,

@@ -30,9 +30,10 @@
 //! * An operation without a reply that cannot be committed closes the
 //!   connection: there is no other way to tell a TCPStore client.
 //! * CANCEL_WAIT is answered here and at once, with or without a quorum.
-//! * It writes in the session in which it was opened, and in no later one. The
-//!   cluster ends the session of a host that it takes for dead, with processes
-//!   of the library on it: what is left of that host writes nothing more.
+//! * The cluster ends the session of a host that it takes for dead, with processes
+//!   of the library on it: what was connected before then writes nothing more. A
+//!   session that was merely forgotten, of a host without such processes, is
+//!   followed by another, and only what may have been applied under it is lost.
 //! * Only complete messages have an effect.
 
 pub mod attempt;

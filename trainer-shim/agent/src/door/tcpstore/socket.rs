@@ -68,7 +68,7 @@ type Asked<T> = Option<BoxFuture<'static, Result<T, Error>>>;
 /// One connection's socket, and what it is waiting for.
 pub(super) struct Task {
     shared: Arc<Shared>,
-    /// What it writes belongs to the session under which it was opened.
+    /// What it writes is lost with the session under which it was opened.
     client: Client,
     stream: Arc<TcpStream>,
     entry: Entry,
