@@ -10,6 +10,8 @@ demos. HOW:
     store       TCPStore("localhost", PORT, is_master=rank == 0)
     any         the same at port 0: rank 0 is told one, and tells the other rank
 
+Those of `variables` train with DDP; its import takes long, so the others only add tensors up.
+
 The first pair trains until there is a file `finish` in FOLDER. Rank 0 prints a line for each step.
 """
 import datetime
@@ -20,7 +22,6 @@ import sys
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from torch.nn.parallel import DistributedDataParallel
 
 WORLD = 2
 PATIENCE = datetime.timedelta(seconds=float(os.environ.get("PATIENCE_SECONDS", "100")))
@@ -51,19 +52,31 @@ def meet(how: str, port: int, rank: int, told) -> None:
         dist.init_process_group("gloo", store=store, rank=rank, **PLACE)
 
 
-def train(rank: int, folder: pathlib.Path, how: str, port: int, pair: int, told) -> None:
-    torch.set_num_threads(1)
-    meet(how, port, rank, told)
+def training():
+    """What takes a step of DDP."""
+    from torch.nn.parallel import DistributedDataParallel
+
     torch.manual_seed(7)
     model = DistributedDataParallel(torch.nn.Linear(10, 5))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+
+    def take_step() -> None:
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(torch.randn(20, 10)), torch.randn(20, 5)).backward()
+        optimizer.step()
+
+    return take_step
+
+
+def train(rank: int, folder: pathlib.Path, how: str, port: int, pair: int, told) -> None:
+    torch.set_num_threads(1)
+    meet(how, port, rank, told)
+    take_step = training() if how == "variables" else lambda: dist.all_reduce(torch.ones(1))
     store = dist.distributed_c10d._get_default_store()
     step = 0
     while True:
         step += 1
-        optimizer.zero_grad()
-        torch.nn.functional.mse_loss(model(torch.randn(20, 10)), torch.randn(20, 5)).backward()
-        optimizer.step()
+        take_step()
         counted = store.add("steps", 1)
         if counted > WORLD * step:
             raise AssertionError(f"{counted} steps were counted: keys of another pair")

@@ -19,7 +19,8 @@ const SHOWN_CHARS_MAX: usize = 80;
 pub struct Process {
     /// Its id.
     pub id: u32,
-    parent: u32,
+    /// Who started it.
+    pub parent: u32,
     /// Its words.
     pub command: String,
     /// `MASTER_ADDR` and `MASTER_PORT` as it was started.
