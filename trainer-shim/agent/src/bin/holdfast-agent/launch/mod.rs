@@ -165,7 +165,8 @@ pub async fn launch(
         keeps_master_addr: flags.keep_master_addr,
         control: socket.clone(),
     });
-    let status = attend(&mut child, &mut signals, expectation, &mut link, &mut witness, watched).await;
+    let status =
+        attend(&mut child, &mut signals, expectation, &mut link, &mut witness, watched).await;
     let rank = environment::rank(&told, |name| std::env::var_os(name));
     let ended = status.as_ref().ok().and_then(|status| {
         Some(CommandEnded { pid: pid?, rank, exit: exit_of(status.into_raw())? })

@@ -79,7 +79,10 @@ mod tests {
         let mpi = read(&OPEN_MPI, true).unwrap();
         assert_eq!((mpi.job().unwrap().as_str(), mpi.ranks()), ("mpi-2943287297", RANKS.to_vec()));
         let newer = [&OPEN_MPI[..3], &[("PMIX_NAMESPACE", "prterun-node0-1234@1")]].concat();
-        assert_eq!(read(&newer, false).unwrap().job().unwrap().as_str(), "mpi-prterun-node0-1234.1");
+        assert_eq!(
+            read(&newer, false).unwrap().job().unwrap().as_str(),
+            "mpi-prterun-node0-1234.1"
+        );
         let mpich = read(&MPICH, false).unwrap();
         assert_eq!((mpich.job(), mpich.ranks()), (None, RANKS.to_vec()));
     }
