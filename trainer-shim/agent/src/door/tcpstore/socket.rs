@@ -220,7 +220,11 @@ impl Task {
     /// Moves on into the namespace of the attempt that its process told.
     fn enter(&mut self, told: Told) -> Result<(), Closed> {
         let here = self.guest.namespace();
-        let attempt = self.shared.attempts.judge(told, self.shared.presence.newest(here))?;
+        // Each opening of a program's own store is one of its own, without attempts.
+        let attempt = match here.is_of_store() {
+            true => 0,
+            false => self.shared.attempts.judge(told, self.shared.presence.newest(here))?,
+        };
         self.guest = self.shared.presence.enter(here.with_attempt(attempt))?;
         self.connection.enter_attempt(attempt);
         self.told = Some((told, FIRST_KEYS_MAX));
