@@ -324,12 +324,18 @@ impl Calls {
             self.tenancy.chore_done();
         } else if !problem.retryable {
             self.tenancy.chore_done();
-            match (&problem.refusal, kind) {
-                // The lease has ended, maybe with the session before. The next one
-                // opens without it.
-                (Some(Refusal::LeaseEnded { lease }), _) => self.tenancy.lease_ended(*lease),
-                (_, ChoreKind::Open(_)) => self.session_refused(&problem),
-                _ => {}
+            let lease = match &problem.refusal {
+                Some(Refusal::LeaseEnded { lease }) => Some(*lease),
+                _ => None,
+            };
+            if let Some(lease) = lease {
+                self.tenancy.lease_ended(lease);
+            }
+            // Where only a lease has ended, maybe with the session before, the next
+            // one opens without it; not where processes were declared dead with it.
+            let goes_on = lease.is_some() && !self.tenancy.has_borne_processes();
+            if let (ChoreKind::Open(_), false) = (kind, goes_on) {
+                self.session_refused(&problem);
             }
         } else if says_nobody_leads(&problem) {
             self.tenancy.chore_again(None);

@@ -343,7 +343,7 @@ fn a_job_joins_the_sidecar_where_nothing_else_can_be_written() {
         let mut trainer = pod.trainer.host.program(&mut cluster, "job-0", command);
         trainer.says("Read-only file system").await;
         trainer.says("Read-only file system").await;
-        trainer.says("rank 0 of 1 in train True").await;
+        trainer.says("rank 0 of 1 in default.train True").await;
         trainer.succeeds().await;
         agent.signal(nix::sys::signal::Signal::SIGTERM);
         agent.succeeds().await;

@@ -29,6 +29,12 @@ RETRY_PAUSE = 0.2
 
 ANSWER_BYTES_MAX = 64 * 1024
 
+SILENCE_SAID_AFTER = 5.0
+"""Seconds without an answer of the agent until it is said that a store waits for it."""
+
+STARTED_WITH = (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
+"""The address that the launcher of this process told it."""
+
 
 class Finder:
     """Finds nothing itself. Whoever finds the watched module loads it, and then it is changed."""
@@ -77,7 +83,13 @@ def attempt(function, *arguments):
 
 
 def say(text):
-    print(f"holdfast: {text}", file=sys.stderr, flush=True)
+    if sys.stderr is None:
+        return
+    try:
+        print(f"holdfast: {text}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        # Nobody reads it.
+        pass
 
 
 def change(rendezvous):
@@ -98,6 +110,7 @@ def change(rendezvous):
             return original(self, *args, **kwargs)
         with wanted.asked() as store:
             original(self, **store.arguments())
+            wanted.taken_over()
             names[self] = (wanted.host, store.port)
             if not store.is_agent:
                 store.wait_for_workers()
@@ -112,7 +125,7 @@ def change(rendezvous):
     create, uses_agent = rendezvous._create_c10d_store, rendezvous._torchelastic_use_agent_store
 
     def _create_c10d_store(*args, **kwargs):
-        own.creates = True
+        own.creates = not of_launcher(*args[:2])
         try:
             return create(*args, **kwargs)
         finally:
@@ -124,6 +137,11 @@ def change(rendezvous):
     _create_c10d_store.__doc__ = create.__doc__
     rendezvous._create_c10d_store = _create_c10d_store
     rendezvous._torchelastic_use_agent_store = _torchelastic_use_agent_store
+
+
+def of_launcher(host=None, port=None):
+    """Whether this is the store that torchrun has opened for its ranks, which makes none of them its master."""
+    return "TORCHELASTIC_RUN_ID" in os.environ and STARTED_WITH == (host, str(port))
 
 
 def named(original, names, at):
@@ -146,7 +164,7 @@ class Wanted:
         self.control = control()
         self.is_master = bool(given.get("is_master", False))
         timeout = given.get("timeout")
-        self.timeout = TIMEOUT_DEFAULT if timeout is None else max(timeout.total_seconds(), 0.001)
+        self.timeout = TIMEOUT_DEFAULT if timeout is None else max(seconds_of(timeout), 0.001)
 
     @classmethod
     def read(cls, args, kwargs):
@@ -161,7 +179,8 @@ class Wanted:
             listening = given.get("master_listen_fd")
             if fits and wanted.is_master and wanted.port == 0 and listening is not None:
                 wanted.port = port_of(listening)
-        except Exception:
+        except Exception as error:
+            say(f"a store that this program opens is left to PyTorch: {type(error).__name__}: {error}")
             return None
         return wanted if fits else None
 
@@ -172,7 +191,8 @@ class Wanted:
         import socket
         import time
 
-        ends_at = time.monotonic() + self.timeout
+        began = time.monotonic()
+        ends_at, said = began + self.timeout, False
         request = {
             "host": self.host,
             "port": self.port,
@@ -193,6 +213,11 @@ class Wanted:
                 connection.close()
                 if time.monotonic() >= ends_at:
                     raise failed(f"the agent at {self.control} does not answer for the store {self}: {error}") from None
+                if isinstance(error, PermissionError):
+                    raise failed(f"the agent at {self.control} is another user's: {error}") from None
+                if not said and time.monotonic() - began >= SILENCE_SAID_AFTER:
+                    said = True
+                    say(f"the store {self} waits for the agent at {self.control}, {self.timeout:g} s at most: {error}")
                 time.sleep(RETRY_PAUSE)
                 continue
             except BaseException:
@@ -202,6 +227,12 @@ class Wanted:
                 connection.close()
                 raise failed(refusal(answer))
             return Store(self, self._given, connection, answer["store"], ends_at)
+
+    def taken_over(self):
+        """PyTorch's server would own the socket that it was given; nobody serves there now."""
+        listening = self._given.get("master_listen_fd")
+        if self.is_master and listening is not None and listening >= 0:
+            os.close(listening)
 
     def __str__(self):
         return f"{self.host}:{self.port}"
@@ -283,6 +314,11 @@ def launch_of(variables):
     if namespace:
         return {"namespace": namespace}
     return {"attempt": int(count)} if "TORCHELASTIC_RUN_ID" in variables and count.isdecimal() else {}
+
+
+def seconds_of(timeout):
+    """PyTorch takes a ``timedelta``, or seconds."""
+    return float(timeout) if isinstance(timeout, (int, float)) else timeout.total_seconds()
 
 
 def port_of(descriptor):

@@ -123,7 +123,9 @@ impl Cluster {
     /// Gives back what filled it; a node that ended is started again.
     pub fn clear_disk(&mut self, id: NodeId) -> anyhow::Result<()> {
         self.disk(id)?.clear()?;
-        self.revive()
+        self.revive()?;
+        self.node_mut(id)?.slot.may_not_end();
+        Ok(())
     }
 
     /// How a node ended, if it has.
@@ -149,7 +151,17 @@ fn image(mount: &Path) -> PathBuf {
 /// Whether a file system is mounted there.
 pub(super) fn is_mounted(mount: &Path) -> bool {
     let mounts = fs::read_to_string(MOUNTS).unwrap_or_default();
-    mounts.lines().any(|line| line.split(' ').nth(1).is_some_and(|it| Path::new(it) == mount))
+    // The kernel names it without links, and blanks in it by their numbers.
+    let named = mount.canonicalize().unwrap_or_else(|_| mount.to_owned());
+    let mut places = mounts.lines().filter_map(|line| line.split(' ').nth(1)).map(unescaped);
+    places.any(|place| Path::new(&place) == named)
+}
+
+/// A field of the kernel's table of mounts.
+fn unescaped(field: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(field.to_owned(), |text, (number, character)| text.replace(number, character))
 }
 
 /// Lets a file system go on that may be frozen.
@@ -198,7 +210,8 @@ pub fn forbidden() -> Option<String> {
 
 fn run(program: &str, arguments: &[&str], paths: &[&Path]) -> anyhow::Result<()> {
     let mut command = Command::new(program);
-    command.args(arguments).args(paths).stdin(Stdio::null());
+    // What they say is looked into.
+    command.args(arguments).args(paths).stdin(Stdio::null()).env("LC_ALL", "C");
     let output = command.output().with_context(|| format!("cannot run {program}"))?;
     let words = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{program}: {}", words.trim());

@@ -40,9 +40,14 @@ impl Slot {
         (self.is_paused, self.may_end) = (false, false);
     }
 
-    /// From here on a fault may end it, until it is started again.
+    /// From here on a fault may end it, until that is over or it is started again.
     pub(super) fn may_end(&mut self) {
         self.may_end = true;
+    }
+
+    /// The fault is over.
+    pub(super) fn may_not_end(&mut self) {
+        self.may_end = false;
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -270,7 +270,8 @@ fn note_fallen(cluster: &mut Cluster, description: &mut Description) {
 
 fn note_panics(cluster: &Cluster, description: &mut Description) {
     let Ok(entries) = std::fs::read_dir(cluster.folder()) else { return };
-    for path in entries.filter_map(Result::ok).map(|entry| entry.path()) {
+    let paths = entries.filter_map(Result::ok).map(|entry| entry.path());
+    for path in paths.filter(|path| path.extension().is_some_and(|ending| ending == "log")) {
         let text = std::fs::read_to_string(&path).unwrap_or_default();
         if let Some(line) = text.lines().find(|line| line.contains("panicked at")) {
             let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();

@@ -438,6 +438,9 @@ impl Agent {
                     }
                 }
             }
+            // Whoever asks from here on learns at once that nobody answers.
+            requests.close();
+            while requests.try_recv().is_ok() {}
             // The others end by themselves: each has the same token.
             while !ports.is_empty() {
                 ports.one_ends().await;

@@ -33,8 +33,10 @@ pub fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Takes away the oldest logs of agents that have ended.
-pub async fn sweep(folder: &Path) {
+/// Takes away the oldest logs of agents that have ended, but for those beside the
+/// one that is about to start.
+pub async fn sweep(own: &Place) {
+    let folder = own.socket().parent().unwrap_or(Path::new("."));
     let Ok(entries) = fs::read_dir(folder) else { return };
     let mut logs: Vec<(SystemTime, Place)> = entries
         .flatten()
@@ -43,7 +45,12 @@ pub async fn sweep(folder: &Path) {
         })
         .collect();
     logs.sort_unstable_by_key(|(modified, _)| std::cmp::Reverse(*modified));
-    for (_, place) in logs.into_iter().skip(LOGS_KEPT) {
+    let oldest = logs.into_iter().map(|(_, place)| place).skip(LOGS_KEPT);
+    for place in oldest.filter(|place| place.socket() != own.socket()) {
+        // One that is about to start has no other lock yet.
+        let Ok(Some(_starting)) = Lock::take(&place.start_lock(), Duration::ZERO).await else {
+            continue;
+        };
         // One that lives may have had nothing to say for long.
         if let Ok(Some(_ended)) = Lock::take(&place.life_lock(), Duration::ZERO).await {
             for file in [place.log(), place.older_log(), place.shown()] {
@@ -121,21 +128,22 @@ mod tests {
             file.set_modified(SystemTime::now() - Duration::from_secs(60 * age)).unwrap();
         }
         let oldest = places.last().unwrap();
+        let own = places[LOGS_KEPT + 1].clone();
         let lives = oldest.live(Duration::ZERO).await.unwrap().unwrap();
-        sweep(root.path()).await;
+        sweep(&own).await;
         let left = |place: &Place| {
             [place.log(), place.older_log(), place.shown()].map(|path| path.exists())
         };
         for place in &places[..LOGS_KEPT] {
             assert_eq!(left(place), [true; 3], "{place:?} is one of the newest");
         }
-        for place in &places[LOGS_KEPT..LOGS_KEPT + 2] {
-            assert_eq!(left(place), [false; 3], "{place:?} is one of the oldest");
-            assert!(!place.life_lock().exists());
-        }
+        let old = &places[LOGS_KEPT];
+        assert_eq!(left(old), [false; 3], "{old:?} is one of the oldest");
+        assert!(!old.life_lock().exists());
+        assert_eq!(left(&own), [true; 3], "it is about to start");
         assert_eq!(left(oldest), [true; 3], "its agent lives");
         drop(lives);
-        sweep(root.path()).await;
+        sweep(&own).await;
         assert_eq!(left(oldest), [false; 3]);
     }
 

@@ -38,7 +38,7 @@ use variables::{Said, Variables};
 /// Processes that are read at one time.
 const READS_MAX: usize = 16;
 /// The kernel makes whoever reads a process's variables wait for its memory.
-const READ_TIME_MAX: Duration = Duration::from_secs(5);
+const READ_TIME_MAX: Duration = Duration::from_secs(30);
 /// Processes whose attempts are remembered, the latest.
 const REMEMBERED_MAX: usize = 16_384;
 /// Launchers that are remembered.

@@ -34,7 +34,7 @@ impl Launcher {
     /// Reads it off the command and the environment.
     pub fn read(command: &[OsString], get: impl Fn(&str) -> Option<String>) -> Launcher {
         let slurm = Slurm::read(&get);
-        let mpi = Mpi::read(&get, slurm.as_ref().is_some_and(Slurm::is_step));
+        let mpi = Mpi::read(&get, slurm.as_ref().and_then(Slurm::step_tasks));
         let of_command = |torchrun: torchrun::Torchrun<'_>| {
             torchrun.value("rdzv-id").or_else(|| get("PET_RDZV_ID"))
         };

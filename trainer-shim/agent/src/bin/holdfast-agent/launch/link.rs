@@ -191,9 +191,7 @@ impl Start {
         if let Some(connection) = self.found().await? {
             return Ok(connection);
         }
-        if let Some(folder) = self.socket().parent() {
-            log::sweep(folder).await;
-        }
+        log::sweep(&self.place).await;
         let listener = self.place.listen()?;
         self.spawn(listener.into()).context("cannot start the agent's process")?;
         let connection = Connection::open(self.socket()).await;

@@ -110,12 +110,20 @@ impl Program {
         let Some(stack) = stack.filter(|_| SLEEPS.contains(number)) else { return false };
         let mut bytes = [0; 8 * STACK_WORDS];
         let read = self.memory.read_at(&mut bytes, stack).unwrap_or(0);
-        let mut words = bytes[..read].chunks_exact(8).filter_map(|word| number_at(word, 0));
-        let in_pytorch = |word: u64| {
+        let words = bytes[..read].chunks_exact(8).filter_map(|word| number_at(word, 0));
+        let code_at = |word: u64| {
             let mut code = self.maps.iter().filter(|mapping| mapping.is_code);
-            code.any(|code| code.path.ends_with(PYTORCH) && (code.from..code.to).contains(&word))
+            code.find(|code| (code.from..code.to).contains(&word))
         };
-        words.any(in_pytorch)
+        // Who called the C library: what stands behind may be left from before.
+        let of_libraries = |code: &&Mapping| {
+            let file = code.path.rsplit('/').next().unwrap_or_default();
+            !["libc.so", "ld-musl-", "libstdc++.so"].iter().any(|name| file.starts_with(name))
+        };
+        words
+            .filter_map(code_at)
+            .find(of_libraries)
+            .is_some_and(|code| code.path.ends_with(PYTORCH))
     }
 
     /// Whether one of its threads is a server of PyTorch's TCPStore.

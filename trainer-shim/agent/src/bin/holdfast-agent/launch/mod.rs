@@ -101,7 +101,9 @@ pub async fn launch(
             return Ok(refusal::EXIT_CODE);
         }
     };
-    let membership = Membership::of(command, |name| around(name).or_else(|| launcher.of_mpi(name)));
+    let membership = Membership::of(command, |name| {
+        around(name).filter(|value| !value.is_empty()).or_else(|| launcher.of_mpi(name))
+    });
     let part = membership.part();
     let usual = if membership.is_whole() { RunChoice::New } else { RunChoice::Held };
     let start = Start::new(&settings, settings.choice(usual), own_flags(command), part)?;
@@ -163,6 +165,7 @@ pub async fn launch(
         words: command.len(),
         ours: reachable(told.address),
         keeps_master_addr: flags.keep_master_addr,
+        has_masters: told.address != attached.address,
         control: socket.clone(),
     });
     let status =

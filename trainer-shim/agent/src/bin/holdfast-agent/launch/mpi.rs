@@ -20,18 +20,20 @@ const NAMES: [[&str; 3]; 2] = [
 ];
 
 impl Mpi {
-    /// Reads the environment; none outside of `mpirun`. Under Slurm only Open MPI's
-    /// own names count: `mpirun` leaves the variables of the step in which its
-    /// daemons run, and a step sets those of MPICH.
-    pub fn read(get: impl Fn(&str) -> Option<String>, in_slurm_step: bool) -> Option<Mpi> {
+    /// Reads the environment; none outside of `mpirun`. In a Slurm step of so many
+    /// tasks Open MPI's own names count: `mpirun` leaves the variables of the step in
+    /// which its daemons run. A step may set those of MPICH, too; where their number
+    /// differs, they are of an `mpirun`.
+    pub fn read(get: impl Fn(&str) -> Option<String>, step_tasks: Option<&str>) -> Option<Mpi> {
         let number = |name: &str| {
             let text = get(name)?;
             (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())).then_some(text)
         };
-        let sets = if in_slurm_step { &NAMES[..1] } else { &NAMES[..] };
-        let (rank, size, local_rank) = sets.iter().find_map(|[rank, size, local_rank]| {
+        let [of_open_mpi, of_mpich] = NAMES.map(|[rank, size, local_rank]| {
             Some((number(rank)?, number(size)?, number(local_rank)))
-        })?;
+        });
+        let of_mpich = of_mpich.filter(|(_, size, _)| step_tasks != Some(&**size));
+        let (rank, size, local_rank) = of_open_mpi.or(of_mpich)?;
         let namespace = get("PMIX_NAMESPACE").and_then(|text| {
             // As in "prterun-host-1234@1".
             format!("mpi-{}", text.replace('@', ".")).parse().ok()
@@ -66,34 +68,32 @@ mod tests {
         [("PMI_RANK", "3"), ("PMI_SIZE", "8"), ("MPI_LOCALRANKID", "1")];
     const RANKS: [(&str, &str); 3] = [("RANK", "3"), ("WORLD_SIZE", "8"), ("LOCAL_RANK", "1")];
 
-    fn read(variables: &[(&str, &str)], in_slurm_step: bool) -> Option<Mpi> {
+    fn read(variables: &[(&str, &str)], step_tasks: Option<&str>) -> Option<Mpi> {
         let get = |name: &str| {
             let found = variables.iter().find(|(other, _)| *other == name);
             found.map(|(_, value)| (*value).to_owned())
         };
-        Mpi::read(get, in_slurm_step)
+        Mpi::read(get, step_tasks)
     }
 
     #[test]
     fn a_process_of_mpirun_knows_its_job_and_rank() {
-        let mpi = read(&OPEN_MPI, true).unwrap();
+        let mpi = read(&OPEN_MPI, Some("8")).unwrap();
         assert_eq!((mpi.job().unwrap().as_str(), mpi.ranks()), ("mpi-2943287297", RANKS.to_vec()));
         let newer = [&OPEN_MPI[..3], &[("PMIX_NAMESPACE", "prterun-node0-1234@1")]].concat();
-        assert_eq!(
-            read(&newer, false).unwrap().job().unwrap().as_str(),
-            "mpi-prterun-node0-1234.1"
-        );
-        let mpich = read(&MPICH, false).unwrap();
+        assert_eq!(read(&newer, None).unwrap().job().unwrap().as_str(), "mpi-prterun-node0-1234.1");
+        let mpich = read(&MPICH, None).unwrap();
         assert_eq!((mpich.job(), mpich.ranks()), (None, RANKS.to_vec()));
     }
 
     #[test]
     fn what_slurm_sets_and_what_is_no_number_is_not_from_mpirun() {
-        assert_eq!(read(&MPICH, true), None);
-        assert_eq!(read(&OPEN_MPI[1..], false), None);
-        assert_eq!(read(&[("PMI_RANK", "-1"), ("PMI_SIZE", "8")], false), None);
+        assert_eq!(read(&MPICH, Some("8")), None);
+        assert!(read(&MPICH, Some("2")).is_some(), "the step is that of its daemons");
+        assert_eq!(read(&OPEN_MPI[1..], None), None);
+        assert_eq!(read(&[("PMI_RANK", "-1"), ("PMI_SIZE", "8")], None), None);
         let long = "x".repeat(200);
         let odd = [&OPEN_MPI[..3], &[("PMIX_NAMESPACE", &*long)]].concat();
-        assert_eq!(read(&odd, false).unwrap().job(), None);
+        assert_eq!(read(&odd, None).unwrap().job(), None);
     }
 }

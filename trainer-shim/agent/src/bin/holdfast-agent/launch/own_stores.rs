@@ -44,6 +44,8 @@ pub struct Watched {
     pub ours: SocketAddr,
     /// Its `MASTER_*` are not the agent's.
     pub keeps_master_addr: bool,
+    /// Programs may be masters beside the agent: their servers have no clients.
+    pub has_masters: bool,
     /// The control socket of its agent.
     pub control: PathBuf,
 }
@@ -158,7 +160,7 @@ fn way(facts: &Facts, id: u32, watched: &Watched, ports: &[u16]) -> Option<Way> 
         let Facts { address, port, started_so, .. } = facts.clone();
         return Some(Way::Named { address, port, started_so });
     }
-    if facts.serves {
+    if facts.serves && !watched.has_masters {
         return Some(Way::Serves);
     }
     facts.searches.then_some(Way::Searches)
@@ -235,6 +237,7 @@ mod tests {
             words: 0,
             ours: "127.0.0.1:29500".parse().unwrap(),
             keeps_master_addr: false,
+            has_masters: false,
             control: PathBuf::from("/run/c.sock"),
         }
     }
@@ -281,7 +284,9 @@ mod tests {
             passes(&Facts { serves: true, searches: true, ..own.clone() }),
             Some(Way::Serves)
         );
-        assert_eq!(passes(&Facts { searches: true, ..own }), Some(Way::Searches));
+        assert_eq!(passes(&Facts { searches: true, ..own.clone() }), Some(Way::Searches));
+        let beside = Watched { has_masters: true, ..watched() };
+        assert_eq!(way(&Facts { serves: true, ..own }, 77, &beside, &[29500]), None);
     }
 
     #[test]

@@ -56,6 +56,11 @@ impl Slurm {
         format!("slurm-{}{step}", self.job).parse().ok()
     }
 
+    /// How many tasks its step has.
+    pub fn step_tasks(&self) -> Option<&str> {
+        self.step.as_ref().map(|step| &*step.tasks)
+    }
+
     /// Whether this is a task of a step.
     pub fn is_step(&self) -> bool {
         self.step.is_some()
