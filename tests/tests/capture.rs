@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use holdfast_tests::command::Command;
 use holdfast_tests::python::{Script, script};
 use holdfast_tests::tcpstore::TcpStore;
-use holdfast_tests::{Cluster, Ended, Torch, binaries, eventually};
+use holdfast_tests::{Cluster, Ended, Job, Torch, binaries, eventually};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
@@ -96,6 +96,19 @@ async fn a_store_that_rank_0_would_serve_is_on_holdfast() {
 async fn a_store_at_any_port_is_on_holdfast() {
     let Some(torch) = Torch::with_package() else { return };
     is_captured(&torch, "any", &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_torchrun_in_a_script_serves_its_ranks_a_store_of_its_own() {
+    let Some(torch) = Torch::with_package() else { return };
+    let mut cluster = Cluster::start(1).await;
+    let mut job = Job::new(&cluster, &torch, "script");
+    // What stands behind a shell is not looked into.
+    let script = "exec \"$0\" -m torch.distributed.run --standalone --nproc-per-node=2 \"$@\"";
+    let command = job.command(&cluster, &[], &["sh", "-c", script, "PYTHON", "JOB"]);
+    job.start(&mut cluster, command);
+    job.first().says("attempt 0 step").await;
+    job.finishes("with 2 ranks").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
