@@ -17,10 +17,13 @@ SEEDS ?= 1..1000
 PLANTED ?=
 SIM_OUT ?= $(or $(CARGO_TARGET_DIR),target)/seeds
 
-.PHONY: help quickstart demo-elastic demo-comm test check fix bench chaos chaos-rounds sim build
+# Programs with defects lie apart from all others.
+PLANTED_BINARIES := $(or $(CARGO_TARGET_DIR),target)/planted
+
+.PHONY: help quickstart demo-elastic demo-comm test check fix bench chaos chaos-rounds chaos-planted compose-test sim build
 
 help: ## Print this
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 quickstart: ## See it: 3 nodes, an agent, 4 PyTorch ranks, and the leader killed (NO_TORCH=1: no PyTorch)
 	@tests/prepare build torch
@@ -93,9 +96,23 @@ chaos-rounds: ## 10 000 rounds, votes and blocks of jobs that are killed and pau
 	@$(ENVIRONMENT); cargo build --profile $(PROFILE) --workspace --bins
 	@$(BINARIES)/chaos-rounds $(ARGS)
 
+chaos-planted: ## Defects in a build of their own, each to be found; arguments in ARGS (--quick, NAME...)
+	@tests/prepare build
+	@# In the folder of all others, so that only these crates are compiled twice; then those are put back.
+	@$(ENVIRONMENT); cargo build --profile $(PROFILE) --workspace --bins --features holdfast-chaos/planted
+	@mkdir -p $(PLANTED_BINARIES)
+	@find $(BINARIES) -maxdepth 1 -type f -executable -exec cp {} $(PLANTED_BINARIES) \;
+	@$(ENVIRONMENT); cargo build --profile $(PROFILE) --workspace --bins
+	@$(PLANTED_BINARIES)/holdfast-chaos planted $(ARGS)
+
+compose-test: ## The compose file with an image made of the programs here, where no registry can be reached
+	@tests/prepare build
+	@$(ENVIRONMENT); cargo build --profile $(PROFILE) --workspace --bins
+	@python3 tests/docker/compose_test.py --binaries $(BINARIES)
+
 sim: ## Whole clusters in one thread, from the seeds SEEDS=1..1000; again goes on; PLANTED=NAME finds a defect
 	@tests/prepare build
-	@$(ENVIRONMENT); cargo build --profile sim --package holdfast-sim $(if $(PLANTED),--features planted)
+	@$(ENVIRONMENT); cargo build --profile sim --package holdfast-sim $(if $(PLANTED),--features holdfast-api/planted)
 	@$(or $(CARGO_TARGET_DIR),target)/sim/holdfast-sim --seeds $(SEEDS) --out $(SIM_OUT) \
 		$(if $(PLANTED),--planted $(PLANTED) --until-found) $(ARGS)
 

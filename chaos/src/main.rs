@@ -7,7 +7,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use self::commands::{attach, check, heal, list, run};
+#[cfg(feature = "planted")]
+use self::commands::planted;
+use self::commands::{attach, check, compose, heal, list, run, sim};
 
 /// What a program ends with that could not do what it was asked for: no verdict.
 const TROUBLE: u8 = 2;
@@ -27,18 +29,26 @@ struct CommandLine {
 enum Command {
     Run(run::Arguments),
     Attach(attach::Arguments),
+    Compose(compose::Arguments),
     Check(check::Arguments),
     Heal(heal::Arguments),
     List(list::Arguments),
+    Sim(sim::Arguments),
+    #[cfg(feature = "planted")]
+    Planted(planted::Arguments),
 }
 
 fn main() -> ExitCode {
     let done = match CommandLine::parse().command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Attach(arguments) => attach::run(&arguments),
+        Command::Compose(arguments) => compose::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Heal(arguments) => heal::run(&arguments),
         Command::List(arguments) => list::run(&arguments),
+        Command::Sim(arguments) => sim::run(&arguments),
+        #[cfg(feature = "planted")]
+        Command::Planted(arguments) => planted::run(&arguments),
     };
     match done {
         Ok(code) => ExitCode::from(code),

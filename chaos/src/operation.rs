@@ -36,6 +36,11 @@ pub enum Action {
         /// Its new value.
         value: String,
     },
+    /// Sets a key on one connection of a host, and reads it on another one.
+    Show {
+        /// Its new value.
+        value: String,
+    },
     /// Sets a key if it has a value; an empty expectation is met by absence.
     CompareAndSet {
         /// The value that must be there.
@@ -266,6 +271,7 @@ impl fmt::Display for Action {
         match self {
             Action::Read => f.write_str("read"),
             Action::Write { value } => write!(f, "write {value}"),
+            Action::Show { value } => write!(f, "write {value}, and read it beside that"),
             Action::CompareAndSet { expected, value } if expected.is_empty() => {
                 write!(f, "set {value} if absent")
             }

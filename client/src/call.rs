@@ -199,6 +199,7 @@ impl Call {
     /// What is known about its effect now.
     pub(crate) fn effect(&self) -> Effectiveness {
         let open = self.progress.uncertain || self.progress.wire.is_some();
+        let open = open && !holdfast_api::planted!(UnknownIsRefused);
         if self.ask.has_effect() && open { Effectiveness::Unknown } else { Effectiveness::None }
     }
 }

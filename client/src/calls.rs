@@ -489,6 +489,11 @@ impl Calls {
             call.progress.uncertain |= call.ask.has_effect();
             call.progress.wire = None;
             call.progress.trouble = Some(why.to_owned());
+            if holdfast_api::planted!(NewNumber)
+                && let Some(sequence) = call.progress.sequence.take()
+            {
+                self.tenancy.release(sequence);
+            }
             if let Ask::Admin { .. } = call.ask {
                 let message = format!(
                     "{why}, so the change may or may not have been made; look at `holdfast status` before repeating it"

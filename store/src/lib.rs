@@ -58,6 +58,3 @@ pub mod recurring;
 mod regular_file;
 pub mod serve;
 pub mod storage;
-
-#[cfg(feature = "planted")]
-pub use holdfast_machine::planted;

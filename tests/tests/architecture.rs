@@ -144,3 +144,37 @@ fn only_consensus_and_storage_name_the_libraries_below_them() {
     assert!(right > 0, "the search does not find what it looks for");
     assert!(wrong.is_empty(), "only {HOMES:?} may:\n{}", wrong.join("\n"));
 }
+
+/// What only a build with planted defects knows.
+const OF_PLANTED: [&str; 3] = ["sessions-not-in-snapshot", "HOLDFAST_PLANTED", "doubled-retry"];
+
+#[test]
+fn no_program_that_is_built_as_usual_knows_a_planted_defect() {
+    for program in
+        ["holdfast-store", "holdfast-agent", "holdfast", "holdfast-chaos", "holdfast-sim"]
+    {
+        let bytes = std::fs::read(holdfast_tests::binaries::path(program)).expect("a program");
+        let text = String::from_utf8_lossy(&bytes);
+        for name in OF_PLANTED {
+            assert!(
+                !text.contains(name),
+                "{program} knows {name}: it was built with --features planted"
+            );
+        }
+    }
+}
+
+#[test]
+fn nobody_asks_for_planted_defects_but_by_a_feature_of_that_name() {
+    for package in packages() {
+        let name = package["name"].as_str().expect("a name");
+        for (feature, enables) in package["features"].as_object().expect("a map") {
+            let plants = enables.to_string().contains("planted");
+            assert!(!plants || feature == "planted", "{name}: {feature} plants defects");
+        }
+        for dependency in package["dependencies"].as_array().expect("a list") {
+            let features = dependency["features"].to_string();
+            assert!(!features.contains("planted"), "{name} asks for defects: {dependency}");
+        }
+    }
+}

@@ -146,7 +146,7 @@ async fn what_a_killed_run_has_mounted_and_frozen_is_undone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_history_in_which_somebody_reads_what_nobody_wrote_fails() {
     let (_folder, report) = passed("register", "none").await;
-    let file = report.join("history/register-final.jsonl");
+    let file = report.join("history/register-final-1.jsonl");
     let history = std::fs::read_to_string(&file).expect("a history");
     let value = r#"{"value":"#;
     let at = history.find(value).expect("a final read") + value.len();
@@ -160,12 +160,12 @@ async fn a_history_in_which_somebody_reads_what_nobody_wrote_fails() {
     let page = std::fs::read_to_string(report.join("report.html")).expect("a page");
     assert!(page.contains("<h1 class=\"fail\">fail</h1>"), "{page}");
     let marked = page.find("<li class=\"conflict\">").expect("an operation is marked");
-    assert!(page[marked..].starts_with("<li class=\"conflict\">register-final: "), "{page}");
+    assert!(page[marked..].starts_with("<li class=\"conflict\">register-final-1: "), "{page}");
     assert!(page.contains("read: never-written"), "{page}");
 
     std::fs::write(&file, format!("rubbish\n{history}")).expect("a history can be damaged");
     let ended = chaos(&["check"], &report).await;
-    ended.failed(2, &["register-final.jsonl:1:", "is not judged"]);
+    ended.failed(2, &["register-final-1.jsonl:1:", "is not judged"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

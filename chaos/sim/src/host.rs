@@ -53,8 +53,6 @@ pub struct Host {
     missed: u64,
     /// Milliseconds that its next turn lasts.
     waits: u64,
-    /// Milliseconds for which its process is at work and hears nothing.
-    busy: u64,
 }
 
 /// How late a turn may be, in milliseconds.
@@ -82,7 +80,6 @@ impl Host {
             paused: false,
             missed: 0,
             waits: 0,
-            busy: 0,
         }
     }
 
@@ -104,7 +101,7 @@ impl Host {
     /// Starts a process.
     pub fn start(&mut self, seed: u64, process: impl Future<Output = ()> + Send + 'static) {
         self.kill();
-        (self.paused, self.missed, self.waits, self.busy) = (false, 0, 0, 0);
+        (self.paused, self.missed, self.waits) = (false, 0, 0);
         self.enter();
         let runtime = Builder::new_current_thread()
             .enable_time()
@@ -115,10 +112,6 @@ impl Host {
         drop(runtime.spawn(NodeRuntime::seeded(seed, process)));
         self.leave();
         self.runtime = Some(runtime);
-        #[cfg(feature = "planted")]
-        {
-            self.busy += holdfast_store::planted::take_work();
-        }
     }
 
     /// The process is gone, and everything that it had open.
@@ -137,9 +130,7 @@ impl Host {
         self.owed = passed % MILLION;
         let millis = u64::try_from(whole).unwrap_or(0);
         self.clock += millis;
-        let busy = self.busy > 0;
-        self.busy = self.busy.saturating_sub(millis);
-        if self.paused || self.runtime.is_none() || busy {
+        if self.paused || self.runtime.is_none() {
             self.missed += millis;
             return;
         }

@@ -65,7 +65,7 @@ struct Cli {
     /// Disks do nothing when they are asked to sync
     #[arg(long)]
     syncs_lie: bool,
-    /// A defect to find, by its name (a build with the feature `planted` has them)
+    /// A defect to find, by its name (a build with `--features holdfast-api/planted` has some)
     #[arg(long, value_name = "NAME")]
     planted: Option<String>,
     /// Stop at the first seed that fails
@@ -114,7 +114,9 @@ fn many(cli: &Cli) -> anyhow::Result<ExitCode> {
 }
 
 fn one(seed: u64, cli: &Cli) -> anyhow::Result<ExitCode> {
-    plant(cli.planted.as_deref())?;
+    if let Some(defect) = &cli.planted {
+        holdfast_api::planted::plant(defect).map_err(anyhow::Error::msg)?;
+    }
     let out: Option<Box<dyn Write + Send>> = match &cli.journal {
         Some(path) => {
             let file = std::fs::File::create(path);
@@ -148,17 +150,6 @@ fn one(seed: u64, cli: &Cli) -> anyhow::Result<ExitCode> {
         "fail" => ExitCode::from(FAIL),
         _ => ExitCode::from(UNKNOWN),
     })
-}
-
-#[cfg(feature = "planted")]
-fn plant(name: Option<&str>) -> anyhow::Result<()> {
-    name.map_or(Ok(()), |name| holdfast_store::planted::plant(name).map_err(anyhow::Error::msg))
-}
-
-#[cfg(not(feature = "planted"))]
-fn plant(name: Option<&str>) -> anyhow::Result<()> {
-    anyhow::ensure!(name.is_none(), "this build has no defects; build it with --features planted");
-    Ok(())
 }
 
 /// Simulates on a thread that knows nothing yet: keys of hash maps are drawn once

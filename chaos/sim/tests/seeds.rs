@@ -80,18 +80,7 @@ fn a_disk_that_ignores_syncs_is_found_out() {
 
 #[test]
 fn a_defect_needs_a_build_that_has_it() {
-    if cfg!(not(feature = "planted")) {
-        let (output, said) = run(&["--seed", "1", "--planted", "stale-read"]);
-        assert_eq!(output.status.code(), Some(3), "{said}");
-    }
-}
-
-/// Found in about as many seeds as chaos/docs/found.md says, at most.
-#[cfg(feature = "planted")]
-#[test]
-fn planted_defects_are_found() {
-    for (defect, seeds) in [("ack-before-sync", "1..60"), ("stale-read", "1..60")] {
-        let (output, said) = run(&["--planted", defect, "--seeds", seeds, "--until-found"]);
-        assert_eq!(output.status.code(), Some(1), "{defect}:\n{said}");
-    }
+    let (output, said) = run(&["--seed", "1", "--planted", "stale-read"]);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("this build has no defects"), "{said}");
 }

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
+#[cfg(feature = "planted")]
+use holdfast_api::planted;
 
 /// A folder with the binaries.
 #[derive(Debug, Clone)]
@@ -54,5 +56,9 @@ pub fn without_settings(program: &Path) -> Command {
         }
     }
     command.env("NO_COLOR", "1").env_remove("RUST_LOG");
+    #[cfg(feature = "planted")]
+    if let Some(defect) = planted::planted() {
+        command.env(planted::VARIABLE, planted::name(defect));
+    }
     command
 }

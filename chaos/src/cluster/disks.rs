@@ -3,6 +3,7 @@
 //! through a loop device.
 
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -26,6 +27,11 @@ const PIECES: std::ops::RangeInclusive<i64> = 4_096..=16 << 20;
 /// Between two tries to unmount what is still in use, and how many.
 const BUSY_LOOK_EVERY: Duration = Duration::from_millis(50);
 const BUSY_LOOKS_MAX: u32 = 100;
+/// How often an image is copied that changes meanwhile.
+const COPIES_MAX: u32 = 5;
+/// What is compared of two images at once, and counted.
+const CHUNK_BYTES: usize = 1 << 20;
+const BLOCK_BYTES: usize = 4_096;
 /// What the system has mounted.
 const MOUNTS: &str = "/proc/self/mounts";
 
@@ -48,8 +54,22 @@ impl Disk {
         file.set_len(bytes).with_context(|| image.display().to_string())?;
         run("mkfs.ext4", &["-q", "-F"], &[&image])?;
         state.mounts(&mount)?;
-        run("mount", &["-o", "loop"], &[&image, &mount])?;
+        attach(&image, &mount)?;
         Ok(Disk { mount })
+    }
+
+    /// What a loss of power leaves: the image as it is now, which lacks all that the
+    /// kernel has not written to it yet. Nobody may use the file system any more.
+    /// Answers how many blocks were lost.
+    pub(super) fn lose_unsynced(&self) -> anyhow::Result<u64> {
+        let image = image(&self.mount);
+        let lost = image.with_extension("lost");
+        copy_at_rest(&image, &lost)?;
+        unmount(&self.mount)?;
+        let blocks = differing_blocks(&image, &lost)?;
+        fs::rename(&lost, &image).with_context(|| lost.display().to_string())?;
+        attach(&image, &self.mount)?;
+        Ok(blocks)
     }
 
     /// A folder on it.
@@ -128,6 +148,12 @@ impl Cluster {
         Ok(())
     }
 
+    /// Takes from the disk of a node, which has ended, what was not synced; answers how
+    /// many blocks were lost.
+    pub fn lose_unsynced(&self, id: NodeId) -> anyhow::Result<u64> {
+        self.disk(id)?.lose_unsynced()
+    }
+
     /// How a node ended, if it has.
     pub fn end_of(&mut self, id: NodeId) -> Option<ExitStatus> {
         self.nodes.get_mut(&id)?.slot.fallen()
@@ -141,6 +167,44 @@ impl Cluster {
     /// Lets it go on.
     pub fn thaw_disk(&self, id: NodeId) -> anyhow::Result<()> {
         self.disk(id)?.thaw()
+    }
+}
+
+/// Mounts an image. What is not synced reaches it late: that is what a loss of power
+/// takes away.
+fn attach(image: &Path, mount: &Path) -> anyhow::Result<()> {
+    run("mount", &["-o", "loop,commit=300"], &[image, mount])
+}
+
+/// Copies an image that is mounted, whose users have all ended. The kernel may write
+/// to it in between: then it is copied again.
+fn copy_at_rest(image: &Path, to: &Path) -> anyhow::Result<()> {
+    let changed = || fs::metadata(image).and_then(|it| it.modified());
+    for _ in 0..COPIES_MAX {
+        let before = changed()?;
+        fs::copy(image, to).with_context(|| to.display().to_string())?;
+        if changed()? == before {
+            return Ok(());
+        }
+    }
+    anyhow::bail!("{} changed during each of {COPIES_MAX} copies", image.display())
+}
+
+/// In how many blocks two images of one size differ.
+fn differing_blocks(one: &Path, other: &Path) -> anyhow::Result<u64> {
+    let open = |path: &Path| File::open(path).with_context(|| path.display().to_string());
+    let (one, other) = (open(one)?, open(other)?);
+    let (mut a, mut b) = (vec![0; CHUNK_BYTES], vec![0; CHUNK_BYTES]);
+    let (mut at, mut count) = (0, 0);
+    loop {
+        let read = one.read_at(&mut a, at)?;
+        if read == 0 {
+            return Ok(count);
+        }
+        other.read_exact_at(&mut b[..read], at)?;
+        let blocks = a[..read].chunks(BLOCK_BYTES).zip(b[..read].chunks(BLOCK_BYTES));
+        count += blocks.filter(|(a, b)| a != b).count() as u64;
+        at += read as u64;
     }
 }
 

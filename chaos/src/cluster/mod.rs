@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `agents` | agents beside the nodes |
 //! | [`binaries`] | where the programs are |
+//! | [`containers`] | a cluster of containers, in the place of processes |
 //! | [`disks`] | a file system for each node |
 //! | [`process`] | a child, and how it is told apart from others |
 //! | `slot` | the place of a program: it runs, is paused, or is down |
@@ -15,6 +16,7 @@
 
 mod agents;
 pub mod binaries;
+pub mod containers;
 pub mod disks;
 pub mod http;
 pub mod ports;
@@ -147,7 +149,24 @@ impl Cluster {
             cluster.launch(id)?;
         }
         cluster.wait_healthy().await?;
+        #[cfg(feature = "planted")]
+        cluster.has_defect()?;
         Ok(cluster)
+    }
+
+    /// Refuses binaries that have no defects, if one is planted.
+    #[cfg(feature = "planted")]
+    fn has_defect(&self) -> anyhow::Result<()> {
+        use holdfast_api::planted;
+        let Some(defect) = planted::planted() else { return Ok(()) };
+        for id in self.ids() {
+            let log = std::fs::read_to_string(self.log(id)).unwrap_or_default();
+            anyhow::ensure!(
+                log.contains(&format!("planted: {}", planted::name(defect))),
+                "this holdfast-store has no defects: build all programs with --features holdfast-chaos/planted"
+            );
+        }
+        Ok(())
     }
 
     fn insert(&mut self) -> anyhow::Result<NodeId> {

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
 use super::process::Identity;
-use super::{disks, private};
+use super::{containers, disks, private};
 use crate::network;
 
 /// Between two looks at whether killed processes have ended, and how many.
@@ -31,6 +31,9 @@ pub struct State {
     /// Where its file systems are mounted, in its folder.
     #[serde(default)]
     pub mounts: Vec<PathBuf>,
+    /// Its projects of containers.
+    #[serde(default)]
+    pub projects: Vec<String>,
 }
 
 /// A run's state, written again with every change.
@@ -51,7 +54,14 @@ impl StateFile {
         let owner = Identity::of(std::process::id()).context("this process has a number")?;
         let path = place()?.join(format!("{}-{}.json", owner.pid, owner.start_ticks));
         let folder = folder.map(Path::to_owned);
-        let state = State { owner, processes: vec![], folder, namespaces: vec![], mounts: vec![] };
+        let state = State {
+            owner,
+            processes: vec![],
+            folder,
+            namespaces: vec![],
+            mounts: vec![],
+            projects: vec![],
+        };
         let file = StateFile { path, state };
         file.write()?;
         Ok(file)
@@ -77,6 +87,12 @@ impl StateFile {
         self.write()
     }
 
+    /// Containers of a project are about to be started.
+    pub fn makes_project(&mut self, name: &str) -> anyhow::Result<()> {
+        self.state.projects.push(name.to_owned());
+        self.write()
+    }
+
     fn write(&self) -> anyhow::Result<()> {
         let text = serde_json::to_vec_pretty(&self.state)?;
         let new = self.path.with_extension("new");
@@ -91,6 +107,7 @@ impl State {
         self.processes.iter().any(Identity::runs)
             || self.namespaces.iter().any(|name| network::exists(name))
             || self.mounts.iter().any(|mount| disks::is_mounted(mount))
+            || self.projects.iter().any(|name| containers::exists(name))
     }
 }
 
@@ -151,6 +168,11 @@ fn heal_one(state: &State, done: &mut Vec<String>) -> anyhow::Result<()> {
     for name in &state.namespaces {
         if network::delete(name)? {
             done.push(format!("deleted network namespace {name}"));
+        }
+    }
+    for name in &state.projects {
+        if containers::remove(name)? {
+            done.push(format!("removed the containers of {name}"));
         }
     }
     if let Some(folder) = state.folder.as_deref().filter(|folder| private::is_of_a_run(folder)) {

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
+use holdfast_chaos::cluster::containers::Breaker;
+use holdfast_chaos::judge::Verdict;
 use holdfast_chaos::run::attached::{Attachment, attach};
 use holdfast_chaos::run::plan::{self, Plan};
 use holdfast_client::{check_token_file, parse_endpoints};
@@ -51,16 +53,25 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         list: arguments.store.clone(),
         endpoints: parse_endpoints(&arguments.store).context("--store")?,
         token_file: arguments.token_file.clone(),
-        hook: arguments.hook.clone(),
+        hook: arguments.hook.clone().map(Breaker::Program),
     };
     load::prepare(&plan.report)?;
-    load::say_left_out(&plan);
-    let description = load::describe(&plan, command(arguments, &plan));
+    judged(&plan, &attachment, command(arguments, &plan)).map(Verdict::exit_code)
+}
+
+/// Does it to a cluster that is there, and judges it.
+pub(super) fn judged(
+    plan: &Plan,
+    attachment: &Attachment,
+    command: String,
+) -> anyhow::Result<Verdict> {
+    load::say_left_out(plan);
+    let description = load::describe(plan, command);
     eprintln!("seed {}, report in {}", plan.seed, plan.report.display());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(Box::pin(attach(&plan, &attachment, description)))?;
+    runtime.block_on(Box::pin(attach(plan, attachment, description)))?;
     drop(runtime);
-    Ok(verdict::judge(&plan.report)?.exit_code())
+    verdict::judge(&plan.report)
 }
 
 /// The command that does the same again.

@@ -26,6 +26,9 @@ pub(crate) struct Load {
     /// Go on until so many operations were made.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     ops: Option<u64>,
+    /// End it with the first violation: what was recorded is judged every two seconds.
+    #[arg(long)]
+    until_failure: bool,
     /// Draw all random choices from this number, to repeat a run [default: a random one].
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
@@ -57,6 +60,7 @@ impl Load {
                 (duration, _) => duration,
             },
             operations: self.ops,
+            until_failure: self.until_failure,
             seed,
             report: report.unwrap_or_else(|| PathBuf::from(format!("chaos-report-{seed}"))),
             clients: self.clients,
@@ -69,9 +73,10 @@ impl Load {
 /// The flags that make the same load again.
 pub(super) fn flags(plan: &Plan) -> String {
     format!(
-        "--workload {} {} --seed {} --clients {} --rate {}",
+        "--workload {} {}{} --seed {} --clients {} --rate {}",
         plan.workload_names().join(","),
         plan.end_flag(),
+        if plan.until_failure { " --until-failure" } else { "" },
         plan.seed,
         plan.clients,
         plan.rate

@@ -5,10 +5,14 @@ use std::io::Write;
 
 pub(crate) mod attach;
 pub(crate) mod check;
+pub(crate) mod compose;
 pub(crate) mod heal;
 pub(crate) mod list;
 mod load;
+#[cfg(feature = "planted")]
+pub(crate) mod planted;
 pub(crate) mod run;
+pub(crate) mod sim;
 mod verdict;
 
 /// Prints a line for whoever called; nothing, if nobody reads any more.

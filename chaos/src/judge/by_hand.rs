@@ -70,6 +70,11 @@ pub(super) fn waited(call: u64, returned: u64) -> Operation {
     ok(call, returned, Action::Wait, Answer::Exists(true))
 }
 
+pub(super) fn shown(call: u64, returned: u64, value: &str, seen: &str) -> Operation {
+    let action = Action::Show { value: value.to_owned() };
+    ok(call, returned, action, Answer::Value(some(seen)))
+}
+
 pub(super) fn add(call: u64, returned: u64, sum: i64) -> Operation {
     ok(call, returned, Action::Add { delta: 1 }, Answer::Sum(sum))
 }

@@ -58,6 +58,7 @@ fn exact() -> Cases {
             vec![waited(0, 5), write(1, 2, "a"), delete(3, 4, true), check(6, 7, false)],
             vec![unknown(0, written("a")), check(1, 2, false), waited(3, 9), check(5, 6, true)],
             vec![refused(0, 1, Action::Wait), check(2, 3, false)],
+            vec![shown(0, 1, "a", "a"), read(2, 3, "a")],
         ],
     }
 }
@@ -326,6 +327,44 @@ fn leases() -> Cases {
     }
 }
 
+fn waits() -> Cases {
+    let look = |call, exists| by("a", check(call, call + 1, exists));
+    let taken_back = |returned| by("a", refused(2, returned, Action::Wait));
+    let looks = |first: u64, count: u64| (0..count).map(move |n| look(first + 2 * n, true));
+    let overlooked = |others: Vec<Operation>| {
+        let wait = vec![write(0, 1, "v"), taken_back(30)];
+        [wait, others].concat()
+    };
+    Cases {
+        checker: Checker::Wait,
+        wrong: vec![
+            ("nobody had set it", vec![waited(0, 1)]),
+            ("nobody had set it", vec![refused(0, 1, written("v")), waited(2, 3)]),
+            ("before it was set", vec![waited(0, 1), write(2, 3, "v")]),
+            ("before it was set", vec![check(0, 1, true), unknown(2, written("v"))]),
+            ("it had been set", vec![write(0, 1, "v"), check(2, 3, false)]),
+            ("told 4 times", overlooked(looks(4, 4).collect())),
+            ("told 5 times", overlooked([vec![look(3, true)], looks(5, 4).collect()].concat())),
+            (
+                "told 4 times",
+                [vec![by("a", unknown(2, Action::Wait)), write(0, 1, "v")], looks(4, 4).collect()]
+                    .concat(),
+            ),
+        ],
+        right: vec![
+            vec![write(0, 9, "v"), waited(1, 2), check(1, 3, false)],
+            vec![unknown(0, written("v")), waited(1, 2), check(3, 4, true)],
+            // Nobody had set it.
+            vec![taken_back(30), look(4, false), look(6, false), look(8, false), look(10, false)],
+            // The last looks came with the answer.
+            overlooked(looks(4, 3).collect()),
+            overlooked(looks(24, 4).collect()),
+            // Another client was told so.
+            overlooked(looks(4, 6).map(|it| by("b", it)).collect()),
+        ],
+    }
+}
+
 fn fences() -> Cases {
     Cases {
         checker: Checker::Fence,
@@ -382,7 +421,18 @@ fn sessions() -> Cases {
 }
 
 fn all() -> Vec<Cases> {
-    vec![exact(), counter(), set(), lists(), queue(), watched(), leases(), fences(), sessions()]
+    vec![
+        exact(),
+        counter(),
+        set(),
+        lists(),
+        queue(),
+        watched(),
+        waits(),
+        leases(),
+        fences(),
+        sessions(),
+    ]
 }
 
 #[test]

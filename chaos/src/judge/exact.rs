@@ -180,7 +180,11 @@ pub(super) fn has_effect(operation: &Operation) -> bool {
         operation.answer(),
         Some(Answer::Value(_) | Answer::Swapped { swapped: false, .. } | Answer::Existed(false))
     );
-    !matches!(operation.action, Action::Read | Action::Check | Action::Wait) && !only_seen
+    match operation.action {
+        Action::Read | Action::Check | Action::Wait => false,
+        Action::Show { .. } => true,
+        _ => !only_seen,
+    }
 }
 
 fn take(from: &Configuration, n: usize, value: Value) -> Configuration {

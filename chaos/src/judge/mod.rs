@@ -8,7 +8,7 @@
 //! | [`model`] | what one key does, for that search |
 //! | [`smallest`] | the smallest part of a wrong history that is wrong |
 //! | [`counter`], [`set`], [`append`], [`queue`] | data whose promises can be checked in about linear time |
-//! | [`watch`], [`lease`], [`fence`], [`session`] | promises about time, order and retries |
+//! | [`wait`], [`watch`], [`lease`], [`fence`], [`session`] | promises about time, order and retries |
 //!
 //! An operation whose outcome is unknown is an interval without an end: it may
 //! take effect at any time after its call, or never.
@@ -23,6 +23,7 @@ pub mod queue;
 pub mod session;
 pub mod set;
 pub mod smallest;
+pub mod wait;
 pub mod watch;
 
 mod unknown;
@@ -126,6 +127,8 @@ pub enum Checker {
     Queue,
     /// See [`watch`].
     Watch,
+    /// See [`wait`].
+    Wait,
     /// See [`lease`].
     Lease,
     /// See [`fence`].
@@ -146,13 +149,14 @@ pub(crate) enum Found {
 
 impl Checker {
     /// All of them.
-    pub const ALL: [Checker; 9] = [
+    pub const ALL: [Checker; 10] = [
         Checker::Exact,
         Checker::Counter,
         Checker::Set,
         Checker::Append,
         Checker::Queue,
         Checker::Watch,
+        Checker::Wait,
         Checker::Lease,
         Checker::Fence,
         Checker::Session,
@@ -167,6 +171,7 @@ impl Checker {
             Checker::Append => "append",
             Checker::Queue => "queue",
             Checker::Watch => "watch",
+            Checker::Wait => "wait",
             Checker::Lease => "lease",
             Checker::Fence => "fence",
             Checker::Session => "session",
@@ -191,6 +196,9 @@ impl Checker {
             }
             Checker::Watch => {
                 "changes come in order, once, without a gap, also after a resume, and never before they are made"
+            }
+            Checker::Wait => {
+                "nobody who waits for a key is woken before it is set, or overlooked when it is"
             }
             Checker::Lease => {
                 "no lease ends before its TTL, and all of its processes end in one revision"
@@ -253,6 +261,7 @@ impl Checker {
             Checker::Append => append::look(operations),
             Checker::Queue => queue::look(operations),
             Checker::Watch => watch::look(operations),
+            Checker::Wait => wait::look(operations),
             Checker::Lease => lease::look(operations),
             Checker::Fence => fence::look(operations),
             Checker::Session => session::look(operations),

@@ -40,6 +40,9 @@ pub fn step(value: &Value, action: &Action, answer: Option<&Answer>) -> Option<V
             };
         }
         Action::Write { value: new } => (Some(Arc::from(new.as_str())), Answer::Done),
+        Action::Show { value: new } => {
+            (Some(Arc::from(new.as_str())), Answer::Value(Some(new.clone())))
+        }
         Action::Delete => (None, Answer::Existed(value.is_some())),
         Action::Add { delta } => {
             let before: i64 = value.as_deref().unwrap_or("0").parse().ok()?;

@@ -1,4 +1,4 @@
-//! Disks that are full, stall, or lose a bit.
+//! Disks that are full, stall, lose a bit, or what was not synced.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -10,6 +10,7 @@ use holdfast_api::NodeId;
 use rand::RngExt;
 use tokio::time::Instant;
 
+use super::nodes::{kill_all, names};
 use super::{Injected, Stage, Wound};
 use crate::clock;
 use crate::cluster::http;
@@ -78,6 +79,25 @@ pub(super) fn seen_stalled(stage: &mut Stage<'_>, id: NodeId) -> Option<String> 
     };
     let count = tasks.filter_map(waits).count();
     (count > 0).then(|| format!("{count} threads of node {id} waited for the disk"))
+}
+
+/// Ends all nodes at once, and takes from their disks what they had not synced.
+pub(super) async fn lose_power(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
+    let struck = Some(clock::now());
+    let ids = stage.cluster.ids();
+    kill_all(stage, &ids).await?;
+    let mut lost = Vec::new();
+    for id in &ids {
+        lost.push(stage.cluster.lose_unsynced(*id)?);
+    }
+    let all: Vec<String> = lost.iter().map(ToString::to_string).collect();
+    let evidence = lost
+        .iter()
+        .any(|blocks| *blocks > 0)
+        .then(|| format!("their disks lack {} blocks that had not been synced", all.join(", ")));
+    let what = format!("took the power from {}", names(&ids));
+    let hold = Duration::from_millis(300);
+    Ok(Injected { what, evidence, wound: Wound::Down(ids), hold, struck })
 }
 
 /// Inverts a bit of a follower's newest log or snapshot, and waits until the scrub

@@ -41,11 +41,38 @@ pub(super) async fn replace(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     stage.cluster.wait_healthy().await?;
     let voters = voters(stage.cluster).await;
     let replaced = voters.contains(&new) && !voters.contains(&old);
-    let evidence = replaced.then(|| format!("{} vote", names(&voters)));
+    let leads = lead(stage, new).await?;
+    let evidence = (replaced && leads).then(|| format!("{} vote", names(&voters)));
     Ok(healed(
-        format!("killed node {old}, deleted its folder, put node {new} in its place"),
+        format!(
+            "killed node {old}, deleted its folder, put node {new} in its place, and let that lead"
+        ),
         evidence,
     ))
+}
+
+/// A node that has made snapshots is killed, restores its state, and leads: what it
+/// answers from then on is what it has restored.
+pub(super) async fn restored(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
+    let id = stage.follower().await?;
+    let began = Instant::now();
+    while snapshots(stage.cluster).await.get(&id).is_none_or(|reach| *reach == 0) {
+        anyhow::ensure!(began.elapsed() < SNAPSHOT_TIME_MAX, "node {id} made no snapshot");
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    stage.cluster.kill(id).await?;
+    stage.cluster.launch(id)?;
+    stage.cluster.wait_healthy().await?;
+    let evidence = lead(stage, id).await?.then(|| format!("node {id} led"));
+    tokio::time::sleep(LARGER).await;
+    let what = format!("killed node {id}, let it restore its snapshot and its log, and lead");
+    Ok(healed(what, evidence))
+}
+
+/// Hands leadership to a node; answers whether it leads.
+async fn lead(stage: &mut Stage<'_>, id: NodeId) -> anyhow::Result<bool> {
+    stage.cluster.administer(Admin::TransferLeader { to: Some(id) }).await?;
+    Ok(stage.cluster.leader().await?.0 == id)
 }
 
 /// Two nodes more, then two fewer: the leader, and one of the old ones.

@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | `nodes` | processes killed, paused, restarted, starved |
 //! | `agents` | agents killed and paused |
-//! | `disks` | disks that are full, stall, or lose a bit |
+//! | `disks` | disks that are full, stall, lose a bit, or what was not synced |
 //! | `members` | leadership handed over, nodes added, replaced and removed |
 //! | `wires` | partitions, loss, resets, slow links, on a network of their own |
 
@@ -50,6 +50,8 @@ pub enum Nemesis {
     Snapshot,
     /// One node after the other stopped and started.
     RollingRestart,
+    /// A node is killed, restores its state, and leads.
+    Restored,
     /// A node loses its data folder, and another one takes its place.
     ReplaceNode,
     /// Two nodes more, then two fewer, the leader among them.
@@ -68,6 +70,8 @@ pub enum Nemesis {
     DiskFull,
     /// The disk of a node does nothing for a while.
     DiskStall,
+    /// All nodes lose power at once, and with it what they had not synced.
+    PowerLoss,
     /// A bit on the disk of a follower is inverted.
     BitFlip,
     /// The leader hears and reaches no other node.
@@ -142,7 +146,7 @@ pub(crate) struct Stage<'a> {
 
 impl Nemesis {
     /// All of them.
-    pub const ALL: [Nemesis; 30] = [
+    pub const ALL: [Nemesis; 32] = [
         Nemesis::KillLeader,
         Nemesis::KillFollower,
         Nemesis::KillAll,
@@ -152,6 +156,7 @@ impl Nemesis {
         Nemesis::HandOver,
         Nemesis::Snapshot,
         Nemesis::RollingRestart,
+        Nemesis::Restored,
         Nemesis::ReplaceNode,
         Nemesis::Resize,
         Nemesis::KillClients,
@@ -161,6 +166,7 @@ impl Nemesis {
         Nemesis::AgentPause,
         Nemesis::DiskFull,
         Nemesis::DiskStall,
+        Nemesis::PowerLoss,
         Nemesis::BitFlip,
         Nemesis::LeaderAlone,
         Nemesis::Minority,
@@ -187,6 +193,7 @@ impl Nemesis {
             Nemesis::HandOver => "hand-over",
             Nemesis::Snapshot => "snapshot",
             Nemesis::RollingRestart => "rolling-restart",
+            Nemesis::Restored => "restored",
             Nemesis::ReplaceNode => "replace-node",
             Nemesis::Resize => "resize",
             Nemesis::KillClients => "kill-clients",
@@ -196,6 +203,7 @@ impl Nemesis {
             Nemesis::AgentPause => "agent-pause",
             Nemesis::DiskFull => "disk-full",
             Nemesis::DiskStall => "disk-stall",
+            Nemesis::PowerLoss => "power-loss",
             Nemesis::BitFlip => "bit-flip",
             Nemesis::LeaderAlone => "leader-alone",
             Nemesis::Minority => "minority",
@@ -223,8 +231,11 @@ impl Nemesis {
             Nemesis::HandOver => "leadership handed over under load",
             Nemesis::Snapshot => "every node makes a snapshot under load",
             Nemesis::RollingRestart => "one node after the other stopped (SIGTERM) and started",
+            Nemesis::Restored => {
+                "a node is killed, restores its state from its snapshot and its log, and leads"
+            }
             Nemesis::ReplaceNode => {
-                "a node is killed, its folder deleted, a new one takes its place"
+                "a node is killed, its folder deleted, a new one takes its place, and leads"
             }
             Nemesis::Resize => "two voters more, then two fewer, the leader among them",
             Nemesis::KillClients => "half of the clients killed in the middle of their calls",
@@ -236,6 +247,9 @@ impl Nemesis {
             Nemesis::AgentPause => "SIGSTOP of an agent for 6 s, beyond its lease",
             Nemesis::DiskFull => "the disk of a node is filled up, and emptied 12 s later",
             Nemesis::DiskStall => "the disk of a node does nothing for 4 s",
+            Nemesis::PowerLoss => {
+                "all nodes lose power at once: what they had not synced is gone from their disks"
+            }
             Nemesis::BitFlip => {
                 "a bit of a running follower's newest log or snapshot is inverted, and has to be mended"
             }
@@ -284,7 +298,7 @@ impl Nemesis {
 
     /// Whether each node must have a file system of its own.
     pub fn is_on_disk(self) -> bool {
-        matches!(self, Nemesis::DiskFull | Nemesis::DiskStall)
+        matches!(self, Nemesis::DiskFull | Nemesis::DiskStall | Nemesis::PowerLoss)
     }
 
     /// Why it cannot be done here; none if it can.
@@ -313,11 +327,13 @@ impl Nemesis {
     pub(crate) async fn inject(self, stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
         match self {
             Nemesis::HandOver => members::hand_over(stage).await,
+            Nemesis::Restored => Box::pin(members::restored(stage)).await,
             Nemesis::ReplaceNode => Box::pin(members::replace(stage)).await,
             Nemesis::Resize => Box::pin(members::resize(stage)).await,
             Nemesis::Snapshot => members::snapshot(stage).await,
             Nemesis::DiskFull => disks::fill(stage).await,
             Nemesis::DiskStall => disks::stall(stage).await,
+            Nemesis::PowerLoss => disks::lose_power(stage).await,
             Nemesis::BitFlip => Box::pin(disks::flip(stage)).await,
             Nemesis::AgentKill => agents::kill(stage).await,
             Nemesis::AgentPause => agents::pause(stage).await,

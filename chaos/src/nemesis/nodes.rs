@@ -15,6 +15,8 @@ use crate::cluster::http;
 use crate::cluster::tcpstore::{MAGIC, op};
 
 const DOWN: Duration = Duration::from_millis(1_500);
+/// All of them: from less to more than a call of a client lasts, 5 s.
+const DOWN_ALL_MS: std::ops::Range<u64> = 1_000..7_000;
 /// Below the shortest election time-out of the defaults, 300 ms.
 const PAUSE_BRIEF: Duration = Duration::from_millis(200);
 /// Beyond the longest, 500 ms.
@@ -43,7 +45,11 @@ pub(super) async fn strike(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::R
             let follower = stage.follower().await?;
             kill(stage, vec![follower]).await
         }
-        Nemesis::KillAll => kill(stage, stage.cluster.ids()).await,
+        Nemesis::KillAll => {
+            let hold = Duration::from_millis(stage.random.random_range(DOWN_ALL_MS));
+            let killed = kill(stage, stage.cluster.ids()).await?;
+            Ok(Injected { hold, ..killed })
+        }
         Nemesis::PauseLeaderBriefly => {
             let (leader, _) = stage.cluster.leader().await?;
             pause(stage, leader, PAUSE_BRIEF).await
@@ -77,18 +83,23 @@ impl Stage<'_> {
 
 async fn kill(stage: &mut Stage<'_>, ids: Vec<NodeId>) -> anyhow::Result<Injected> {
     let struck = Some(clock::now());
-    // All of them first: the system reports their ends afterwards.
-    for id in &ids {
-        stage.cluster.process(*id)?.signal(Signal::SIGKILL)?;
-    }
-    let mut signals = Vec::new();
-    for id in &ids {
-        signals.push(stage.cluster.kill(*id).await?.signal());
-    }
-    let all = signals.iter().all(|signal| *signal == Some(9));
+    let all = kill_all(stage, &ids).await?;
     let evidence = all.then(|| format!("{} ended by signal 9", ids.len()));
     let what = format!("killed {}", names(&ids));
     Ok(Injected { what, evidence, wound: Wound::Down(ids), hold: DOWN, struck })
+}
+
+/// Kills nodes at the same moment; answers whether the system says that all were.
+pub(super) async fn kill_all(stage: &mut Stage<'_>, ids: &[NodeId]) -> anyhow::Result<bool> {
+    // All of them first: the system reports their ends afterwards.
+    for id in ids {
+        stage.cluster.process(*id)?.signal(Signal::SIGKILL)?;
+    }
+    let mut all = true;
+    for id in ids {
+        all &= stage.cluster.kill(*id).await?.signal() == Some(9);
+    }
+    Ok(all)
 }
 
 async fn pause(stage: &mut Stage<'_>, id: NodeId, hold: Duration) -> anyhow::Result<Injected> {

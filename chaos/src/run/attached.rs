@@ -1,7 +1,7 @@
 //! A run against a cluster that is there: in a job of its own, with faults that
 //! do no harm, or those that its owner's program makes.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +23,7 @@ use super::plan::Plan;
 use super::signals::{Signals, exit};
 use super::{Description, FaultRecord, LeftOut, NodeDescription};
 use crate::clock;
+use crate::cluster::containers::Breaker;
 use crate::cluster::{http, wish};
 use crate::workload::client::{Shared, Site};
 use crate::workload::door::{CALL_TIME_MAX, recognize};
@@ -45,7 +46,7 @@ const HARMLESS_FAULTS: [&str; 2] = [HAND_OVER, KILL_CLIENTS];
 const HOOK_FAULTS: [&str; 3] = ["kill", "pause", "cut"];
 
 /// How a cluster is reached, and what may be done to it.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Attachment {
     /// Its nodes, as they were given.
     pub list: String,
@@ -53,8 +54,8 @@ pub struct Attachment {
     pub endpoints: Vec<String>,
     /// The token, if it asks for one.
     pub token_file: Option<PathBuf>,
-    /// A program that breaks its nodes, if its owner allows that.
-    pub hook: Option<PathBuf>,
+    /// Who breaks its nodes, if its owner allows that.
+    pub hook: Option<Breaker>,
 }
 
 /// Runs it all; the job is gone afterwards.
@@ -82,7 +83,11 @@ pub async fn attach(
         token_file: attachment.token_file.clone(),
         endpoints: attachment.endpoints.clone(),
     };
-    let addresses = reachable(&status, &site, &mut description).await;
+    let mut addresses = reachable(&status, &site, &mut description).await;
+    if addresses.is_empty() {
+        // Whoever answered there passes calls on.
+        addresses.clone_from(&site.endpoints);
+    }
     let shared = Shared::new(&plan.report, plan.operations)?;
     shared.set_addresses(addresses);
     let mut clients = Clients::spawn(plan, &site, &shared, &mut description)?;
@@ -116,21 +121,31 @@ pub async fn attach(
     driven.map(|()| description)
 }
 
-/// The addresses that the nodes name, as far as the same nodes answer there.
+/// Where each node answers: at the address that it names, or at one of those that the
+/// cluster was attached to by.
 async fn reachable(status: &Status, site: &Site, description: &mut Description) -> Vec<String> {
     let mut addresses = Vec::new();
     for node in &status.nodes {
-        let answer = http::status_with(&node.address, site.headers()).await;
-        let is_same = answer.is_some_and(|answer| {
-            answer.cluster_id == status.cluster_id && answer.answered_by == node.id
-        });
-        if is_same {
-            addresses.push(node.address.clone());
-        } else {
-            description.left_out.push(LeftOut {
-                name: format!("clients bound to node {}", node.id),
-                why: format!("it does not answer here at {}, the address it names", node.address),
+        let mut found = None;
+        for address in std::iter::once(&node.address).chain(&site.endpoints) {
+            let answer = http::status_with(address, site.headers()).await;
+            let is_it = answer.is_some_and(|answer| {
+                answer.cluster_id == status.cluster_id && answer.answered_by == node.id
             });
+            if is_it {
+                found = Some(address.clone());
+                break;
+            }
+        }
+        match found {
+            Some(address) => addresses.push(address),
+            None => description.left_out.push(LeftOut {
+                name: format!("clients bound to node {}", node.id),
+                why: format!(
+                    "it answers here neither at {}, the address it names, nor at one given with --store",
+                    node.address
+                ),
+            }),
         }
     }
     addresses
@@ -158,7 +173,7 @@ impl Attached<'_> {
         }
         description.began = clock::now();
         save(&plan.report, description)?;
-        let live = Live::start(&plan.report, plan.duration, plan.operations, shared.clone());
+        let live = Live::start(plan, shared.clone());
         live.say(&format!("attached to {} in job {}", attachment.list, site.scope.job));
         let mut faults = Faults {
             plan,
@@ -195,7 +210,7 @@ impl Attached<'_> {
         }
         if description.stopped.is_none() && description.failures.is_empty() {
             live.say("final reads");
-            let read = signals.until_next(Clients::final_reads(plan, site, shared)).await;
+            let read = signals.until_next(Clients::final_reads(plan, site, shared, None)).await;
             if let Some(Err(error)) = read {
                 match self.answers().await {
                     true => description.failures.push(format!("{error:#}")),
@@ -360,11 +375,11 @@ impl Faults<'_> {
     }
 
     async fn hook(&self, verb: &str, fault: &str, node: NodeId) -> anyhow::Result<()> {
-        let program: &Path = self.attachment.hook.as_deref().context("there is no hook")?;
-        let mut command = tokio::process::Command::new(program);
+        let breaker = self.attachment.hook.as_ref().context("there is no hook")?;
+        let mut command = tokio::process::Command::from(breaker.command(verb, fault, node));
         // A Ctrl-C at the terminal is ours alone: the hook heals on.
-        command.args([verb, fault, &node.to_string()]).process_group(0).stdin(Stdio::null());
-        let child = command.spawn().with_context(|| format!("cannot run {}", program.display()))?;
+        command.process_group(0).stdin(Stdio::null());
+        let child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
         let mut hook = Hook { group: child.id(), child };
         let ended = tokio::time::timeout(HOOK_TIME_MAX, hook.child.wait()).await;
         let status = ended.with_context(|| {

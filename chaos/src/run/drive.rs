@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use holdfast_api::{Admin, NodeId};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::task::JoinSet;
@@ -102,7 +103,7 @@ async fn on(
     let mut clients = Clients::spawn(plan, &site, &shared, description)?;
     description.began = clock::now();
     save(&plan.report, description)?;
-    let live = Live::start(&plan.report, plan.duration, plan.operations, shared.clone());
+    let live = Live::start(plan, shared.clone());
 
     let mut random = StdRng::seed_from_u64(plan.seed);
     let faults = Faults { plan, live: &live, description: &mut *description };
@@ -141,7 +142,11 @@ async fn wind_down(
     description: &mut Description,
     live: &Live,
 ) -> anyhow::Result<()> {
-    let mended = cluster.mend().await;
+    // A node that ended by itself does not come back: there is nothing to wait for.
+    let mended = match description.failures.is_empty() {
+        true => cluster.mend().await,
+        false => Ok(()),
+    };
     shared.agents.are_back();
     match mended {
         Ok(()) if description.stopped.is_some() => description.stop("everything was healed"),
@@ -153,11 +158,31 @@ async fn wind_down(
     tokio::time::sleep(QUIET).await;
     shared.stop();
     clients.end(description).await?;
-    if description.failures.is_empty() && description.stopped.is_none() {
-        live.say("final reads");
-        if let Err(error) = Clients::final_reads(plan, site, shared).await {
-            description.failures.push(format!("{error:#}"));
+    if description.failures.is_empty()
+        && description.stopped.is_none()
+        && let Err(error) = read_everywhere(cluster, plan, site, shared, live).await
+    {
+        description.failures.push(format!("{error:#}"));
+    }
+    Ok(())
+}
+
+/// Makes the final reads under each node: what it would answer as the leader must not
+/// differ from what the others would.
+async fn read_everywhere(
+    cluster: &mut Cluster,
+    plan: &Plan,
+    site: &Site,
+    shared: &Arc<Shared>,
+    live: &Live,
+) -> anyhow::Result<()> {
+    for id in cluster.ids() {
+        if cluster.leader().await?.0 != id {
+            cluster.administer(Admin::TransferLeader { to: Some(id) }).await?;
         }
+        let (leader, _) = cluster.leader().await?;
+        live.say(&format!("final reads under node {leader}"));
+        Clients::final_reads(plan, site, shared, Some(id)).await?;
     }
     Ok(())
 }
@@ -241,20 +266,24 @@ impl Clients {
         Ok(())
     }
 
-    /// Makes the final reads of all workloads.
+    /// Makes the final reads of all workloads, under the node that leads if it is known.
     pub(super) async fn final_reads(
         plan: &Plan,
         site: &Site,
         shared: &Arc<Shared>,
+        under: Option<NodeId>,
     ) -> anyhow::Result<()> {
         let mut readers = Clients(JoinSet::new());
         for workload in &plan.workloads {
-            let needed = !matches!(workload, Workload::Watch | Workload::Lease | Workload::Fence);
+            let needed = !matches!(
+                workload,
+                Workload::Watch | Workload::Wait | Workload::Lease | Workload::Fence
+            );
             if workload.is_through_agents() {
-                let last = Worker::<Agent>::last(*workload, site, shared)?;
+                let last = Worker::<Agent>::last(*workload, site, shared, under)?;
                 readers.0.spawn(Box::pin(last.finish()));
             } else if needed {
-                let last = Worker::<Door>::last(*workload, site, shared)?;
+                let last = Worker::<Door>::last(*workload, site, shared, under)?;
                 readers.0.spawn(Box::pin(last.finish()));
             }
         }
@@ -363,12 +392,13 @@ impl Faults<'_> {
                 Err(error) => {
                     record.error = Some(format!("{error:#}"));
                     note_fallen(stage.cluster, self.description);
-                    let mended = stage.cluster.mend().await;
-                    stage.shared.agents.are_back();
-                    if let Err(error) = mended {
+                    if self.description.failures.is_empty()
+                        && let Err(error) = stage.cluster.mend().await
+                    {
                         let text = format!("the cluster did not recover: {error:#}");
                         self.description.failures.push(text);
                     }
+                    stage.shared.agents.are_back();
                 }
             }
         }

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::plan::Plan;
 use crate::clock;
 use crate::judge::{Verdict, relaxed};
 use crate::recording::Recording;
@@ -19,8 +20,10 @@ use crate::workload::client::Shared;
 
 const EVERY_ON_A_TERMINAL: Duration = Duration::from_millis(500);
 const EVERY_ELSEWHERE: Duration = Duration::from_secs(10);
-/// Between two judgements of what was recorded so far.
+/// Between two judgements of what was recorded so far: if that is only shown, and
+/// if a violation ends the run.
 const JUDGE_EVERY: Duration = Duration::from_secs(10);
+const JUDGE_EVERY_TO_END: Duration = Duration::from_secs(2);
 /// With more operations than this they are judged only at the end.
 const JUDGED_MAX: u64 = 50_000;
 /// Of the time so little is spent with judging: all is read again each time.
@@ -43,6 +46,7 @@ struct State {
     began: Instant,
     duration: Option<Duration>,
     operations: Option<u64>,
+    until_failure: bool,
     shared: Arc<Shared>,
     faults: AtomicU64,
     fault: Mutex<String>,
@@ -53,16 +57,12 @@ struct State {
 
 impl Live {
     /// Begins to show it.
-    pub fn start(
-        folder: &Path,
-        duration: Option<Duration>,
-        operations: Option<u64>,
-        shared: Arc<Shared>,
-    ) -> Live {
+    pub fn start(plan: &Plan, shared: Arc<Shared>) -> Live {
         let state = Arc::new(State {
             began: Instant::now(),
-            duration,
-            operations,
+            duration: plan.duration,
+            operations: plan.operations,
+            until_failure: plan.until_failure,
             shared,
             faults: AtomicU64::new(0),
             fault: Mutex::new(String::new()),
@@ -72,7 +72,7 @@ impl Live {
         });
         let mut tasks = JoinSet::new();
         tasks.spawn(show(state.clone()));
-        tasks.spawn(judge(state.clone(), folder.to_owned()));
+        tasks.spawn(judge(state.clone(), plan.report.clone()));
         Live { tasks: Mutex::new(tasks), state }
     }
 
@@ -143,7 +143,8 @@ async fn show(state: Arc<State>) {
 }
 
 async fn judge(state: Arc<State>, folder: PathBuf) {
-    let mut pause = JUDGE_EVERY;
+    let every = if state.until_failure { JUDGE_EVERY_TO_END } else { JUDGE_EVERY };
+    let mut pause = every;
     loop {
         tokio::time::sleep(pause).await;
         if state.shared.operations() > JUDGED_MAX {
@@ -155,8 +156,14 @@ async fn judge(state: Arc<State>, folder: PathBuf) {
         judging.spawn_blocking(move || violations_so_far(&folder));
         if let Some(Ok(Some(count))) = judging.join_next().await {
             state.violations.store(count, Ordering::Relaxed);
+            if state.until_failure && count > 0 {
+                return state.shared.stop();
+            }
         }
-        pause = JUDGE_EVERY.max(began.elapsed().saturating_mul(JUDGED_SHARE));
+        pause = match state.until_failure {
+            true => every,
+            false => every.max(began.elapsed().saturating_mul(JUDGED_SHARE)),
+        };
     }
 }
 

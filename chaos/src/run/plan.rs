@@ -28,6 +28,8 @@ pub struct Plan {
     pub duration: Option<Duration>,
     /// How many operations, if that is what ends it.
     pub operations: Option<u64>,
+    /// Whether the first violation that is seen while it goes on ends it.
+    pub until_failure: bool,
     /// Of all choices.
     pub seed: u64,
     /// The folder of the report.

@@ -44,6 +44,11 @@ pub fn untested(
             let food = "no watch handed out anything; it takes two clients, of which one watches";
             (seen.into_iter().any(is_delivery), food)
         }
+        Workload::Wait => {
+            let is_woken = |it: &&Operation| it.action == Action::Wait && it.answer().is_some();
+            let food = "nobody was woken; it takes two clients, of which one sets keys";
+            (operations.iter().copied().any(|it| is_woken(&it)), food)
+        }
         Workload::Lease => (seen.into_iter().any(|it| shows_end(it)), "no lease was seen to end"),
         Workload::Fence => {
             let accepted = Some(&Answer::Accepted(true));

@@ -1,6 +1,6 @@
 //! One client of a workload.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
-use holdfast_api::Scope;
+use holdfast_api::{NodeId, Scope};
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -57,6 +57,8 @@ pub struct Shared {
     calls: Mutex<BTreeMap<String, u64>>,
     guarded: Mutex<Guarded>,
     addresses: Mutex<Vec<String>>,
+    /// Keys that somebody waits for.
+    wanted: Mutex<VecDeque<String>>,
     /// The agents of the run, if it has some.
     pub agents: Agents,
 }
@@ -89,6 +91,7 @@ impl Shared {
             calls: Mutex::new(BTreeMap::new()),
             guarded: Mutex::new(Guarded { file, latest: 0 }),
             addresses: Mutex::new(Vec::new()),
+            wanted: Mutex::new(VecDeque::new()),
             agents: Agents::default(),
         }))
     }
@@ -138,6 +141,16 @@ impl Shared {
     /// Where the nodes are.
     pub(crate) fn addresses(&self) -> Vec<String> {
         self.addresses.lock().clone()
+    }
+
+    /// Somebody is about to wait for a key.
+    pub(super) fn want(&self, key: String) {
+        self.wanted.lock().push_back(key);
+    }
+
+    /// A key that somebody waits for, to be set.
+    pub(super) fn wanted(&self) -> Option<String> {
+        self.wanted.lock().pop_front()
     }
 
     /// A text that nobody else gets.
@@ -257,13 +270,16 @@ impl<D: Way> Worker<D> {
         Worker::make(workload, place, bound, site, shared, seed, name, D::class(bound))
     }
 
-    /// The client that makes the final reads of a workload.
+    /// The client that makes the final reads of a workload, under this node if it is
+    /// known who leads.
     pub fn last(
         workload: Workload,
         site: &Site,
         shared: &Arc<Shared>,
+        under: Option<NodeId>,
     ) -> anyhow::Result<Worker<D>> {
-        let name = format!("{}-final", workload.as_str());
+        let under = under.map_or_else(String::new, |id| format!("-{id}"));
+        let name = format!("{}-final{under}", workload.as_str());
         let mut worker = Worker::make(workload, 0, None, site, shared, 0, name, "final")?;
         worker.is_final = true;
         Ok(worker)
@@ -379,7 +395,9 @@ impl<D: Way> Worker<D> {
     /// Writes down that a call begins.
     pub(super) fn begin(&mut self, key: &str, action: Action) -> anyhow::Result<u64> {
         self.shared.left.fetch_sub(1, Ordering::Relaxed);
-        self.shared.keys.lock().insert((self.workload.as_str(), key.to_owned()));
+        if !matches!(action, Action::Show { .. }) {
+            self.shared.keys.lock().insert((self.workload.as_str(), key.to_owned()));
+        }
         let call = self.file.call(self.workload.as_str(), key, action);
         let id = call.context("cannot record a call")?;
         self.shared.calls.lock().insert(self.description.name.clone(), id);

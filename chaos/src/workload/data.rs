@@ -12,6 +12,9 @@ use crate::operation::{Action, Answer, Outcome};
 /// Keys of a workload that are in use at the same time.
 const KEYS: u64 = 4;
 
+/// Of four clients of registers this one, which is bound to a node, only reads.
+const READER: usize = 3;
+
 /// Elements between two changes to new keys: what is searched and read at once
 /// stays short.
 const ELEMENTS_PER_KEY: u64 = 1_600;
@@ -33,6 +36,9 @@ impl Worker {
     /// One call of a client of data.
     pub(super) async fn data(&mut self) -> anyhow::Result<()> {
         let (key, element) = self.next_key();
+        if self.workload == Workload::Register && self.place & 3 == READER {
+            return self.read_anywhere(&key).await;
+        }
         let door = self.door.clone();
         let of_ten = self.random.random_range(0..10_u32);
         match (self.workload, of_ten) {
@@ -68,7 +74,8 @@ impl Worker {
                 let action = Action::Write { value: element.clone() };
                 self.call(&key, action, door.put(&key, &element)).await?;
             }
-            (Workload::Register, 7..9) => {
+            (Workload::Register, 7) => self.change_if_as_read(&key, element).await?,
+            (Workload::Register, 8) => {
                 let seen = self.call(&key, Action::Read, door.get(&key)).await?;
                 let Outcome::Ok { answer: Answer::Value(value), .. } = seen else { return Ok(()) };
                 let expected = value.unwrap_or_default();
@@ -81,6 +88,52 @@ impl Worker {
                 self.call(&key, Action::Delete, door.delete(&key)).await?;
             }
         }
+        Ok(())
+    }
+
+    /// Reads a key at any one node. Whoever writes, too, soon waits at a node that leads
+    /// no more and does not know it yet, and reads nothing there.
+    async fn read_anywhere(&mut self, key: &str) -> anyhow::Result<()> {
+        let mut door = self.door.clone();
+        let addresses = self.shared.addresses();
+        if let (Door::Node { address, .. }, false) = (&mut door, addresses.is_empty()) {
+            address.clone_from(&addresses[self.random.random_range(0..addresses.len())]);
+        }
+        self.call(key, Action::Read, door.get(key)).await?;
+        Ok(())
+    }
+
+    /// Sets a key if it was not changed since it was read: values are unique, so that
+    /// this compares the value, too.
+    async fn change_if_as_read(&mut self, key: &str, value: String) -> anyhow::Result<()> {
+        let Door::Library { keys, .. } = self.door.clone() else { return Ok(()) };
+        let mut read_at = 0;
+        let reading = async {
+            match keys.get(key, Deadline::after(CALL_TIME_MAX)).await {
+                Err(error) => failed(&error),
+                Ok(entry) => {
+                    read_at = entry.as_ref().map_or(0, |entry| entry.modified);
+                    let value = entry.and_then(|entry| entry.value).map(|value| text(&value));
+                    Outcome::Ok { answer: Answer::Value(value), revision: None }
+                }
+            }
+        };
+        let seen = self.call(key, Action::Read, reading).await?;
+        let Outcome::Ok { answer: Answer::Value(seen), .. } = seen else { return Ok(()) };
+        let expected = seen.unwrap_or_default();
+        let action = Action::CompareAndSet { expected, value: value.clone() };
+        let deadline = Deadline::after(CALL_TIME_MAX);
+        let swapping = async {
+            match keys.compare_revision_and_set(key, read_at, value.as_str(), deadline).await {
+                Err(error) => failed(&error),
+                Ok(compared) => {
+                    let value = compared.value.as_ref().map(text);
+                    let answer = Answer::Swapped { swapped: compared.swapped, value };
+                    Outcome::Ok { answer, revision: None }
+                }
+            }
+        };
+        self.call(key, action, swapping).await?;
         Ok(())
     }
 

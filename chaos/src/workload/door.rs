@@ -234,6 +234,7 @@ impl Way for Door {
         match worker.workload {
             Workload::Session => Box::pin(worker.resend()).await,
             Workload::Watch => Box::pin(worker.watch_or_write()).await,
+            Workload::Wait => Box::pin(worker.wait_or_set()).await,
             Workload::Lease => Box::pin(worker.hold_lease()).await,
             Workload::Fence => Box::pin(worker.lock()).await,
             _ => Box::pin(worker.data()).await,

@@ -6,7 +6,7 @@
 //! | [`client`] | one client: its file, its pace, how it is killed |
 //! | [`agents`] | the agents that clients of TCPStore are connected to |
 //! | `data` | registers, counters, lists, sets, queues, transactions |
-//! | `leases`, `locks`, `resends`, `watches` | what takes more than a call |
+//! | `leases`, `locks`, `resends`, `waits`, `watches` | what takes more than a call |
 //! | [`tcpstore`] | TCPStore through agents |
 
 pub mod agents;
@@ -17,6 +17,7 @@ mod leases;
 mod locks;
 mod resends;
 pub mod tcpstore;
+mod waits;
 mod watches;
 
 use crate::judge::Checker;
@@ -40,6 +41,8 @@ pub enum Workload {
     Session,
     /// Writers, and watches that are cut and resumed.
     Watch,
+    /// Waits for keys that are set a moment later.
+    Wait,
     /// Leases that are renewed, and left to expire.
     Lease,
     /// A lock with fencing tokens, and a file that they guard.
@@ -52,7 +55,7 @@ pub enum Workload {
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Workload; 12] = [
+    pub const ALL: [Workload; 13] = [
         Workload::Register,
         Workload::Counter,
         Workload::Append,
@@ -61,6 +64,7 @@ impl Workload {
         Workload::Transaction,
         Workload::Session,
         Workload::Watch,
+        Workload::Wait,
         Workload::Lease,
         Workload::Fence,
         Workload::Tcpstore,
@@ -78,6 +82,7 @@ impl Workload {
             Workload::Transaction => "transaction",
             Workload::Session => "session",
             Workload::Watch => "watch",
+            Workload::Wait => "wait",
             Workload::Lease => "lease",
             Workload::Fence => "fence",
             Workload::Tcpstore => "tcpstore",
@@ -96,7 +101,10 @@ impl Workload {
             Workload::Transaction => "set two keys to one value at once, read both at once",
             Workload::Session => "send each numbered addition several times, through all nodes",
             Workload::Watch => {
-                "write below a prefix; watch it, be cut off, resume (at least two clients)"
+                "write below a prefix; watch it, leave it, be cut off, resume (at least two clients)"
+            }
+            Workload::Wait => {
+                "wait for keys that are set a moment later, and look at them (at least two clients)"
             }
             Workload::Lease => "renew leases with processes on them, let them expire",
             Workload::Fence => "take a lock from each other, write to a file with its token",
@@ -119,6 +127,7 @@ impl Workload {
             Workload::Queue => &[Checker::Queue],
             Workload::Session => &[Checker::Session],
             Workload::Watch => &[Checker::Watch],
+            Workload::Wait => &[Checker::Wait],
             Workload::Lease => &[Checker::Lease],
             Workload::Fence => &[Checker::Fence],
         }

@@ -3,7 +3,9 @@
 //!
 //! A SET has no answer: that it is done is known with the next answer on the same
 //! connection, and its call ends there. If the connection breaks before that,
-//! nobody knows.
+//! nobody knows. Another connection of the same host sees it from the moment on at
+//! which its bytes were sent: PyTorch's `set()` returns then, and its program may
+//! tell others.
 
 use std::io;
 use std::time::Duration;
@@ -95,7 +97,15 @@ impl Worker<Agent> {
             (_, 2) => Action::Check,
             (_, 3) => Action::Wait,
             (_, 4) => Action::Delete,
-            (_, 5..8) => return self.set(&key, value).await,
+            (_, 5) => return self.show(value).await,
+            (_, 6..8) => {
+                // Of several the last one stays.
+                for _ in 0..self.random.random_range(0..4_u32) {
+                    let first = self.shared.element();
+                    self.set(&key, first).await?;
+                }
+                return self.set(&key, value).await;
+            }
             _ => {
                 let seen = self.ask(&key, Action::Read).await?;
                 let Some(Outcome::Ok { answer: Answer::Value(seen), .. }) = seen else {
@@ -126,6 +136,37 @@ impl Worker<Agent> {
             Err(_) => format!("not sent within {CALL_TIME_MAX:?}"),
         };
         self.lose(&lost)
+    }
+
+    /// Sets a key on one connection, and reads it on another one of the same host: the
+    /// key is new, so that nobody else has a part in it.
+    async fn show(&mut self, value: String) -> anyhow::Result<()> {
+        if !self.connect().await {
+            return Ok(());
+        }
+        let Some((mut store, life)) = self.door.connection.take() else { return Ok(()) };
+        let key = format!("shown/{value}");
+        let showing = async {
+            let mut other = Connection::open(&life.address).await?;
+            store.set(&key, &value).await?;
+            let seen = other.get(&key).await?;
+            io::Result::Ok(Answer::Value((!seen.is_empty()).then_some(seen)))
+        };
+        let showing = async {
+            match timeout(CALL_TIME_MAX, showing).await {
+                Ok(Ok(answer)) => Outcome::Ok { answer, revision: None },
+                Ok(Err(error)) => Outcome::Unknown { why: error.to_string() },
+                Err(_) => Outcome::Unknown { why: format!("no answer within {CALL_TIME_MAX:?}") },
+            }
+        };
+        let action = Action::Show { value: value.clone() };
+        match self.call(&key, action, showing).await? {
+            Outcome::Unknown { why } => self.lose(&why),
+            _ => {
+                self.door.connection = Some((store, life));
+                Ok(())
+            }
+        }
     }
 
     /// Makes a call that is answered, if the agent can be reached.

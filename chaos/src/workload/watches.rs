@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use holdfast_api::{ChangeKind, Code};
 use holdfast_client::Watch;
+use rand::RngExt;
 use tokio::time::Instant;
 
 use super::client::Worker;
@@ -15,6 +16,12 @@ const PREFIX: &str = "watch/";
 const KEY: &str = "watch";
 /// How long a watch is waited for before its client looks around.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// One time out of so many a watch is left once it has handed out something, for up
+/// to this time: what was written meanwhile is handed out at once when it resumes.
+const LEFT_ONCE_IN: u32 = 40;
+const LEFT_MS_MAX: u64 = 6_000;
+/// Most writes in a row without a pause; the pause behind them is as much longer.
+const BURST_MAX: u32 = 12;
 /// How long a watch goes on when nobody writes any more.
 const QUIET: Duration = Duration::from_secs(2);
 
@@ -24,11 +31,15 @@ impl Worker {
         if self.place & 1 == 1 {
             return self.watch().await;
         }
-        let value = self.shared.element();
-        let key = format!("{PREFIX}{}", value.len() & 3);
-        let door = self.door.clone();
-        let action = Action::Write { value: value.clone() };
-        self.call(KEY, action, door.put(&key, &value)).await?;
+        let burst = self.random.random_range(1..=BURST_MAX);
+        for _ in 0..burst {
+            let value = self.shared.element();
+            let key = format!("{PREFIX}{}", value.len() & 3);
+            let door = self.door.clone();
+            let action = Action::Write { value: value.clone() };
+            self.call(KEY, action, door.put(&key, &value)).await?;
+        }
+        tokio::time::sleep(self.site.pause * (burst - 1)).await;
         Ok(())
     }
 
@@ -57,7 +68,14 @@ impl Worker {
             // A client that is killed leaves its watch behind.
             while !self.fresh && ended.is_none() {
                 match self.deliver(&mut watch, &mut next).await? {
-                    Delivered::Something => quiet = None,
+                    Delivered::Something => {
+                        quiet = None;
+                        if !self.shared.is_over() && self.random.random_range(0..LEFT_ONCE_IN) == 0
+                        {
+                            let why = "it is left for a while".to_owned();
+                            ended = Some(Ended { why, is_for_good: false });
+                        }
+                    }
                     Delivered::Nothing => {}
                     Delivered::End(why) => ended = Some(why),
                 }
@@ -67,12 +85,14 @@ impl Worker {
                 }
             }
             let Some(Ended { why, is_for_good }) = ended else { continue };
+            drop(watch);
+            let left = Duration::from_millis(self.random.random_range(0..LEFT_MS_MAX));
             let end = self.begin(KEY, Action::Unwatch)?;
             self.end(end, Outcome::Refused { why })?;
             if self.is_quiet(&mut quiet) || (is_for_good && self.shared.is_over()) {
                 return Ok(());
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(if is_for_good { LOOK_EVERY } else { left }).await;
             if is_for_good {
                 let Some(present) = self.present().await else { return Ok(()) };
                 (next, anew) = (present, true);

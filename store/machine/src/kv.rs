@@ -83,7 +83,9 @@ fn stage(draft: &mut Draft<'_>, op: &KvOp) -> Result<KvOutcome, Refusal> {
             return Ok(compare_and_set(draft, key, equal, desired));
         }
         KvOp::CompareRevisionAndSet { key, revision, value } => {
-            let equal = modified(draft, key) == *revision;
+            let is_early = |at: Revision| holdfast_api::planted!(StaleCompare) && at > *revision;
+            let at = modified(draft, key);
+            let equal = at == *revision || (*revision > 0 && is_early(at));
             return Ok(compare_and_set(draft, key, equal, value));
         }
         KvOp::Delete { key } => return Ok(KvOutcome::Deleted { existed: draft.delete(key) }),

@@ -233,8 +233,7 @@ impl Machine {
     /// Renewals count before anything in their entry is carried out: an expiry
     /// and a renewal that travel together keep the lease.
     pub(crate) fn note_renewals(&mut self, entry: &Entry) {
-        #[cfg(feature = "planted")]
-        if crate::planted::is(crate::planted::Defect::ExpiryBeforeRenewal) {
+        if holdfast_api::planted!(RenewalLost) {
             return;
         }
         for proposal in &entry.commands {
@@ -265,8 +264,6 @@ impl Machine {
             // The renewal itself was noted when the entry came.
             LeaseCommand::KeepAlive { lease } => {
                 self.leases.run(*lease)?;
-                #[cfg(feature = "planted")]
-                self.leases.touch(*lease, self.time, self.sessions.leader_since);
                 self.leases.held_in(*lease, session);
                 LeaseOutcome::Kept
             }
@@ -453,6 +450,9 @@ impl Machine {
             act.told.insert(id);
             for (process, attached) in &lease.processes {
                 if attached.end.is_none() {
+                    if holdfast_api::planted!(HalfExpiry) && act.membership_changed {
+                        break;
+                    }
                     act.end_incarnation(*process, cause.clone(), false);
                 }
             }

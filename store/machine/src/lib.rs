@@ -69,8 +69,6 @@ mod life;
 mod machine;
 mod number;
 mod outcome;
-#[cfg(feature = "planted")]
-pub mod planted;
 mod process;
 mod queue;
 mod read;

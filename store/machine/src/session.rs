@@ -114,7 +114,9 @@ impl Sessions {
             return Admission::Refused(Refusal::SessionExpired { session: id });
         };
         self.answer_bytes -= session.acknowledge(ack);
-        if let Some(answer) = session.answers.get(&sequence) {
+        if let Some(answer) = session.answers.get(&sequence)
+            && !holdfast_api::planted!(DoubledRetry)
+        {
             return Admission::Replayed(Answer { replayed: true, ..Answer::clone(answer) });
         }
         if sequence < session.ack {

@@ -17,7 +17,12 @@ pub(crate) fn stage(
     let steps = if succeeded { then } else { or_else };
     let mut outcomes = Vec::with_capacity(steps.len());
     let mut bytes_read = 0u64;
-    for step in steps {
+    let is_torn = holdfast_api::planted!(TornTransaction) && draft.revision.is_multiple_of(16);
+    for (nth, step) in steps.iter().enumerate() {
+        if is_torn && nth > 0 && nth + 1 == steps.len() {
+            outcomes.push(TransactionOutcome::Written);
+            break;
+        }
         let outcome = take(draft, step)?;
         if let TransactionOutcome::Value { value: Some(value) } = &outcome {
             // What is read is kept with the session's answers, so it is bounded too.

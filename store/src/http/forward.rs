@@ -123,8 +123,10 @@ impl Class {
     /// A problem that came up after the call was begun.
     fn broken(self, code: Code, message: impl Into<String>) -> Problem {
         match self {
-            Class::Change => Problem::unknown(code, message),
-            Class::Local | Class::Read | Class::Wait | Class::Watch => {
+            Class::Change if !holdfast_api::planted!(BrokenIsRefused) => {
+                Problem::unknown(code, message)
+            }
+            Class::Change | Class::Local | Class::Read | Class::Wait | Class::Watch => {
                 Problem::retryable(code, message)
             }
         }
@@ -221,7 +223,8 @@ fn where_to(node: &Node, class: Class, parts: &Parts, way: &Way, body: &[u8]) ->
         return Destination::Here;
     }
     let Err(referral) = node.leads_or_refer() else { return Destination::Here };
-    if class == Class::Read && stale_will_do(parts, way, body) {
+    let is_read = class == Class::Read;
+    if is_read && (holdfast_api::planted!(FollowerRead) || stale_will_do(parts, way, body)) {
         return Destination::Here;
     }
     // Passed on once: two nodes that each take the other for the leader must

@@ -251,11 +251,6 @@ impl Node {
 
     /// Commits a command; `done` hears what became of it. Never blocks.
     pub fn submit(&self, proposal: Proposal, done: Done) {
-        #[cfg(feature = "planted")]
-        if crate::planted::is(crate::planted::Defect::OneThread) {
-            // Each KiB takes as long as thousands of keys of a machine.
-            crate::planted::work(proposer::weight(&proposal) as u64 / 1_024 * 8_000);
-        }
         let checked = is_for_clients(&proposal)
             .and_then(|()| self.leads_or_refer())
             .and_then(|()| self.is_known_to_all(&proposal))
@@ -409,7 +404,8 @@ impl Node {
         let parking = &self.inner.effects.parking;
         let job = Some(&run.job).filter(|job| machine.has_job(job));
         let room = parking.take(job, size + WATCH_BYTES, &limits.budget)?;
-        let next = from.unwrap_or_else(|| machine.revision() + 1).max(1);
+        let late = u64::from(holdfast_api::planted!(LateResume));
+        let next = from.map_or_else(|| machine.revision() + 1, |from| from + late).max(1);
         let registration = self.inner.effects.watches.register(run.clone(), prefix.clone());
         drop(state);
         Ok(Watcher {

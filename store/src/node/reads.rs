@@ -36,7 +36,7 @@ impl Node {
 
     /// Calls once the applied state may be read as the newest; `stale`: at once.
     fn when_ready(&self, stale: bool, ready: impl FnOnce(Result<(), Problem>) + Send + 'static) {
-        if stale {
+        if stale || (holdfast_api::planted!(FollowerRead) && !self.consensus().leads()) {
             return ready(Ok(()));
         }
         match self.leads_or_refer() {

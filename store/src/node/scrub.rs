@@ -52,6 +52,9 @@ impl Node {
         loop {
             tokio::time::sleep(pause).await;
             pause = every;
+            if holdfast_api::planted!(BlindScrub) {
+                continue;
+            }
             let scrubbed = async {
                 self.scrub_log(&log, &snapshots).await?;
                 self.scrub_snapshot(&snapshots).await

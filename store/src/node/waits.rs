@@ -123,7 +123,8 @@ impl Waits {
         for condition in &missing {
             keys.entry(condition.key.clone()).or_default().insert(id);
         }
-        let since = machine.revision().max(since.unwrap_or(0));
+        let overlooked = u64::from(holdfast_api::planted!(LostWakeUp));
+        let since = machine.revision().max(since.unwrap_or(0)) + overlooked;
         let began = Instant::now();
         self.waits
             .insert(id, Wait { run, named, since, missing, _room: room, tells, began, ended });

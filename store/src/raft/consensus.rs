@@ -84,16 +84,6 @@ impl ConsensusOptions {
         SnapshotPolicy::LogsSinceLast(self.snapshot_entries.saturating_add(more))
     }
 
-    /// As they were when voters were loyal for a shorter time, if that is planted.
-    #[cfg(feature = "planted")]
-    fn planted(self) -> ConsensusOptions {
-        if !crate::planted::is(crate::planted::Defect::ShortLoyalty) {
-            return self;
-        }
-        let (election_min, election_max) = (Duration::from_millis(200), Duration::from_millis(400));
-        ConsensusOptions { election_min, election_max, ..self }
-    }
-
     fn config(&self, id: NodeId, cluster_id: &str) -> Result<Config, String> {
         self.check()?;
         let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
@@ -108,7 +98,7 @@ impl ConsensusOptions {
             enable_pre_vote: Some(true),
             // A leader that restarts goes through an election: what it had sent before it
             // stopped may not have reached its own disk.
-            enable_leader_restore: Some(false),
+            enable_leader_restore: Some(holdfast_api::planted!(LeaderRestored)),
             // A leader that lost its quorum falls silent, so that its followers may elect.
             quorum_loss_probe_interval: Some(ms(self.election_max) * 2 + 200),
             backoff: "50ms 100ms ...200ms".to_owned(),
@@ -216,14 +206,7 @@ impl Consensus {
         transport: Arc<dyn Transport>,
         (log, state, snapshots): (LogStore, StateMachine, SnapshotStore),
     ) -> Result<Consensus, String> {
-        #[cfg(feature = "planted")]
-        let options = options.planted();
         let config = options.config(id, &cluster_id)?;
-        #[cfg(feature = "planted")]
-        let config = Config {
-            enable_leader_restore: Some(crate::planted::is(crate::planted::Defect::LeaderRestored)),
-            ..config
-        };
         let config = Arc::new(config);
         let network = Network { id, transport: transport.clone() };
         let raft = Raft::new(id, config, network, log, state).await.map_err(|e| e.to_string())?;
@@ -354,8 +337,7 @@ impl Consensus {
 
     /// Returns once a read of the applied state is linearizable.
     pub async fn linearize(&self) -> Result<(), Problem> {
-        #[cfg(feature = "planted")]
-        if crate::planted::is(crate::planted::Defect::StaleRead) && self.leads() {
+        if holdfast_api::planted!(StaleRead) && self.leads() {
             return Ok(());
         }
         match self.raft.ensure_linearizable(ReadPolicy::ReadIndex).await {
@@ -495,8 +477,7 @@ impl Consensus {
 
     /// Whether most voters, this one among them, have lost the leader of this term.
     pub async fn quorum_has_lost(&self, leader: NodeId, term: u64) -> bool {
-        #[cfg(feature = "planted")]
-        if crate::planted::is(crate::planted::Defect::LossOfOne) {
+        if holdfast_api::planted!(LossOfOne) {
             return true;
         }
         let view = self.view();

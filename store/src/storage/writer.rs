@@ -223,7 +223,6 @@ impl Queue {
 
     /// Adds a request; it is completed in any case.
     pub fn push(&self, request: Request) {
-        #[cfg(feature = "planted")]
         let request = planted(request);
         if self.add(request).is_some() {
             self.notify();
@@ -235,7 +234,6 @@ impl Queue {
     /// Blocks for about a sync of a quick disk. One that stalls holds up the
     /// caller's task alone: another thread goes on with the others.
     pub fn push_and_write(&self, request: Request) {
-        #[cfg(feature = "planted")]
         let request = planted(request);
         let Some(mut state) = self.add(request) else { return };
         if !(self.callers_write && state.is_quiet() && may_block()) {
@@ -546,14 +544,9 @@ impl Drop for Worker {
 }
 
 /// What a planted defect makes of a request.
-#[cfg(feature = "planted")]
 fn planted(mut request: Request) -> Request {
-    use crate::planted::{Defect, is};
-
-    if is(Defect::AckBeforeSync) {
-        mem::replace(&mut request.done, Done::Nobody).complete(Ok(()));
-    }
-    if is(Defect::VoteNotSynced) {
+    request.sync &= !holdfast_api::planted!(AckBeforeSync);
+    if holdfast_api::planted!(VoteNotSynced) {
         request.sync &= !request.operations.iter().any(|o| matches!(o, Operation::Vote(_)));
     }
     request

@@ -208,8 +208,7 @@ fn sessions(input: &mut Reader<'_>, time: u64) -> Result<Sessions, DecodeError> 
         if sessions.by_nonce.contains_key(&nonce) {
             return invalid("two sessions have one nonce");
         }
-        #[cfg(feature = "planted")]
-        if crate::planted::is(crate::planted::Defect::SessionsNotInSnapshot) {
+        if holdfast_api::planted!(SessionsNotInSnapshot) {
             continue;
         }
         sessions.insert(id, session);

@@ -225,6 +225,10 @@ impl Act<'_> {
         let Some(round) = self.life.rounds.get_mut(key) else {
             return;
         };
+        if holdfast_api::planted!(DeadCounted) {
+            self.dirty.insert(key.clone());
+            return;
+        }
         if let Some(arrived) = round.arrivals.remove(&process) {
             self.life.payload_bytes -= arrived.payload.len() as u64;
             self.left_held(key, &arrived);

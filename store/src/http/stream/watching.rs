@@ -75,6 +75,7 @@ pub(super) async fn deliver(
             let (revision, cost) = (batch.revision, cost(&batch));
             match waited.take().or_else(|| room.try_take(cost)) {
                 Some(place) => hand_on(batch, place),
+                None if holdfast_api::planted!(DroppedChanges) => {}
                 None => {
                     stuck = Some((revision, cost));
                     break;

@@ -398,6 +398,10 @@ impl Connection {
             Message::Set { key, value } if self.next_joins() => {
                 let entries = self.take_sets_behind(KeyValue { key, value }, &mut size);
                 messages = entries.len() as u64;
+                let entries = match holdfast_api::planted!(FirstSetStays) {
+                    true => entries.into_iter().rev().collect(),
+                    false => entries,
+                };
                 self.mapping.begin_joined_sets(entries)
             }
             message => self.mapping.begin(message),

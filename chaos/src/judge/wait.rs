@@ -1,0 +1,66 @@
+//! Waits for a key that is set once, and never deleted: nobody is woken before it is
+//! set, and nobody who waits is overlooked.
+//!
+//! A wait that takes long is not wrong by that. It is if its own client was told
+//! several times in a row meanwhile that the key is there: whoever answered that
+//! could have answered the wait.
+
+use super::{Found, wrong};
+use crate::operation::{Action, Answer, Operation};
+
+/// So many looks in a row that found the key, while its client still waited, show
+/// that the wait was overlooked.
+pub const LOOKS_MIN: usize = 4;
+
+/// Judges the operations on one key.
+pub(crate) fn look(operations: &[&Operation]) -> Found {
+    let is_set = |it: &&&Operation| matches!(it.action, Action::Write { .. }) && !it.is_refused();
+    let set = operations.iter().find(is_set).copied();
+    let told = |it: &Operation| match (&it.action, it.answer()) {
+        (Action::Wait | Action::Check, Some(Answer::Exists(exists))) => Some(*exists),
+        _ => None,
+    };
+    for operation in operations {
+        match (told(operation), set) {
+            (Some(true), None) => {
+                return wrong("the key was there, and nobody had set it".to_owned(), &[operation]);
+            }
+            (Some(true), Some(set)) if operation.is_before(set) => {
+                let text = "the key was there before it was set".to_owned();
+                return wrong(text, &[operation, set]);
+            }
+            (Some(false), Some(set)) if set.is_before(operation) => {
+                let text = "the key was not there, though it had been set".to_owned();
+                return wrong(text, &[operation, set]);
+            }
+            _ => {}
+        }
+    }
+    let waits = operations.iter().filter(|it| it.action == Action::Wait && told(it).is_none());
+    for wait in waits {
+        let mut in_a_row: Vec<&Operation> = Vec::new();
+        for look in operations.iter().filter(|it| is_within(it, wait)) {
+            match told(look) {
+                Some(true) => in_a_row.push(look),
+                _ => in_a_row.clear(),
+            }
+        }
+        if let (Some(last), true) = (in_a_row.last(), in_a_row.len() >= LOOKS_MIN) {
+            let text = format!(
+                "a wait was overlooked: its client was told {} times that the key is there, and waited on",
+                in_a_row.len()
+            );
+            return wrong(text, &[wait, last]);
+        }
+    }
+    Found::Right
+}
+
+/// Whether it is a look of the same client while that waited.
+fn is_within(look: &Operation, wait: &Operation) -> bool {
+    let until = wait.returned.unwrap_or(crate::history::Moment::MAX);
+    look.action == Action::Check
+        && look.client == wait.client
+        && look.call > wait.call
+        && look.returned.is_some_and(|returned| returned < until)
+}

@@ -1,0 +1,123 @@
+//! What they are.
+
+use std::sync::OnceLock;
+
+use super::VARIABLE;
+
+macro_rules! defects {
+    ($($(#[$about:meta])* $defect:ident = $name:literal,)*) => {
+        /// A defect.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Defect {
+            $($(#[$about])* $defect,)*
+        }
+
+        /// All of them, by name.
+        pub const DEFECTS: &[(&str, Defect)] = &[$(($name, Defect::$defect),)*];
+    };
+}
+
+defects! {
+    // The log and the snapshots of a node.
+    /// A write is acknowledged before it is synced, which is left to the kernel.
+    AckBeforeSync = "ack-before-sync",
+    /// A vote is written and not synced.
+    VoteNotSynced = "vote-not-synced",
+    /// A snapshot lacks the table of sessions.
+    SessionsNotInSnapshot = "sessions-not-in-snapshot",
+    /// A node that starts forgets the newest entries of its log.
+    TailForgotten = "tail-forgotten",
+    /// Damage of the log and of snapshots is not looked for.
+    BlindScrub = "blind-scrub",
+
+    // Consensus.
+    /// A leader answers reads without asking whether it still leads.
+    StaleRead = "stale-read",
+    /// A follower answers reads from its own state.
+    FollowerRead = "follower-read",
+    /// One voter that has lost the leader succeeds it, whatever the others see.
+    LossOfOne = "loss-of-one",
+    /// A leader that restarts leads on without an election.
+    LeaderRestored = "leader-restored",
+    /// An answer to an old append passes for one to a young one.
+    OldAnswers = "old-answers",
+
+    // The state machine.
+    /// A command that is sent again is carried out again.
+    DoubledRetry = "doubled-retry",
+    /// Now and then an element stays in the queue when it is taken.
+    PoppedTwice = "popped-twice",
+    /// Now and then a transaction loses its last write.
+    TornTransaction = "torn-transaction",
+    /// A comparison by revision overlooks that the key was changed since.
+    StaleCompare = "stale-compare",
+    /// A renewal does not move the end of a lease.
+    RenewalLost = "renewal-lost",
+    /// The end of a lease ends one of its processes; the others follow never.
+    HalfExpiry = "half-expiry",
+    /// The arrival of an incarnation outlives it.
+    DeadCounted = "dead-counted",
+
+    // What a node tells its clients.
+    /// A wait overlooks the change behind the state that it was compared with.
+    LostWakeUp = "lost-wake-up",
+    /// A watch that finds no room for a change goes on behind it.
+    DroppedChanges = "dropped-changes",
+    /// A watch that resumes goes on one revision too late.
+    LateResume = "late-resume",
+    /// A change whose way to the leader broke off is said not to have been made.
+    BrokenIsRefused = "broken-is-refused",
+
+    // The client and the agent.
+    /// A command is sent again under a new number.
+    NewNumber = "new-number",
+    /// What may have been done is said to have had no effect.
+    UnknownIsRefused = "unknown-is-refused",
+    /// What one connection has set, another one of the host may not see yet.
+    UnseenSet = "unseen-set",
+    /// Of several values that a connection sets one behind the other, the first stays.
+    FirstSetStays = "first-set-stays",
+}
+
+static PLANTED: OnceLock<Option<Defect>> = OnceLock::new();
+
+/// See [`super::plant`].
+pub(super) fn plant(name: &str) -> Result<(), String> {
+    let defect = named(name)?;
+    match PLANTED.get_or_init(|| Some(defect)) {
+        Some(planted) if *planted == defect => Ok(()),
+        planted => Err(format!("{planted:?} is planted already")),
+    }
+}
+
+/// The one that is planted in this process.
+///
+/// # Panics
+/// If the environment names one that there is not: a run without it would prove
+/// nothing.
+pub fn planted() -> Option<Defect> {
+    let from_environment = || {
+        let name = std::env::var(VARIABLE).ok()?;
+        eprintln!("planted: {name}");
+        Some(named(&name).expect("HOLDFAST_PLANTED names a defect"))
+    };
+    *PLANTED.get_or_init(from_environment)
+}
+
+/// Whether this one is planted.
+pub fn is(defect: Defect) -> bool {
+    planted() == Some(defect)
+}
+
+/// What it is called.
+pub fn name(defect: Defect) -> &'static str {
+    DEFECTS.iter().find(|(_, other)| *other == defect).map_or("", |(name, _)| name)
+}
+
+fn named(name: &str) -> Result<Defect, String> {
+    let found = DEFECTS.iter().find(|(known, _)| *known == name);
+    found.map(|(_, defect)| *defect).ok_or_else(|| {
+        let known: Vec<&str> = DEFECTS.iter().map(|(known, _)| *known).collect();
+        format!("there is no defect {name:?}; there are {}", known.join(", "))
+    })
+}
