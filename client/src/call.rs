@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::error::Error;
 use crate::events::EventsPage;
 use crate::mailbox::Mailbox;
+use crate::resume::Mark;
 
 /// Names a call within its client.
 pub(crate) type CallId = u64;
@@ -85,6 +86,8 @@ pub(crate) struct Call {
     /// How many sessions were lost when its handle was bound to one: it goes out
     /// in none that follows the loss of that.
     pub(crate) bound: Option<u64>,
+    /// By what the next process would find it again.
+    pub(crate) mark: Option<Mark>,
     /// Encoded size of the request, about.
     pub(crate) bytes: usize,
     pub(crate) progress: Progress,
@@ -185,6 +188,7 @@ impl Call {
             deadline,
             not_before: None,
             bound: None,
+            mark: None,
             bytes,
             progress: Progress::default(),
             _permits: permits,

@@ -20,6 +20,7 @@ use crate::replies::News;
 mod ends;
 mod exactly_once;
 mod frames;
+mod resuming;
 mod sessions;
 mod sharing;
 mod trying_again;
