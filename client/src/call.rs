@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use holdfast_api::stream::{MINOR_EVENTS, MINOR_LIFE, MINOR_PIPELINES};
+use holdfast_api::stream::{MINOR_EVENTS, MINOR_LIFE};
 use holdfast_api::{
     Admin, Answer, Blob, Command, Condition, Effectiveness, Feed, Generation, LeaseCommand,
     LeaseId, Name, ProcessCommand, Read, ReadAnswer, Revision, Scope, SessionId, Status,
@@ -25,39 +25,14 @@ pub(crate) type ReplyTo<T> = oneshot::Sender<Result<T, Error>>;
 /// What was asked, and by whom.
 #[derive(Debug)]
 pub(crate) enum Ask {
-    Propose {
-        command: Command,
-        reply: ReplyTo<Answer>,
-    },
-    /// Commands of several calls as one: the client's own.
-    Pipeline(Pipeline),
-    Read {
-        read: Read,
-        stale: bool,
-        reply: ReplyTo<ReadAnswer>,
-    },
-    Wait {
-        wait: Wait,
-        reply: ReplyTo<Revision>,
-    },
+    Propose { command: Command, reply: ReplyTo<Answer> },
+    Read { read: Read, stale: bool, reply: ReplyTo<ReadAnswer> },
+    Wait { wait: Wait, reply: ReplyTo<Revision> },
     Feed(FeedAsk),
     Events(EventsAsk),
     Watch(WatchAsk),
-    Status {
-        reply: ReplyTo<Status>,
-    },
-    Admin {
-        admin: Admin,
-        reply: ReplyTo<()>,
-    },
-}
-
-#[derive(Debug)]
-pub(crate) struct Pipeline {
-    /// What goes out, the same each time: a copy may be on its way.
-    pub(crate) command: Command,
-    /// Whose each of its commands is; none once its caller has left.
-    pub(crate) members: Vec<Option<CallId>>,
+    Status { reply: ReplyTo<Status> },
+    Admin { admin: Admin, reply: ReplyTo<()> },
 }
 
 #[derive(Debug)]
@@ -122,8 +97,6 @@ pub(crate) struct Call {
 pub(crate) struct Progress {
     /// The id under which it is on the wire at present.
     pub(crate) wire: Option<u64>,
-    /// The pipeline that it goes out with, while that may be applied.
-    pub(crate) pipeline: Option<CallId>,
     /// Its place in the session, once it has one.
     pub(crate) sequence: Option<u64>,
     /// It was on the wire when its session ended: its answer says whether it was
@@ -147,7 +120,7 @@ impl Ask {
 
     /// Whether it can have an effect.
     pub(crate) fn has_effect(&self) -> bool {
-        matches!(self, Ask::Propose { .. } | Ask::Pipeline(_) | Ask::Admin { .. })
+        matches!(self, Ask::Propose { .. } | Ask::Admin { .. })
     }
 
     /// Whether it comes to the same however often it is sent: it needs no
@@ -159,7 +132,6 @@ impl Ask {
     /// The minor version of the stream that a node needs to take it.
     pub(crate) fn minor(&self) -> u32 {
         match self {
-            Ask::Pipeline(_) => MINOR_PIPELINES,
             Ask::Events(_) => MINOR_EVENTS,
             Ask::Propose {
                 command: Command::Lease(_) | Command::Process(_) | Command::Round(_),
@@ -184,8 +156,6 @@ impl Ask {
     pub(crate) fn fail(self, error: Error) {
         match self {
             Ask::Propose { reply, .. } => drop(reply.send(Err(error))),
-            // Its callers are told by `Calls::fail`.
-            Ask::Pipeline(_) => {}
             Ask::Read { reply, .. } => drop(reply.send(Err(error))),
             Ask::Wait { reply, .. } => drop(reply.send(Err(error))),
             Ask::Feed(feed) => feed.mailbox.end(error),
@@ -223,11 +193,7 @@ impl Call {
 
     /// Whether it is a command that a session makes exactly one of.
     pub(crate) fn needs_session(&self) -> bool {
-        match self.ask {
-            Ask::Propose { .. } => !self.ask.names_itself(),
-            Ask::Pipeline(_) => true,
-            _ => false,
-        }
+        matches!(self.ask, Ask::Propose { .. }) && !self.ask.names_itself()
     }
 
     /// What is known about its effect now.

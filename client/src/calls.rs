@@ -5,23 +5,18 @@
 //! session is opened and kept in [`crate::tenancy`].
 
 mod expiry;
-mod pipeline;
-mod queues;
-mod request;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_api::stream::{MINOR_EVENTS, MINOR_PIPELINES};
+use holdfast_api::stream::MINOR_EVENTS;
 use holdfast_api::{
     Code, Command, Effectiveness, Problem, Proposal, Reply, ReplyBody, Request, RequestBody,
-    SessionId,
+    SessionId, SessionRef,
 };
 use tokio::time::Instant;
 
-use self::queues::Queues;
-use self::request::{deadline_error, request_body};
 use crate::backoff::Backoff;
 use crate::call::{Ask, Call, CallId, Progress};
 use crate::error::Error;
@@ -58,15 +53,24 @@ pub(crate) struct Calls {
     held: BTreeSet<(Instant, CallId)>,
     /// What the connected node understands beyond the stream's first version.
     minor: u32,
-    /// Whether the cluster takes pipelines, and when it is asked again if it did not.
-    pipelines: bool,
-    pipelines_again: Option<Instant>,
-    /// Small commands on keys that are on the wire, alone or as a pipeline.
-    in_step: BTreeSet<CallId>,
-    /// How many calls of its own it has made.
-    last_own: u64,
     /// The session that ended last.
     over: SessionId,
+}
+
+/// Calls that are to be sent. A call is in one queue at most.
+#[derive(Debug, Default)]
+struct Queues {
+    /// Commands that need no session: of leases, processes and rounds. No other
+    /// call keeps them waiting.
+    first: BTreeSet<CallId>,
+    /// Commands that have their sequence: they are sent before all others.
+    again: BTreeMap<u64, CallId>,
+    /// Commands that have none yet.
+    fresh: BTreeSet<CallId>,
+    /// Everything else that only the leader answers.
+    to_leader: BTreeSet<CallId>,
+    /// What any node answers.
+    to_any: BTreeSet<CallId>,
 }
 
 impl Calls {
@@ -86,10 +90,6 @@ impl Calls {
             delayed_until: None,
             held: BTreeSet::new(),
             minor: 0,
-            pipelines: false,
-            pipelines_again: None,
-            in_step: BTreeSet::new(),
-            last_own: 0,
             over: 0,
         }
     }
@@ -98,8 +98,6 @@ impl Calls {
     /// the stream.
     pub(crate) fn linked(&mut self, minor: u32) {
         self.minor = minor;
-        self.pipelines = minor >= MINOR_PIPELINES;
-        self.pipelines_again = None;
     }
 
     pub(crate) fn submit(&mut self, id: CallId, call: Call) {
@@ -172,9 +170,9 @@ impl Calls {
 
     /// Nobody waits for this call any more.
     pub(crate) fn abandon(&mut self, id: CallId) {
-        let effect = self.open.get(&id).map(|call| self.effect(call));
-        self.remove(id);
-        if effect == Some(Effectiveness::Unknown) {
+        if let Some(call) = self.remove(id)
+            && call.effect() == Effectiveness::Unknown
+        {
             self.counters.unknown.add(1);
         }
     }
@@ -190,7 +188,7 @@ impl Calls {
     pub(crate) fn wants(&self) -> Wants {
         let queues = &self.queues;
         let leader = !queues.first.is_empty()
-            || queues.want_session()
+            || !queues.fresh.is_empty()
             || !queues.again.is_empty()
             || !queues.to_leader.is_empty()
             || !self.delayed.is_empty()
@@ -220,7 +218,7 @@ impl Calls {
         }
         let call = self.on_wire.get(&reply.id).and_then(|id| self.open.get(id));
         match (call.map(|call| &call.ask), &reply.body) {
-            (Some(Ask::Propose { .. } | Ask::Pipeline(_)), ReplyBody::Answer(_)) => true,
+            (Some(Ask::Propose { .. }), ReplyBody::Answer(_)) => true,
             (Some(Ask::Read { stale, .. }), ReplyBody::Read(_)) => !stale,
             _ => false,
         }
@@ -229,10 +227,9 @@ impl Calls {
     /// Whether [`Calls::fill`] would find anything.
     pub(crate) fn has_sendable(&self, leads: bool, now: Instant) -> bool {
         let queues = &self.queues;
-        let takes = self.tenancy.can_take_command();
         let commands = !queues.again.is_empty()
-            || (takes && (!queues.fresh.is_empty() || self.first_small().is_some()))
-            || self.tenancy.has_sendable(queues.want_session(), now);
+            || (!queues.fresh.is_empty() && self.tenancy.can_take_command())
+            || self.tenancy.has_sendable(!queues.fresh.is_empty(), now);
         !self.cancels.is_empty()
             || !queues.to_any.is_empty()
             || (leads && (commands || !queues.first.is_empty() || !queues.to_leader.is_empty()))
@@ -249,7 +246,7 @@ impl Calls {
         }
         let mut bytes = 0;
         if leads {
-            let wanted = self.queues.want_session();
+            let wanted = !self.queues.fresh.is_empty();
             if let Some(command) = self.tenancy.next_chore(wanted, now) {
                 let id = self.next_wire();
                 self.tenancy.chore_sent(id, now);
@@ -265,10 +262,9 @@ impl Calls {
             let other = self.first_other(leads);
             let turn = if commands_turn { command.or(other) } else { other.or(command) };
             let next = first.or(turn);
-            let Some(id) = next.map(|id| self.with_company(id)) else { break };
+            let Some(id) = next else { break };
             let size = self.open.get(&id).map_or(0, |call| call.bytes);
             if !batch.is_empty() && bytes + size > BATCH_BYTES_MAX {
-                self.enqueue(id);
                 break;
             }
             bytes += size;
@@ -280,9 +276,7 @@ impl Calls {
     fn first_command(&self, leads: bool) -> Option<CallId> {
         let queues = &self.queues;
         let again = queues.again.first_key_value().map(|(_, id)| *id);
-        // Few small ones are under way at a time: they keep no other waiting for long.
-        let fresh = || self.first_small().or_else(|| queues.fresh.first().copied());
-        let fresh = || fresh().filter(|_| self.tenancy.can_take_command());
+        let fresh = || queues.fresh.first().copied().filter(|_| self.tenancy.can_take_command());
         if leads { again.or_else(fresh) } else { None }
     }
 
@@ -303,7 +297,7 @@ impl Calls {
         let wire = self.next_wire();
         let call = self.open.get_mut(&id)?;
         let mut session = None;
-        if matches!(call.ask, Ask::Propose { .. } | Ask::Pipeline(_)) && call.progress.sent {
+        if matches!(call.ask, Ask::Propose { .. }) && call.progress.sent {
             self.counters.resent.add(1);
         }
         if let Ask::Propose { command: Command::Lease(command), .. } = &call.ask {
@@ -327,9 +321,6 @@ impl Calls {
         call.progress.sent = true;
         call.progress.orphan_of = None;
         call.progress.wire = Some(wire);
-        if call.is_small() || matches!(call.ask, Ask::Pipeline(_)) {
-            self.in_step.insert(id);
-        }
         self.on_wire.insert(wire, id);
         Some(Request { id: wire, body: request_body(&call.ask, session) })
     }
@@ -338,8 +329,8 @@ impl Calls {
     /// connection of all.
     fn not_understood(&mut self, id: CallId) {
         let uncertain = self.open.get(&id).is_some_and(|call| call.progress.uncertain);
-        let text = "the node that was asked is too old for this; upgrade all nodes of the cluster, and \
-                    retry";
+        let text = "the node that was asked is too old for leases, processes and rounds; upgrade all \
+                    nodes of the cluster, and retry";
         let problem = match uncertain {
             true => Problem::unknown(Code::FeatureLevel, text),
             false => Problem::refused(Code::FeatureLevel, text),
@@ -354,22 +345,13 @@ impl Calls {
 
     /// Puts a call where it waits to be sent.
     pub(crate) fn enqueue(&mut self, id: CallId) {
-        for id in self.apart(id) {
-            self.enqueue_one(id);
-        }
-    }
-
-    fn enqueue_one(&mut self, id: CallId) {
         let Some(call) = self.open.get(&id) else { return };
         match (&call.ask, call.progress.sequence) {
             (ask, _) if ask.names_itself() => {
                 self.queues.first.insert(id);
             }
-            (Ask::Propose { .. } | Ask::Pipeline(_), Some(sequence)) => {
+            (Ask::Propose { .. }, Some(sequence)) => {
                 self.queues.again.insert(sequence, id);
-            }
-            (Ask::Propose { .. }, None) if self.pipelines && call.is_small() => {
-                self.queues.small.insert(id);
             }
             (Ask::Propose { .. }, None) => {
                 self.queues.fresh.insert(id);
@@ -393,7 +375,6 @@ impl Calls {
         }
         self.queues.first.remove(&id);
         self.queues.fresh.remove(&id);
-        self.queues.small.remove(&id);
         self.queues.to_leader.remove(&id);
         self.queues.to_any.remove(&id);
         self.delayed.remove(&id);
@@ -402,8 +383,7 @@ impl Calls {
     /// Sends a call again after the `nth` pause. Calls that are delayed at the
     /// same time go on together, at the end of the shortest pause.
     pub(crate) fn delay(&mut self, id: CallId, pause: Duration, now: Instant) {
-        let ids = self.apart(id);
-        self.delayed.extend(ids);
+        self.delayed.insert(id);
         let until = now + pause;
         self.delayed_until = Some(self.delayed_until.map_or(until, |other| other.min(until)));
     }
@@ -412,7 +392,6 @@ impl Calls {
     pub(crate) fn take_off_wire(&mut self, id: CallId) {
         if let Some(wire) = self.open.get_mut(&id).and_then(|call| call.progress.wire.take()) {
             self.on_wire.remove(&wire);
-            self.in_step.remove(&id);
         }
     }
 
@@ -426,7 +405,6 @@ impl Calls {
         let delayed = self.delayed.contains(&id);
         self.dequeue(id);
         let mut call = self.open.remove(&id)?;
-        self.in_step.remove(&id);
         if let Some(deadline) = call.deadline {
             self.deadlines.remove(&(deadline, id));
         }
@@ -438,9 +416,6 @@ impl Calls {
         }
         if let Some(sequence) = call.progress.sequence {
             self.tenancy.release(sequence);
-        }
-        if let Some(pipeline) = call.progress.pipeline {
-            self.leave_pipeline(pipeline, id);
         }
         if let Ask::Read { read, stale: false, .. } = &call.ask {
             match self.flights.leave(read, id) {
@@ -479,32 +454,18 @@ impl Calls {
         }
     }
 
-    /// The call that is sent for this one: another's, if it shares a read or goes
-    /// with a pipeline.
+    /// The call that is sent for this one: another's, if it shares a read.
     fn sent_for<'a>(&'a self, call: &'a Call) -> &'a Call {
         let lead = match &call.ask {
             Ask::Read { read, stale: false, .. } => self.flights.lead(read),
-            _ => call.progress.pipeline,
+            _ => None,
         };
         lead.and_then(|lead| self.open.get(&lead)).unwrap_or(call)
-    }
-
-    /// What is known about a call's effect now.
-    fn effect(&self, call: &Call) -> Effectiveness {
-        match call.ask.has_effect() {
-            true => self.sent_for(call).effect(),
-            false => Effectiveness::None,
-        }
     }
 
     /// Ends a call without a result.
     pub(crate) fn fail(&mut self, id: CallId, error: Error) {
         let Some(call) = self.remove(id) else { return };
-        if let Ask::Pipeline(pipeline) = call.ask {
-            return pipeline.members.into_iter().flatten().for_each(|member| {
-                self.fail(member, error.clone());
-            });
-        }
         if call.ask.has_effect() && error.outcome() == Effectiveness::Unknown {
             self.counters.unknown.add(1);
         }
@@ -523,7 +484,6 @@ impl Calls {
     pub(crate) fn link_lost(&mut self, why: &str) {
         self.tenancy.link_lost();
         self.cancels.clear();
-        self.in_step.clear();
         for (_, id) in std::mem::take(&mut self.on_wire) {
             let Some(call) = self.open.get_mut(&id) else { continue };
             call.progress.uncertain |= call.ask.has_effect();
@@ -573,9 +533,6 @@ impl Calls {
             self.held.pop_first();
             self.enqueue(id);
         }
-        if self.pipelines_again.is_some_and(|at| at <= now) {
-            (self.pipelines, self.pipelines_again) = (true, None);
-        }
         self.tenancy.tick(now);
         while let Some((at, id)) = self.deadlines.first().copied()
             && at <= now
@@ -591,11 +548,54 @@ impl Calls {
     pub(crate) fn close(&mut self) {
         let ids: Vec<CallId> = self.open.keys().copied().collect();
         for id in ids {
-            let outcome = self.open.get(&id).map_or(Effectiveness::None, |call| self.effect(call));
+            let outcome = self.open.get(&id).map_or(Effectiveness::None, Call::effect);
             self.fail(id, Error::Closed { outcome });
         }
         self.tenancy.close();
     }
+}
+
+fn deadline_error(call: &Call, leads: bool, tried: &impl Fn() -> Vec<(String, String)>) -> Error {
+    let outcome = call.effect();
+    let on_wire = call.progress.wire.is_some();
+    if outcome == Effectiveness::None && !on_wire && !leads {
+        return Error::Unreachable { tried: tried() };
+    }
+    let reason = match (&call.progress.trouble, &call.ask) {
+        (Some(trouble), _) if !on_wire => trouble.clone(),
+        (_, Ask::Wait { .. }) => "not all conditions were met".to_owned(),
+        _ if on_wire => "the node has not answered yet".to_owned(),
+        _ => "the call waited for others of this session".to_owned(),
+    };
+    Error::Timeout { outcome, reason }
+}
+
+fn request_body(ask: &Ask, session: Option<SessionRef>) -> RequestBody {
+    match ask {
+        Ask::Propose { command, .. } => propose(command, session),
+        Ask::Read { read, stale, .. } => RequestBody::Read { read: read.clone(), stale: *stale },
+        Ask::Wait { wait, .. } => RequestBody::Wait {
+            scope: wait.scope.clone(),
+            conditions: wait.conditions.clone(),
+            since: wait.since,
+        },
+        Ask::Feed(feed) => {
+            RequestBody::Feed { lease: feed.lease, since: feed.since, have: feed.have.clone() }
+        }
+        Ask::Events(events) => RequestBody::Events { job: events.job.clone(), after: events.after },
+        Ask::Watch(watch) => RequestBody::Watch {
+            scope: watch.scope.clone(),
+            prefix: watch.prefix.clone(),
+            from: Some(watch.next),
+            progress_together: true,
+        },
+        Ask::Status { .. } => RequestBody::Status,
+        Ask::Admin { admin, .. } => RequestBody::Admin(admin.clone()),
+    }
+}
+
+fn propose(command: &Command, session: Option<SessionRef>) -> RequestBody {
+    RequestBody::Propose(Proposal { session, command: command.clone() })
 }
 
 #[cfg(test)]

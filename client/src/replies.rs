@@ -53,7 +53,7 @@ impl Calls {
     fn on_answer(&mut self, id: CallId, body: ReplyBody, now: Instant, random: Random<'_>) {
         let Some(call) = self.open.get_mut(&id) else { return };
         match (&mut call.ask, body) {
-            (Ask::Propose { .. } | Ask::Pipeline(_), ReplyBody::Answer(answer)) => {
+            (Ask::Propose { .. }, ReplyBody::Answer(answer)) => {
                 self.on_outcome(id, answer, now, random);
             }
             (Ask::Wait { wait, .. }, ReplyBody::Waiting { revision }) => {
@@ -62,7 +62,6 @@ impl Calls {
             (Ask::Watch(_), ReplyBody::Changes(batch)) => self.on_changes(id, batch),
             (Ask::Feed(_), ReplyBody::Read(answer)) => self.on_feed(id, answer),
             (Ask::Events(_), ReplyBody::Read(answer)) => self.on_events(id, answer),
-            (Ask::Pipeline(_), _) => self.fail(id, Error::unexpected("a pipeline")),
             (_, body) => self.finish(id, body),
         }
     }
@@ -106,7 +105,6 @@ impl Calls {
                 self.tenancy.holds(*lease);
                 self.finish(id, ReplyBody::Answer(answer));
             }
-            _ if self.is_pipeline(id) => self.finish_pipeline(id, answer),
             _ => self.finish(id, ReplyBody::Answer(answer)),
         }
     }
@@ -219,7 +217,7 @@ impl Calls {
                     || !problem.retryable
                     || problem.outcome != Effectiveness::None
             }
-            Ask::Propose { .. } | Ask::Pipeline(_) if problem.code == Code::SessionExpired => {
+            Ask::Propose { .. } if problem.code == Code::SessionExpired => {
                 match &problem.refusal {
                     Some(Refusal::SessionExpired { session }) => self.came_too_late(id, *session),
                     _ => {
@@ -227,10 +225,6 @@ impl Calls {
                         self.fail(id, Error::refused(problem));
                     }
                 }
-                return News::None;
-            }
-            Ask::Pipeline(_) if problem.code == Code::FeatureLevel && !call.progress.uncertain => {
-                self.not_pipelined(id, now);
                 return News::None;
             }
             _ => !problem.retryable,

@@ -1,11 +1,11 @@
 use std::time::Duration;
 
-use holdfast_api::stream::{MINOR_EVENTS, MINOR_PIPELINES};
+use holdfast_api::stream::MINOR;
 use holdfast_api::{
     Admin, Answer, Blob, Change, ChangeKind, Closed, Code, Concluded, Condition, Feed, Generation,
-    KvOp, KvOutcome, LeaderHint, Members, Nonce, Outcome, Pipelined, PipelinedOutcome, Read,
-    ReadAnswer, ReadOutcome, Refusal, Reply, ReplyBody, Revision, Scope, SessionCommand,
-    SessionOutcome, SessionRef, Until, WatchBatch, WatchProgress,
+    KvOp, KvOutcome, LeaderHint, Members, Nonce, Outcome, Read, ReadAnswer, ReadOutcome, Refusal,
+    Reply, ReplyBody, Revision, Scope, SessionCommand, SessionOutcome, Until, WatchBatch,
+    WatchProgress,
 };
 use proptest::prelude::*;
 use rand::SeedableRng;
@@ -20,7 +20,6 @@ use crate::replies::News;
 mod ends;
 mod exactly_once;
 mod frames;
-mod pipelines;
 mod sessions;
 mod sharing;
 mod trying_again;
@@ -45,7 +44,7 @@ impl Bench {
         let tenancy = Tenancy::new(TTL, StdRng::seed_from_u64(1));
         let backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
         let mut calls = Calls::new(tenancy, backoff, Arc::default());
-        calls.linked(MINOR_EVENTS);
+        calls.linked(MINOR);
         Bench { calls, now: Instant::now(), next_call: 0 }
     }
 

@@ -28,7 +28,7 @@ pub const UPGRADE: &str = "holdfast-stream/1";
 pub const FRAME_BYTES_MAX: u32 = 64 * 1024 * 1024;
 
 /// What this version understands beyond the first one, in [`Hello::minor`].
-pub const MINOR: u32 = MINOR_PIPELINES;
+pub const MINOR: u32 = MINOR_EVENTS;
 
 /// From this minor version on a node takes [`RequestBody::Report`]; an older
 /// one would take it for a broken frame.
@@ -40,11 +40,6 @@ pub const MINOR_LIFE: u32 = 2;
 
 /// From this minor version on a node takes [`RequestBody::Events`].
 pub const MINOR_EVENTS: u32 = 3;
-
-/// From this minor version on a node takes
-/// [`Command::Pipeline`](crate::Command::Pipeline), or refuses it with
-/// [`Code::FeatureLevel`](crate::Code::FeatureLevel) while the cluster's level is too low.
-pub const MINOR_PIPELINES: u32 = 4;
 
 /// The node's first frame.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

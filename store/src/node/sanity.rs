@@ -38,10 +38,7 @@ pub fn is_for_clients(proposal: &Proposal) -> Result<(), Problem> {
         | Command::Lease(LeaseCommand::Expire { .. })
         | Command::Round(RoundCommand::Deadline { .. }) => Err(only_for_the_leader()),
         Command::Lease(_) | Command::Process(_) | Command::Round(_) => Ok(()),
-        Command::Pipeline { ops, .. } if ops.is_empty() => {
-            Err(Problem::refused(Code::InvalidRequest, "a pipeline holds at least one command"))
-        }
-        Command::Kv { .. } | Command::Pipeline { .. } | Command::Run(_) => Ok(()),
+        Command::Kv { .. } | Command::Run(_) => Ok(()),
         Command::Session(SessionCommand::Expire { .. }) => Err(only_for_the_leader()),
         Command::Session(_) => Ok(()),
         Command::Cluster(ClusterCommand::SetLimits { limits }) => are_sane(limits),
