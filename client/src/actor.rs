@@ -421,7 +421,7 @@ impl Actor {
                 if self.navigator.leads() {
                     self.attempts.clear();
                 }
-                self.calls.linked(hello.minor);
+                self.calls.linked(hello.minor, hello.level);
                 self.owes_since = None;
                 let takes_reports = hello.minor >= MINOR_REPORTS;
                 self.link = Some(Link {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use holdfast_api::stream::{MINOR_EVENTS, MINOR_LIFE};
+use holdfast_api::stream::{MINOR_EVENTS, MINOR_LIFE, MINOR_PIPELINES};
 use holdfast_api::{
     Admin, Answer, Blob, Command, Condition, Effectiveness, Feed, Generation, LeaseCommand,
     LeaseId, Name, ProcessCommand, Read, ReadAnswer, Revision, Scope, SessionId, Status,
@@ -11,6 +11,7 @@ use holdfast_api::{
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
 
+use crate::calls::Group;
 use crate::error::Error;
 use crate::events::EventsPage;
 use crate::mailbox::Mailbox;
@@ -25,14 +26,39 @@ pub(crate) type ReplyTo<T> = oneshot::Sender<Result<T, Error>>;
 /// What was asked, and by whom.
 #[derive(Debug)]
 pub(crate) enum Ask {
-    Propose { command: Command, reply: ReplyTo<Answer> },
-    Read { read: Read, stale: bool, reply: ReplyTo<ReadAnswer> },
-    Wait { wait: Wait, reply: ReplyTo<Revision> },
+    Propose {
+        command: Command,
+        reply: ReplyTo<Answer>,
+    },
+    /// Commands of several calls as one: the client's own.
+    Pipeline(Pipeline),
+    Read {
+        read: Read,
+        stale: bool,
+        reply: ReplyTo<ReadAnswer>,
+    },
+    Wait {
+        wait: Wait,
+        reply: ReplyTo<Revision>,
+    },
     Feed(FeedAsk),
     Events(EventsAsk),
     Watch(WatchAsk),
-    Status { reply: ReplyTo<Status> },
-    Admin { admin: Admin, reply: ReplyTo<()> },
+    Status {
+        reply: ReplyTo<Status>,
+    },
+    Admin {
+        admin: Admin,
+        reply: ReplyTo<()>,
+    },
+}
+
+#[derive(Debug)]
+pub(crate) struct Pipeline {
+    /// What goes out, the same each time: a copy may be on its way.
+    pub(crate) command: Command,
+    /// Whose each of its commands is; none once its caller has left.
+    pub(crate) members: Vec<Option<CallId>>,
 }
 
 #[derive(Debug)]
@@ -87,6 +113,8 @@ pub(crate) struct Call {
     pub(crate) bound: Option<u64>,
     /// Encoded size of the request, about.
     pub(crate) bytes: usize,
+    /// What it may go together with, if it is a small command on keys or a pipeline.
+    pub(crate) group: Option<Arc<Group>>,
     pub(crate) progress: Progress,
     /// Given back when the call is dropped.
     pub(crate) _permits: Permits,
@@ -97,6 +125,8 @@ pub(crate) struct Call {
 pub(crate) struct Progress {
     /// The id under which it is on the wire at present.
     pub(crate) wire: Option<u64>,
+    /// The pipeline that it goes out with, while that may be applied.
+    pub(crate) pipeline: Option<CallId>,
     /// Its place in the session, once it has one.
     pub(crate) sequence: Option<u64>,
     /// It was on the wire when its session ended: its answer says whether it was
@@ -120,7 +150,7 @@ impl Ask {
 
     /// Whether it can have an effect.
     pub(crate) fn has_effect(&self) -> bool {
-        matches!(self, Ask::Propose { .. } | Ask::Admin { .. })
+        matches!(self, Ask::Propose { .. } | Ask::Pipeline(_) | Ask::Admin { .. })
     }
 
     /// Whether it comes to the same however often it is sent: it needs no
@@ -132,6 +162,7 @@ impl Ask {
     /// The minor version of the stream that a node needs to take it.
     pub(crate) fn minor(&self) -> u32 {
         match self {
+            Ask::Pipeline(_) => MINOR_PIPELINES,
             Ask::Events(_) => MINOR_EVENTS,
             Ask::Propose {
                 command: Command::Lease(_) | Command::Process(_) | Command::Round(_),
@@ -156,6 +187,8 @@ impl Ask {
     pub(crate) fn fail(self, error: Error) {
         match self {
             Ask::Propose { reply, .. } => drop(reply.send(Err(error))),
+            // Its callers are told by `Calls::fail`.
+            Ask::Pipeline(_) => {}
             Ask::Read { reply, .. } => drop(reply.send(Err(error))),
             Ask::Wait { reply, .. } => drop(reply.send(Err(error))),
             Ask::Feed(feed) => feed.mailbox.end(error),
@@ -186,6 +219,7 @@ impl Call {
             not_before: None,
             bound: None,
             bytes,
+            group: None,
             progress: Progress::default(),
             _permits: permits,
         }
@@ -193,7 +227,11 @@ impl Call {
 
     /// Whether it is a command that a session makes exactly one of.
     pub(crate) fn needs_session(&self) -> bool {
-        matches!(self.ask, Ask::Propose { .. }) && !self.ask.names_itself()
+        match self.ask {
+            Ask::Propose { .. } => !self.ask.names_itself(),
+            Ask::Pipeline(_) => true,
+            _ => false,
+        }
     }
 
     /// What is known about its effect now.

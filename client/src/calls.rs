@@ -5,6 +5,9 @@
 //! session is opened and kept in [`crate::tenancy`].
 
 mod expiry;
+mod pipeline;
+mod queues;
+mod request;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -13,10 +16,13 @@ use std::time::Duration;
 use holdfast_api::stream::MINOR_EVENTS;
 use holdfast_api::{
     Code, Command, Effectiveness, Problem, Proposal, Reply, ReplyBody, Request, RequestBody,
-    SessionId, SessionRef,
+    SessionId,
 };
 use tokio::time::Instant;
 
+pub(crate) use self::queues::Group;
+use self::queues::Queues;
+use self::request::{deadline_error, request_body};
 use crate::backoff::Backoff;
 use crate::call::{Ask, Call, CallId, Progress};
 use crate::error::Error;
@@ -53,24 +59,12 @@ pub(crate) struct Calls {
     held: BTreeSet<(Instant, CallId)>,
     /// What the connected node understands beyond the stream's first version.
     minor: u32,
+    /// Whether the cluster is known to take pipelines.
+    pipelines: bool,
+    /// How many calls of its own it has made.
+    last_own: u64,
     /// The session that ended last.
     over: SessionId,
-}
-
-/// Calls that are to be sent. A call is in one queue at most.
-#[derive(Debug, Default)]
-struct Queues {
-    /// Commands that need no session: of leases, processes and rounds. No other
-    /// call keeps them waiting.
-    first: BTreeSet<CallId>,
-    /// Commands that have their sequence: they are sent before all others.
-    again: BTreeMap<u64, CallId>,
-    /// Commands that have none yet.
-    fresh: BTreeSet<CallId>,
-    /// Everything else that only the leader answers.
-    to_leader: BTreeSet<CallId>,
-    /// What any node answers.
-    to_any: BTreeSet<CallId>,
 }
 
 impl Calls {
@@ -90,17 +84,20 @@ impl Calls {
             delayed_until: None,
             held: BTreeSet::new(),
             minor: 0,
+            pipelines: false,
+            last_own: 0,
             over: 0,
         }
     }
 
     /// There is a connection to a node that understands this minor version of
-    /// the stream.
-    pub(crate) fn linked(&mut self, minor: u32) {
+    /// the stream, and knows that the cluster is at this feature level.
+    pub(crate) fn linked(&mut self, minor: u32, level: u32) {
         self.minor = minor;
+        self.pipelines_taken(minor, level);
     }
 
-    pub(crate) fn submit(&mut self, id: CallId, call: Call) {
+    pub(crate) fn submit(&mut self, id: CallId, mut call: Call) {
         let lost = self.counters.sessions_lost.get();
         if call.needs_session() && call.bound.is_some_and(|bound| bound < lost) {
             return call.ask.fail(Error::SessionExpired { session: self.over });
@@ -111,6 +108,7 @@ impl Calls {
         if let Some(deadline) = call.deadline {
             self.deadlines.insert((deadline, id));
         }
+        call.group = call.group_of_small();
         let lead = match &call.ask {
             Ask::Read { read, stale: false, .. } => {
                 let open = &self.open;
@@ -170,9 +168,9 @@ impl Calls {
 
     /// Nobody waits for this call any more.
     pub(crate) fn abandon(&mut self, id: CallId) {
-        if let Some(call) = self.remove(id)
-            && call.effect() == Effectiveness::Unknown
-        {
+        let effect = self.open.get(&id).map(|call| self.effect(call));
+        self.remove(id);
+        if effect == Some(Effectiveness::Unknown) {
             self.counters.unknown.add(1);
         }
     }
@@ -188,7 +186,7 @@ impl Calls {
     pub(crate) fn wants(&self) -> Wants {
         let queues = &self.queues;
         let leader = !queues.first.is_empty()
-            || !queues.fresh.is_empty()
+            || queues.want_session()
             || !queues.again.is_empty()
             || !queues.to_leader.is_empty()
             || !self.delayed.is_empty()
@@ -218,7 +216,7 @@ impl Calls {
         }
         let call = self.on_wire.get(&reply.id).and_then(|id| self.open.get(id));
         match (call.map(|call| &call.ask), &reply.body) {
-            (Some(Ask::Propose { .. }), ReplyBody::Answer(_)) => true,
+            (Some(Ask::Propose { .. } | Ask::Pipeline(_)), ReplyBody::Answer(_)) => true,
             (Some(Ask::Read { stale, .. }), ReplyBody::Read(_)) => !stale,
             _ => false,
         }
@@ -227,9 +225,10 @@ impl Calls {
     /// Whether [`Calls::fill`] would find anything.
     pub(crate) fn has_sendable(&self, leads: bool, now: Instant) -> bool {
         let queues = &self.queues;
+        let takes = self.tenancy.can_take_command();
         let commands = !queues.again.is_empty()
-            || (!queues.fresh.is_empty() && self.tenancy.can_take_command())
-            || self.tenancy.has_sendable(!queues.fresh.is_empty(), now);
+            || (takes && (!queues.fresh.is_empty() || queues.small.first().is_some()))
+            || self.tenancy.has_sendable(queues.want_session(), now);
         !self.cancels.is_empty()
             || !queues.to_any.is_empty()
             || (leads && (commands || !queues.first.is_empty() || !queues.to_leader.is_empty()))
@@ -246,7 +245,7 @@ impl Calls {
         }
         let mut bytes = 0;
         if leads {
-            let wanted = !self.queues.fresh.is_empty();
+            let wanted = self.queues.want_session();
             if let Some(command) = self.tenancy.next_chore(wanted, now) {
                 let id = self.next_wire();
                 self.tenancy.chore_sent(id, now);
@@ -261,13 +260,17 @@ impl Calls {
             let command = self.first_command(leads);
             let other = self.first_other(leads);
             let turn = if commands_turn { command.or(other) } else { other.or(command) };
-            let next = first.or(turn);
-            let Some(id) = next else { break };
-            let size = self.open.get(&id).map_or(0, |call| call.bytes);
-            if !batch.is_empty() && bytes + size > BATCH_BYTES_MAX {
+            let Some(id) = first.or(turn) else { break };
+            let size = |calls: &Calls, id| calls.open.get(&id).map_or(0, |call| call.bytes);
+            let room = match batch.is_empty() {
+                true => usize::MAX,
+                false => BATCH_BYTES_MAX.saturating_sub(bytes),
+            };
+            if size(self, id) > room {
                 break;
             }
-            bytes += size;
+            let id = self.with_company(id, room);
+            bytes += size(self, id);
             commands_turn = !commands_turn;
             batch.extend(self.send(id, now));
         }
@@ -276,7 +279,9 @@ impl Calls {
     fn first_command(&self, leads: bool) -> Option<CallId> {
         let queues = &self.queues;
         let again = queues.again.first_key_value().map(|(_, id)| *id);
-        let fresh = || queues.fresh.first().copied().filter(|_| self.tenancy.can_take_command());
+        let small = queues.small.first();
+        let oldest = || queues.fresh.first().copied().into_iter().chain(small).min();
+        let fresh = || oldest().filter(|_| self.tenancy.can_take_command());
         if leads { again.or_else(fresh) } else { None }
     }
 
@@ -297,7 +302,7 @@ impl Calls {
         let wire = self.next_wire();
         let call = self.open.get_mut(&id)?;
         let mut session = None;
-        if matches!(call.ask, Ask::Propose { .. }) && call.progress.sent {
+        if matches!(call.ask, Ask::Propose { .. } | Ask::Pipeline(_)) && call.progress.sent {
             self.counters.resent.add(1);
         }
         if let Ask::Propose { command: Command::Lease(command), .. } = &call.ask {
@@ -321,6 +326,9 @@ impl Calls {
         call.progress.sent = true;
         call.progress.orphan_of = None;
         call.progress.wire = Some(wire);
+        if let Some(group) = &call.group {
+            self.queues.small.went(group);
+        }
         self.on_wire.insert(wire, id);
         Some(Request { id: wire, body: request_body(&call.ask, session) })
     }
@@ -329,8 +337,8 @@ impl Calls {
     /// connection of all.
     fn not_understood(&mut self, id: CallId) {
         let uncertain = self.open.get(&id).is_some_and(|call| call.progress.uncertain);
-        let text = "the node that was asked is too old for leases, processes and rounds; upgrade all \
-                    nodes of the cluster, and retry";
+        let text = "the node that was asked is too old for this; upgrade all nodes of the cluster, and \
+                    retry";
         let problem = match uncertain {
             true => Problem::unknown(Code::FeatureLevel, text),
             false => Problem::refused(Code::FeatureLevel, text),
@@ -345,18 +353,25 @@ impl Calls {
 
     /// Puts a call where it waits to be sent.
     pub(crate) fn enqueue(&mut self, id: CallId) {
+        for id in self.apart(id) {
+            self.enqueue_one(id);
+        }
+    }
+
+    fn enqueue_one(&mut self, id: CallId) {
         let Some(call) = self.open.get(&id) else { return };
-        match (&call.ask, call.progress.sequence) {
-            (ask, _) if ask.names_itself() => {
+        match (&call.ask, call.progress.sequence, &call.group) {
+            (ask, ..) if ask.names_itself() => {
                 self.queues.first.insert(id);
             }
-            (Ask::Propose { .. }, Some(sequence)) => {
+            (Ask::Propose { .. } | Ask::Pipeline(_), Some(sequence), _) => {
                 self.queues.again.insert(sequence, id);
             }
-            (Ask::Propose { .. }, None) => {
+            (Ask::Propose { .. }, None, Some(group)) => self.queues.small.insert(group, id),
+            (Ask::Propose { .. } | Ask::Pipeline(_), None, _) => {
                 self.queues.fresh.insert(id);
             }
-            (ask, _) if ask.needs_leader() => {
+            (ask, ..) if ask.needs_leader() => {
                 self.queues.to_leader.insert(id);
             }
             _ => {
@@ -375,6 +390,9 @@ impl Calls {
         }
         self.queues.first.remove(&id);
         self.queues.fresh.remove(&id);
+        if let Some(group) = &call.group {
+            self.queues.small.remove(group, id);
+        }
         self.queues.to_leader.remove(&id);
         self.queues.to_any.remove(&id);
         self.delayed.remove(&id);
@@ -383,15 +401,20 @@ impl Calls {
     /// Sends a call again after the `nth` pause. Calls that are delayed at the
     /// same time go on together, at the end of the shortest pause.
     pub(crate) fn delay(&mut self, id: CallId, pause: Duration, now: Instant) {
-        self.delayed.insert(id);
+        let ids = self.apart(id);
+        self.delayed.extend(ids);
         let until = now + pause;
         self.delayed_until = Some(self.delayed_until.map_or(until, |other| other.min(until)));
     }
 
     /// Takes a call off the wire, without an answer.
     pub(crate) fn take_off_wire(&mut self, id: CallId) {
-        if let Some(wire) = self.open.get_mut(&id).and_then(|call| call.progress.wire.take()) {
+        let Some(call) = self.open.get_mut(&id) else { return };
+        if let Some(wire) = call.progress.wire.take() {
             self.on_wire.remove(&wire);
+            if let Some(group) = &call.group {
+                self.queues.small.came_back(group);
+            }
         }
     }
 
@@ -408,6 +431,9 @@ impl Calls {
         if let Some(deadline) = call.deadline {
             self.deadlines.remove(&(deadline, id));
         }
+        if let (Some(_), Some(group)) = (call.progress.wire, &call.group) {
+            self.queues.small.came_back(group);
+        }
         if let Some(wire) = call.progress.wire
             && self.on_wire.remove(&wire).is_some()
             && matches!(call.ask, Ask::Wait { .. } | Ask::Feed(_) | Ask::Events(_) | Ask::Watch(_))
@@ -416,6 +442,9 @@ impl Calls {
         }
         if let Some(sequence) = call.progress.sequence {
             self.tenancy.release(sequence);
+        }
+        if let Some(pipeline) = call.progress.pipeline {
+            self.leave_pipeline(pipeline, id);
         }
         if let Ask::Read { read, stale: false, .. } = &call.ask {
             match self.flights.leave(read, id) {
@@ -454,18 +483,32 @@ impl Calls {
         }
     }
 
-    /// The call that is sent for this one: another's, if it shares a read.
+    /// The call that is sent for this one: another's, if it shares a read or goes
+    /// with a pipeline.
     fn sent_for<'a>(&'a self, call: &'a Call) -> &'a Call {
         let lead = match &call.ask {
             Ask::Read { read, stale: false, .. } => self.flights.lead(read),
-            _ => None,
+            _ => call.progress.pipeline,
         };
         lead.and_then(|lead| self.open.get(&lead)).unwrap_or(call)
+    }
+
+    /// What is known about a call's effect now.
+    fn effect(&self, call: &Call) -> Effectiveness {
+        match call.ask.has_effect() {
+            true => self.sent_for(call).effect(),
+            false => Effectiveness::None,
+        }
     }
 
     /// Ends a call without a result.
     pub(crate) fn fail(&mut self, id: CallId, error: Error) {
         let Some(call) = self.remove(id) else { return };
+        if let Ask::Pipeline(pipeline) = call.ask {
+            return pipeline.members.into_iter().flatten().for_each(|member| {
+                self.fail(member, error.clone());
+            });
+        }
         if call.ask.has_effect() && error.outcome() == Effectiveness::Unknown {
             self.counters.unknown.add(1);
         }
@@ -488,6 +531,9 @@ impl Calls {
             let Some(call) = self.open.get_mut(&id) else { continue };
             call.progress.uncertain |= call.ask.has_effect();
             call.progress.wire = None;
+            if let Some(group) = &call.group {
+                self.queues.small.came_back(group);
+            }
             call.progress.trouble = Some(why.to_owned());
             if holdfast_api::planted!(NewNumber)
                 && let Some(sequence) = call.progress.sequence.take()
@@ -548,54 +594,11 @@ impl Calls {
     pub(crate) fn close(&mut self) {
         let ids: Vec<CallId> = self.open.keys().copied().collect();
         for id in ids {
-            let outcome = self.open.get(&id).map_or(Effectiveness::None, Call::effect);
+            let outcome = self.open.get(&id).map_or(Effectiveness::None, |call| self.effect(call));
             self.fail(id, Error::Closed { outcome });
         }
         self.tenancy.close();
     }
-}
-
-fn deadline_error(call: &Call, leads: bool, tried: &impl Fn() -> Vec<(String, String)>) -> Error {
-    let outcome = call.effect();
-    let on_wire = call.progress.wire.is_some();
-    if outcome == Effectiveness::None && !on_wire && !leads {
-        return Error::Unreachable { tried: tried() };
-    }
-    let reason = match (&call.progress.trouble, &call.ask) {
-        (Some(trouble), _) if !on_wire => trouble.clone(),
-        (_, Ask::Wait { .. }) => "not all conditions were met".to_owned(),
-        _ if on_wire => "the node has not answered yet".to_owned(),
-        _ => "the call waited for others of this session".to_owned(),
-    };
-    Error::Timeout { outcome, reason }
-}
-
-fn request_body(ask: &Ask, session: Option<SessionRef>) -> RequestBody {
-    match ask {
-        Ask::Propose { command, .. } => propose(command, session),
-        Ask::Read { read, stale, .. } => RequestBody::Read { read: read.clone(), stale: *stale },
-        Ask::Wait { wait, .. } => RequestBody::Wait {
-            scope: wait.scope.clone(),
-            conditions: wait.conditions.clone(),
-            since: wait.since,
-        },
-        Ask::Feed(feed) => {
-            RequestBody::Feed { lease: feed.lease, since: feed.since, have: feed.have.clone() }
-        }
-        Ask::Events(events) => RequestBody::Events { job: events.job.clone(), after: events.after },
-        Ask::Watch(watch) => RequestBody::Watch {
-            scope: watch.scope.clone(),
-            prefix: watch.prefix.clone(),
-            from: Some(watch.next),
-            progress_together: true,
-        },
-        Ask::Status { .. } => RequestBody::Status,
-        Ask::Admin { admin, .. } => RequestBody::Admin(admin.clone()),
-    }
-}
-
-fn propose(command: &Command, session: Option<SessionRef>) -> RequestBody {
-    RequestBody::Propose(Proposal { session, command: command.clone() })
 }
 
 #[cfg(test)]

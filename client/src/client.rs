@@ -41,6 +41,10 @@ pub const OPEN_WATCHES_MAX: usize = 1_024;
 /// Longest request, encoded. Leaves room in a frame for its envelope.
 pub const REQUEST_BYTES_MAX: usize = holdfast_api::stream::FRAME_BYTES_MAX as usize - 1024;
 
+/// What a command on keys takes beside them, encoded, and beside each key.
+const KV_ENVELOPE_BYTES: usize = 128;
+const KV_KEY_BYTES: usize = 32;
+
 /// Unit in which [`OPEN_BYTES_MAX`] is shared out.
 const BYTES_UNIT: usize = 1024;
 /// Bound on [`Client::close`], the session's end included.
@@ -145,7 +149,10 @@ impl Client {
     /// If the deadline passes, or the future is dropped, before the answer is
     /// there, the command is not sent again, but may have been applied.
     pub async fn propose(&self, command: Command, deadline: Deadline) -> Result<Answer, Error> {
-        let bytes = encoded_bytes(&command);
+        let bytes = match &command {
+            Command::Kv { op, .. } => KV_ENVELOPE_BYTES + op.bytes() + KV_KEY_BYTES * op.steps(),
+            command => encoded_bytes(command),
+        };
         let bounds = if names_itself(&command) { &self.shared.first } else { &self.shared.calls };
         let ask = |reply| Ask::Propose { command, reply };
         self.call(ask, bytes, bounds, deadline).await

@@ -35,12 +35,16 @@
 //!   a place in the client's session. After a lost connection or a change of
 //!   leader all that are open are sent again, in order, each in its place; the
 //!   cluster's session table answers those that it has seen. A call that ends
-//!   without its answer is not sent again, and says that its outcome is
-//!   unknown. If the session expires, commands on leases, processes and rounds
+//!   without its answer is not sent again (unless it had gone out together with
+//!   others that are), and says that its outcome is unknown. If the session expires, commands on leases, processes and rounds
 //!   that say themselves what they are (by a nonce, a life, the number of a
 //!   call) go out again in the next one: twice is once. All others end.
 //!   Commands that are open at the same time have no order among each other: a
 //!   small one may pass one that takes long. Await the first where it matters.
+//!   Small commands on keys that come while two are under way go out together, as
+//!   one [`Command::Pipeline`](holdfast_api::Command::Pipeline): what a command
+//!   costs between client and disk is then paid once. Each has a revision and an
+//!   outcome of its own all the same.
 //! * **Reads** are linearizable unless asked otherwise, and simply repeated.
 //!   Callers that ask the same at the same time share one read, which is sent
 //!   after the last of them has asked: of each question one is on the wire and
@@ -62,6 +66,7 @@
 //! | `options`, `deadline`, `error`, `statistics` | what goes in and comes out |
 //! | `actor` | the one task: connects the pure parts with sockets and time |
 //! | `calls`, `call`, `replies` | pure: the table of open calls, and what replies mean for them |
+//! | `calls::pipeline` | pure: small commands travel together |
 //! | `flights` | pure: identical reads share one answer |
 //! | `session`, `tenancy` | pure: sequences and acknowledgements; opening, keeping, closing |
 //! | `navigator`, `endpoints`, `backoff` | pure: which node to talk to, and when |

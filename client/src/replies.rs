@@ -53,7 +53,7 @@ impl Calls {
     fn on_answer(&mut self, id: CallId, body: ReplyBody, now: Instant, random: Random<'_>) {
         let Some(call) = self.open.get_mut(&id) else { return };
         match (&mut call.ask, body) {
-            (Ask::Propose { .. }, ReplyBody::Answer(answer)) => {
+            (Ask::Propose { .. } | Ask::Pipeline(_), ReplyBody::Answer(answer)) => {
                 self.on_outcome(id, answer, now, random);
             }
             (Ask::Wait { wait, .. }, ReplyBody::Waiting { revision }) => {
@@ -62,6 +62,7 @@ impl Calls {
             (Ask::Watch(_), ReplyBody::Changes(batch)) => self.on_changes(id, batch),
             (Ask::Feed(_), ReplyBody::Read(answer)) => self.on_feed(id, answer),
             (Ask::Events(_), ReplyBody::Read(answer)) => self.on_events(id, answer),
+            (Ask::Pipeline(_), _) => self.fail(id, Error::unexpected("a pipeline")),
             (_, body) => self.finish(id, body),
         }
     }
@@ -101,6 +102,7 @@ impl Calls {
                 self.take_off_wire(id);
                 self.fail(id, Error::from_refusal(refusal.clone()));
             }
+            _ if self.is_pipeline(id) => self.finish_pipeline(id, answer),
             Outcome::Lease(LeaseOutcome::Granted { lease, .. }) => {
                 self.tenancy.holds(*lease);
                 self.finish(id, ReplyBody::Answer(answer));
@@ -217,7 +219,7 @@ impl Calls {
                     || !problem.retryable
                     || problem.outcome != Effectiveness::None
             }
-            Ask::Propose { .. } if problem.code == Code::SessionExpired => {
+            Ask::Propose { .. } | Ask::Pipeline(_) if problem.code == Code::SessionExpired => {
                 match &problem.refusal {
                     Some(Refusal::SessionExpired { session }) => self.came_too_late(id, *session),
                     _ => {
@@ -227,6 +229,8 @@ impl Calls {
                 }
                 return News::None;
             }
+            // It went out because a node had seen the level reached: this one has yet to.
+            Ask::Pipeline(_) if problem.code == Code::FeatureLevel => false,
             _ => !problem.retryable,
         };
         if final_for_it {

@@ -15,6 +15,8 @@ pub struct Statistics {
     pub resent: u64,
     /// Answers that the session table gave, to commands sent again.
     pub replayed: u64,
+    /// Commands that went out together with others, as one.
+    pub pipelined: u64,
     /// Commands that ended with an unknown outcome.
     pub unknown: u64,
     /// Sessions that the cluster ended while the client lived.
@@ -36,6 +38,7 @@ pub(crate) struct Counters {
     pub(crate) connects: Counter,
     pub(crate) resent: Counter,
     pub(crate) replayed: Counter,
+    pub(crate) pipelined: Counter,
     pub(crate) unknown: Counter,
     pub(crate) sessions_over: Counter,
     /// Those of them that may have ended with the processes of this host.
@@ -85,6 +88,7 @@ impl Counters {
             connects: self.connects.get(),
             resent: self.resent.get(),
             replayed: self.replayed.get(),
+            pipelined: self.pipelined.get(),
             unknown: self.unknown.get(),
             sessions_over: self.sessions_over.get(),
             reads_sent: self.reads_sent.get(),

@@ -69,7 +69,8 @@ impl Calls {
 
     /// Fails the commands that wait for a session that cannot be opened.
     pub(crate) fn session_refused(&mut self, problem: &Problem) {
-        for id in std::mem::take(&mut self.queues.fresh) {
+        let fresh = std::mem::take(&mut self.queues.fresh);
+        for id in fresh.into_iter().chain(self.queues.small.all()) {
             self.fail(id, Error::refused(problem.clone()));
         }
     }

@@ -1,11 +1,11 @@
 use std::time::Duration;
 
-use holdfast_api::stream::MINOR;
+use holdfast_api::stream::{LEVEL_PIPELINES, MINOR, MINOR_EVENTS};
 use holdfast_api::{
     Admin, Answer, Blob, Change, ChangeKind, Closed, Code, Concluded, Condition, Feed, Generation,
-    KvOp, KvOutcome, LeaderHint, Members, Nonce, Outcome, Read, ReadAnswer, ReadOutcome, Refusal,
-    Reply, ReplyBody, Revision, Scope, SessionCommand, SessionOutcome, Until, WatchBatch,
-    WatchProgress,
+    KvOp, KvOutcome, LeaderHint, Members, Nonce, Outcome, Pipelined, PipelinedOutcome, Read,
+    ReadAnswer, ReadOutcome, Refusal, Reply, ReplyBody, Revision, Scope, SessionCommand,
+    SessionOutcome, SessionRef, Until, WatchBatch, WatchProgress,
 };
 use proptest::prelude::*;
 use rand::SeedableRng;
@@ -20,6 +20,7 @@ use crate::replies::News;
 mod ends;
 mod exactly_once;
 mod frames;
+mod pipelines;
 mod sessions;
 mod sharing;
 mod trying_again;
@@ -44,7 +45,7 @@ impl Bench {
         let tenancy = Tenancy::new(TTL, StdRng::seed_from_u64(1));
         let backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
         let mut calls = Calls::new(tenancy, backoff, Arc::default());
-        calls.linked(MINOR);
+        calls.linked(MINOR_EVENTS, 0);
         Bench { calls, now: Instant::now(), next_call: 0 }
     }
 
@@ -66,6 +67,16 @@ impl Bench {
     ) -> Open<T> {
         let (reply, result) = oneshot::channel();
         let call = Call::new(ask(reply), deadline, 1, Permits::default());
+        self.next_call += 1;
+        self.calls.submit(self.next_call, call);
+        Open { id: self.next_call, result }
+    }
+
+    /// A command that is too large to travel with others.
+    fn propose_large(&mut self, n: i64) -> Open<Answer> {
+        let (reply, result) = oneshot::channel();
+        let ask = Ask::Propose { command: add(n), reply };
+        let call = Call::new(ask, None, BATCH_BYTES_MAX / 2, Permits::default());
         self.next_call += 1;
         self.calls.submit(self.next_call, call);
         Open { id: self.next_call, result }

@@ -285,6 +285,7 @@ fn said(node: NodeId, leader: Option<NodeId>, term: u64) -> Hello {
         cluster_id: "cluster".to_owned(),
         node,
         version: "1".to_owned(),
+        level: 0,
         minor: 0,
         leader: leader.map(hint),
         term,

@@ -84,6 +84,7 @@ impl Node {
             node: self.id,
             version: "0.1.0".to_owned(),
             minor: stream::MINOR,
+            level: 0,
             leader,
             term: 0,
             nodes: vec![self.hint()],

@@ -55,6 +55,12 @@ pub struct SessionRef {
     pub ack: u64,
 }
 
+/// Most commands in one [`Command::Pipeline`].
+pub const PIPELINE_OPS_MAX: usize = 512;
+
+/// Most bytes of keys and values in one [`Command::Pipeline`].
+pub const PIPELINE_BYTES_MAX: usize = 1024 * 1024;
+
 /// Everything that can change the state, by family.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -65,6 +71,16 @@ pub enum Command {
         scope: Scope,
         /// What to do with them.
         op: KvOp,
+    },
+    /// Several key-value commands, carried out one behind the other as if each had
+    /// come alone, each with a revision and an outcome of its own: what a client has
+    /// waiting travels, is logged and is answered as one. From feature level 4 on.
+    Pipeline {
+        /// Whose keys.
+        scope: Scope,
+        /// The commands; from 1 to [`PIPELINE_OPS_MAX`]. None that
+        /// [answers a value](KvOp::answers_a_value): the answers travel as one, too.
+        ops: Vec<KvOp>,
     },
     /// Client sessions.
     Session(SessionCommand),
@@ -161,6 +177,65 @@ pub enum KvOp {
     },
 }
 
+impl KvOp {
+    /// Bytes of its keys and values, and some for each further key.
+    pub fn bytes(&self) -> usize {
+        match self {
+            KvOp::Put { key, value }
+            | KvOp::Append { key, value }
+            | KvOp::QueuePush { key, value }
+            | KvOp::CompareRevisionAndSet { key, value, .. } => key.len() + value.len(),
+            KvOp::CompareAndSet { key, expected, desired } => {
+                key.len() + expected.len() + desired.len()
+            }
+            KvOp::MultiPut { entries } => {
+                entries.iter().map(|entry| entry.key.len() + entry.value.len() + 16).sum()
+            }
+            KvOp::Add { key, .. } | KvOp::Delete { key } | KvOp::QueuePop { key } => key.len(),
+            KvOp::Transaction { compare, then, or_else } => {
+                compare.iter().map(Compare::bytes).sum::<usize>()
+                    + then.iter().chain(or_else).map(TransactionOp::bytes).sum::<usize>()
+            }
+        }
+    }
+
+    /// Whether it can make the state larger, as far as it can be told from it.
+    pub fn adds(&self) -> bool {
+        match self {
+            KvOp::Delete { .. } | KvOp::QueuePop { .. } => false,
+            KvOp::Transaction { then, or_else, .. } => then.iter().chain(or_else).any(|step| {
+                !matches!(step, TransactionOp::Get { .. } | TransactionOp::Delete { .. })
+            }),
+            _ => true,
+        }
+    }
+
+    /// Whether it is answered with the value of a key, which may be much longer than
+    /// the command.
+    pub fn answers_a_value(&self) -> bool {
+        match self {
+            KvOp::CompareAndSet { .. }
+            | KvOp::CompareRevisionAndSet { .. }
+            | KvOp::QueuePop { .. } => true,
+            KvOp::Transaction { then, or_else, .. } => {
+                then.iter().chain(or_else).any(|step| matches!(step, TransactionOp::Get { .. }))
+            }
+            _ => false,
+        }
+    }
+
+    /// How many keys it touches, about.
+    pub fn steps(&self) -> usize {
+        match self {
+            KvOp::MultiPut { entries } => entries.len(),
+            KvOp::Transaction { compare, then, or_else } => {
+                compare.len() + then.len() + or_else.len()
+            }
+            _ => 1,
+        }
+    }
+}
+
 /// A key and its value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -199,6 +274,15 @@ pub enum Compare {
     },
 }
 
+impl Compare {
+    fn bytes(&self) -> usize {
+        16 + match self {
+            Compare::Value { key, value } => key.len() + value.len(),
+            Compare::Revision { key, .. } | Compare::Exists { key, .. } => key.len(),
+        }
+    }
+}
+
 /// One step of a transaction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -235,6 +319,19 @@ pub enum TransactionOp {
         /// The key.
         key: Blob,
     },
+}
+
+impl TransactionOp {
+    fn bytes(&self) -> usize {
+        16 + match self {
+            TransactionOp::Put { key, value } | TransactionOp::Append { key, value } => {
+                key.len() + value.len()
+            }
+            TransactionOp::Get { key }
+            | TransactionOp::Add { key, .. }
+            | TransactionOp::Delete { key } => key.len(),
+        }
+    }
 }
 
 /// A random number that makes opening a session retryable.

@@ -82,8 +82,9 @@ pub use agent::{
 pub use blob::Blob;
 pub use closed::{Against, AgainstWhy, Closed, Concluded, Dropped, DroppedWhy, Stop};
 pub use command::{
-    ClusterCommand, Command, Compare, Entry, KeyValue, KvOp, LogTime, Nonce, Proposal, Revision,
-    RunCommand, SessionCommand, SessionId, SessionRef, TransactionOp,
+    ClusterCommand, Command, Compare, Entry, KeyValue, KvOp, LogTime, Nonce, PIPELINE_BYTES_MAX,
+    PIPELINE_OPS_MAX, Proposal, Revision, RunCommand, SessionCommand, SessionId, SessionRef,
+    TransactionOp,
 };
 pub use event::{Event, EventKind, Fault, ProcessList, ProcessStretch, Turnover};
 pub use fence::{Fence, FenceError};
@@ -98,8 +99,8 @@ pub use majority::{Majority, MissingVoter};
 pub use members::{MemberStretch, Members, MembersChange, RankStretch, Ranks};
 pub use name::{Name, NodeId, Scope};
 pub use outcome::{
-    Answer, ClusterOutcome, KvOutcome, Outcome, Refusal, RunOutcome, SessionOutcome,
-    TransactionOutcome,
+    Answer, ClusterOutcome, KvOutcome, Outcome, Pipelined, PipelinedOutcome, Refusal, RunOutcome,
+    SessionOutcome, TransactionOutcome,
 };
 pub use problem::{Code, Effectiveness, LeaderHint, Problem};
 pub use process::{

@@ -31,6 +31,8 @@ pub struct Answer {
 pub enum Outcome {
     /// Of a key-value command.
     Kv(KvOutcome),
+    /// Of a pipeline: one for each of its commands, in their order.
+    Pipeline(Vec<Pipelined>),
     /// Of a session command.
     Session(SessionOutcome),
     /// Of a run command.
@@ -44,6 +46,27 @@ pub enum Outcome {
     /// Of a round command.
     Round(RoundOutcome),
     /// The command changed nothing, and why.
+    Refused(Refusal),
+}
+
+/// What one command of a pipeline came to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Pipelined {
+    /// Revision after the command: its own if it changed something.
+    pub revision: Revision,
+    /// What it came to: of a key-value command, or refused.
+    pub outcome: PipelinedOutcome,
+}
+
+/// What a command of a pipeline can come to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum PipelinedOutcome {
+    /// It was carried out.
+    Kv(KvOutcome),
+    /// The command changed nothing, and why. Those behind it are carried out.
     Refused(Refusal),
 }
 

@@ -28,7 +28,7 @@ pub const UPGRADE: &str = "holdfast-stream/1";
 pub const FRAME_BYTES_MAX: u32 = 64 * 1024 * 1024;
 
 /// What this version understands beyond the first one, in [`Hello::minor`].
-pub const MINOR: u32 = MINOR_EVENTS;
+pub const MINOR: u32 = MINOR_PIPELINES;
 
 /// From this minor version on a node takes [`RequestBody::Report`]; an older
 /// one would take it for a broken frame.
@@ -40,6 +40,14 @@ pub const MINOR_LIFE: u32 = 2;
 
 /// From this minor version on a node takes [`RequestBody::Events`].
 pub const MINOR_EVENTS: u32 = 3;
+
+/// From this minor version on a node takes
+/// [`Command::Pipeline`](crate::Command::Pipeline), if [`Hello::level`] has it.
+pub const MINOR_PIPELINES: u32 = 4;
+
+/// From this feature level on a cluster takes
+/// [`Command::Pipeline`](crate::Command::Pipeline).
+pub const LEVEL_PIPELINES: u32 = 4;
 
 /// The node's first frame.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -53,6 +61,9 @@ pub struct Hello {
     /// What it understands beyond the first version of this protocol.
     #[serde(default)]
     pub minor: u32,
+    /// Feature level of the cluster as far as the node has seen; 0 = it does not say.
+    #[serde(default)]
+    pub level: u32,
     /// The leader, if it knows one.
     pub leader: Option<LeaderHint>,
     /// The term that this is of; 0 = a node that does not say it.

@@ -11,8 +11,9 @@ use crate::size;
 
 /// Newest feature level that this build obeys. A level gates commands, and
 /// changed behaviour of old ones, until every node obeys it: level 1 is all of
-/// release 0.1, level 2 is [`RUNS_LEVEL`], level 3 is [`LIFE_LEVEL`].
-pub const FEATURE_LEVEL: u32 = 3;
+/// release 0.1, level 2 is [`RUNS_LEVEL`], level 3 is [`LIFE_LEVEL`], level 4 is
+/// [`PIPELINE_LEVEL`].
+pub const FEATURE_LEVEL: u32 = 4;
 
 /// From this level on the log time of a run's end is kept, ended runs can be
 /// purged, jobs deleted, a job without runs does not count as one, and a quota
@@ -23,6 +24,9 @@ pub const RUNS_LEVEL: u32 = 2;
 /// its first release: logs and images of this level that an earlier build wrote
 /// are not read by a later one.
 pub const LIFE_LEVEL: u32 = 3;
+
+/// From this level on several key-value commands can travel as one.
+pub const PIPELINE_LEVEL: u32 = holdfast_api::stream::LEVEL_PIPELINES;
 
 /// Longest cluster id, in bytes.
 pub const CLUSTER_ID_BYTES_MAX: u64 = 128;

@@ -1,8 +1,11 @@
 //! Key-value commands.
 
-use holdfast_api::{Blob, Change, KvOp, KvOutcome, Outcome, Refusal, Revision, Scope};
+use holdfast_api::{
+    Blob, Change, KvOp, KvOutcome, Outcome, Pipelined, PipelinedOutcome, Refusal, Revision, Scope,
+};
 
 use crate::applied::{Applied, RunKey};
+use crate::cluster::PIPELINE_LEVEL;
 use crate::draft::Draft;
 use crate::job::{Balance, Run, Target};
 use crate::machine::Machine;
@@ -14,15 +17,37 @@ impl Machine {
         scope: &Scope,
         op: &KvOp,
         applied: &mut Applied,
-    ) -> Result<Outcome, Refusal> {
+    ) -> Result<KvOutcome, Refusal> {
         let target = self.jobs.writable(scope)?;
         size::check(op, self.limits())?;
-        let outcome = match op {
-            KvOp::QueuePush { key, value } => self.queue_push(target, key, value, applied)?,
-            KvOp::QueuePop { key } => self.queue_pop(target, key, applied)?,
-            _ => self.write_keys(target, op, applied)?,
-        };
-        Ok(Outcome::Kv(outcome))
+        match op {
+            KvOp::QueuePush { key, value } => self.queue_push(target, key, value, applied),
+            KvOp::QueuePop { key } => self.queue_pop(target, key, applied),
+            _ => self.write_keys(target, op, applied),
+        }
+    }
+
+    /// Carries the commands out one behind the other; a refused one stands in
+    /// nobody's way.
+    pub(crate) fn apply_pipeline(
+        &mut self,
+        scope: &Scope,
+        ops: &[KvOp],
+        applied: &mut Applied,
+    ) -> Result<Outcome, Refusal> {
+        let level = self.feature_level();
+        if level < PIPELINE_LEVEL {
+            return Err(Refusal::FeatureLevel { level, needed: PIPELINE_LEVEL });
+        }
+        size::check_pipeline(ops)?;
+        let outcomes = ops.iter().map(|op| {
+            let outcome = match self.apply_kv(scope, op, applied) {
+                Ok(outcome) => PipelinedOutcome::Kv(outcome),
+                Err(refusal) => PipelinedOutcome::Refused(refusal),
+            };
+            Pipelined { revision: self.revision, outcome }
+        });
+        Ok(Outcome::Pipeline(outcomes.collect()))
     }
 
     fn write_keys(

@@ -79,7 +79,9 @@ mod size;
 mod transaction;
 
 pub use applied::{Applied, Compacted, Counts, Effect, RunKey};
-pub use cluster::{CLUSTER_ID_BYTES_MAX, FEATURE_LEVEL, LIFE_LEVEL, RETIRED_NODES_MAX, RUNS_LEVEL};
+pub use cluster::{
+    CLUSTER_ID_BYTES_MAX, FEATURE_LEVEL, LIFE_LEVEL, PIPELINE_LEVEL, RETIRED_NODES_MAX, RUNS_LEVEL,
+};
 pub use codec::{DecodeError, decode_entry, encode_entry};
 pub use image::IMAGE_VERSION;
 pub use machine::Machine;

@@ -83,7 +83,8 @@ impl Machine {
         applied: &mut Applied,
     ) -> Answer {
         let outcome = match command {
-            Command::Kv { scope, op } => self.apply_kv(scope, op, applied),
+            Command::Kv { scope, op } => self.apply_kv(scope, op, applied).map(Outcome::Kv),
+            Command::Pipeline { scope, ops } => self.apply_pipeline(scope, ops, applied),
             Command::Session(command) => self.apply_session(command, applied),
             Command::Run(command) => self.apply_run(command, applied),
             Command::Cluster(command) => self.apply_cluster(command, applied),

@@ -8,8 +8,9 @@
 use std::sync::Arc;
 
 use holdfast_api::{
-    Answer, Command, Entry, KvOutcome, Limits, LogTime, Nonce, Outcome, Refusal, RoundOutcome,
-    SessionCommand, SessionId, SessionOutcome, SessionRef, TransactionOutcome,
+    Answer, Command, Entry, KvOutcome, Limits, LogTime, Nonce, Outcome, Pipelined,
+    PipelinedOutcome, Refusal, RoundOutcome, SessionCommand, SessionId, SessionOutcome, SessionRef,
+    TransactionOutcome,
 };
 use imbl::OrdMap;
 
@@ -288,10 +289,32 @@ impl Machine {
 /// keeping alive, and a flat share for the rest.
 pub(crate) fn weight(answer: &Answer) -> u64 {
     let values = match &answer.outcome {
-        Outcome::Kv(KvOutcome::Compared { value, .. } | KvOutcome::Popped { value, .. }) => {
+        Outcome::Kv(outcome) => kv_weight(outcome),
+        Outcome::Pipeline(outcomes) => outcomes
+            .iter()
+            .map(|pipelined| {
+                let values = match &pipelined.outcome {
+                    PipelinedOutcome::Kv(outcome) => kv_weight(outcome),
+                    PipelinedOutcome::Refused(refusal) => refusal_weight(refusal),
+                };
+                values.saturating_add(size_of::<Pipelined>() as u64)
+            })
+            .sum(),
+        Outcome::Round(RoundOutcome::Arrived(answers)) => {
+            answers.len() as u64 * ARRIVAL_ANSWER_BYTES
+        }
+        Outcome::Refused(refusal) => refusal_weight(refusal),
+        _ => 0,
+    };
+    ANSWER_BYTES + values
+}
+
+fn kv_weight(outcome: &KvOutcome) -> u64 {
+    match outcome {
+        KvOutcome::Compared { value, .. } | KvOutcome::Popped { value, .. } => {
             value.as_ref().map_or(0, |value| value.len() as u64)
         }
-        Outcome::Kv(KvOutcome::Transaction { outcomes, .. }) => outcomes
+        KvOutcome::Transaction { outcomes, .. } => outcomes
             .iter()
             .map(|outcome| match outcome {
                 TransactionOutcome::Value { value: Some(value) } => value.len() as u64,
@@ -299,11 +322,13 @@ pub(crate) fn weight(answer: &Answer) -> u64 {
             })
             .sum::<u64>()
             .saturating_add(outcomes.len() as u64 * size_of::<TransactionOutcome>() as u64),
-        Outcome::Round(RoundOutcome::Arrived(answers)) => {
-            answers.len() as u64 * ARRIVAL_ANSWER_BYTES
-        }
-        Outcome::Refused(Refusal::NotANumber { key }) => key.len() as u64,
         _ => 0,
-    };
-    ANSWER_BYTES + values
+    }
+}
+
+fn refusal_weight(refusal: &Refusal) -> u64 {
+    match refusal {
+        Refusal::NotANumber { key } => key.len() as u64,
+        _ => 0,
+    }
 }

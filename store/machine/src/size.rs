@@ -1,7 +1,9 @@
 //! Limits on the size of a single command, checked before anything else is
 //! looked at.
 
-use holdfast_api::{Blob, Compare, KvOp, Limits, Refusal, TransactionOp};
+use holdfast_api::{
+    Blob, Compare, KvOp, Limits, PIPELINE_BYTES_MAX, PIPELINE_OPS_MAX, Refusal, TransactionOp,
+};
 
 /// Refuses a command of which any part, or the whole, is too big.
 pub(crate) fn check(op: &KvOp, limits: &Limits) -> Result<(), Refusal> {
@@ -30,6 +32,14 @@ pub(crate) fn check(op: &KvOp, limits: &Limits) -> Result<(), Refusal> {
         }
     }
     meter.finish()
+}
+
+/// Refuses a pipeline that holds too many commands, or too long ones: one client's is
+/// not to keep all others waiting.
+pub(crate) fn check_pipeline(ops: &[KvOp]) -> Result<(), Refusal> {
+    within("pipeline_ops_max", ops.len() as u64, PIPELINE_OPS_MAX as u64)?;
+    let bytes: usize = ops.iter().map(KvOp::bytes).sum();
+    within("pipeline_bytes_max", bytes as u64, PIPELINE_BYTES_MAX as u64)
 }
 
 /// Refuses one thing of `size` above `limit`; `what` is the field's name in [`Limits`].

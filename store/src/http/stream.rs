@@ -185,6 +185,7 @@ fn hello(node: &Node) -> Hello {
         node: node.id(),
         version: VERSION.to_owned(),
         minor: MINOR,
+        level: node.machine().feature_level(),
         leader: view.leader,
         term: view.term,
         nodes: node.directory(),

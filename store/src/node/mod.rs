@@ -49,7 +49,7 @@ use holdfast_api::{
     Answer, Blob, Budget, ClusterCommand, Code, Command, Condition, LeaderHint, LifeLimits, NodeId,
     Outcome, Problem, Proposal, Refusal, Revision, RunCommand, Scope, WatchBatch,
 };
-use holdfast_machine::{LIFE_LEVEL, Machine, RUNS_LEVEL};
+use holdfast_machine::{LIFE_LEVEL, Machine, PIPELINE_LEVEL, RUNS_LEVEL};
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLockReadGuard};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -477,6 +477,7 @@ impl Node {
     fn is_known_to_all(&self, proposal: &Proposal) -> Result<(), Problem> {
         let needed = match &proposal.command {
             Command::Run(RunCommand::DeleteJob { .. }) => RUNS_LEVEL,
+            Command::Pipeline { .. } => PIPELINE_LEVEL,
             Command::Lease(_)
             | Command::Process(_)
             | Command::Round(_)

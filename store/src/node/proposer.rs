@@ -12,8 +12,8 @@ use std::time::Duration;
 use futures::stream::FuturesOrdered;
 use futures::{FutureExt, StreamExt};
 use holdfast_api::{
-    Among, Answer, AssignmentStep, ClusterCommand, Code, Command, Compare, Entry, KvOp,
-    LeaseCommand, LogTime, NodeId, Problem, ProcessCommand, Proposal, RoundCommand, TransactionOp,
+    Among, Answer, AssignmentStep, ClusterCommand, Code, Command, Entry, KvOp, LeaseCommand,
+    LogTime, NodeId, Problem, ProcessCommand, Proposal, RoundCommand,
 };
 use holdfast_machine::Machine;
 use tokio::sync::mpsc;
@@ -371,43 +371,24 @@ pub const WEIGHT_SLACK: u64 = 4 * 1024 * 1024;
 
 /// Roughly the bytes of a command: what bounds an entry.
 pub fn weight(proposal: &Proposal) -> usize {
-    let op = match &proposal.command {
-        Command::Kv { op, .. } => op,
-        Command::Round(command) => return 64 + round_weight(command),
+    64 + match &proposal.command {
+        Command::Kv { op, .. } => op.bytes(),
+        Command::Pipeline { ops, .. } => ops.iter().map(|op| 32 + op.bytes()).sum(),
+        Command::Round(command) => round_weight(command),
         Command::Process(ProcessCommand::Register { labels, policy, .. }) => {
-            return 128
-                + assignment_weight(&policy.assignment)
-                + labels.iter().map(|(key, value)| key.len() + value.len() + 16).sum::<usize>();
+            64 + assignment_weight(&policy.assignment)
+                + labels.iter().map(|(key, value)| key.len() + value.len() + 16).sum::<usize>()
         }
-        Command::Process(ProcessCommand::End { ends, .. }) => return 64 + ends.len() * 32,
-        _ => return 64,
-    };
-    64 + match op {
-        KvOp::Put { key, value }
-        | KvOp::Append { key, value }
-        | KvOp::QueuePush { key, value }
-        | KvOp::CompareRevisionAndSet { key, value, .. } => key.len() + value.len(),
-        KvOp::CompareAndSet { key, expected, desired } => {
-            key.len() + expected.len() + desired.len()
-        }
-        KvOp::MultiPut { entries } => {
-            entries.iter().map(|e| e.key.len() + e.value.len() + 16).sum()
-        }
-        KvOp::Add { key, .. } | KvOp::Delete { key } | KvOp::QueuePop { key } => key.len(),
-        KvOp::Transaction { compare, then, or_else } => {
-            compare.iter().map(compare_weight).sum::<usize>()
-                + then.iter().chain(or_else).map(step_weight).sum::<usize>()
-        }
+        Command::Process(ProcessCommand::End { ends, .. }) => ends.len() * 32,
+        _ => 0,
     }
 }
 
 /// How many keys or processes a command touches, about.
 fn steps(command: &Command) -> usize {
     match command {
-        Command::Kv { op: KvOp::MultiPut { entries }, .. } => entries.len(),
-        Command::Kv { op: KvOp::Transaction { compare, then, or_else }, .. } => {
-            compare.len() + then.len() + or_else.len()
-        }
+        Command::Kv { op, .. } => op.steps(),
+        Command::Pipeline { ops, .. } => ops.iter().map(KvOp::steps).sum(),
         Command::Round(RoundCommand::Arrive { terms, arrivals, .. }) => {
             let set = match &terms.among {
                 Among::Set(set) => set.len(),
@@ -455,24 +436,6 @@ fn round_weight(command: &RoundCommand) -> usize {
         RoundCommand::Release { releases, .. } => releases.len() * 32,
         RoundCommand::Revoke { reason, .. } => reason.len(),
         RoundCommand::Deadline { round, .. } => round.len(),
-    }
-}
-
-fn compare_weight(compare: &Compare) -> usize {
-    16 + match compare {
-        Compare::Value { key, value } => key.len() + value.len(),
-        Compare::Revision { key, .. } | Compare::Exists { key, .. } => key.len(),
-    }
-}
-
-fn step_weight(step: &TransactionOp) -> usize {
-    16 + match step {
-        TransactionOp::Put { key, value } | TransactionOp::Append { key, value } => {
-            key.len() + value.len()
-        }
-        TransactionOp::Get { key }
-        | TransactionOp::Add { key, .. }
-        | TransactionOp::Delete { key } => key.len(),
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use futures::future::BoxFuture;
-use holdfast_api::{Code, Command, KvOp, Problem, Room, Status, TransactionOp};
+use holdfast_api::{Code, Command, KvOp, Problem, Room, Status};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -136,20 +136,10 @@ fn room(before: Option<Room>, free_bytes: u64, reserve_bytes: u64) -> Room {
 
 /// Whether a command makes the state larger, as far as it can be told from it.
 fn adds(command: &Command) -> bool {
-    let Command::Kv { op, .. } = command else { return false };
-    match op {
-        KvOp::Delete { .. } | KvOp::QueuePop { .. } => false,
-        KvOp::Transaction { then, or_else, .. } => then
-            .iter()
-            .chain(or_else)
-            .any(|step| !matches!(step, TransactionOp::Get { .. } | TransactionOp::Delete { .. })),
-        KvOp::Put { .. }
-        | KvOp::MultiPut { .. }
-        | KvOp::Append { .. }
-        | KvOp::Add { .. }
-        | KvOp::CompareAndSet { .. }
-        | KvOp::CompareRevisionAndSet { .. }
-        | KvOp::QueuePush { .. } => true,
+    match command {
+        Command::Kv { op, .. } => op.adds(),
+        Command::Pipeline { ops, .. } => ops.iter().any(KvOp::adds),
+        _ => false,
     }
 }
 
@@ -224,7 +214,7 @@ impl Node {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_api::{Blob, NodeRole, NodeStatus, Scope};
+    use holdfast_api::{Blob, NodeRole, NodeStatus, Scope, TransactionOp};
 
     use super::*;
 

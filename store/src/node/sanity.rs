@@ -2,8 +2,8 @@
 //! say, and what no cluster could work with.
 
 use holdfast_api::{
-    ClusterCommand, Code, Command, Condition, LeaseCommand, Limits, Problem, Proposal, Refusal,
-    RoundCommand, RunCommand, SessionCommand, SessionRef,
+    ClusterCommand, Code, Command, Condition, KvOp, LeaseCommand, Limits, Problem, Proposal,
+    Refusal, RoundCommand, RunCommand, SessionCommand, SessionRef,
 };
 
 /// Largest `command_bytes_max`: half of the longest frame of a stream.
@@ -38,7 +38,16 @@ pub fn is_for_clients(proposal: &Proposal) -> Result<(), Problem> {
         | Command::Lease(LeaseCommand::Expire { .. })
         | Command::Round(RoundCommand::Deadline { .. }) => Err(only_for_the_leader()),
         Command::Lease(_) | Command::Process(_) | Command::Round(_) => Ok(()),
-        Command::Kv { .. } | Command::Run(_) => Ok(()),
+        Command::Pipeline { ops, .. } if ops.is_empty() => {
+            Err(Problem::refused(Code::InvalidRequest, "a pipeline holds at least one command"))
+        }
+        Command::Pipeline { ops, .. } if ops.iter().any(KvOp::answers_a_value) => {
+            Err(Problem::refused(
+                Code::InvalidRequest,
+                "a pipeline holds no command that is answered with a value; send it alone",
+            ))
+        }
+        Command::Kv { .. } | Command::Pipeline { .. } | Command::Run(_) => Ok(()),
         Command::Session(SessionCommand::Expire { .. }) => Err(only_for_the_leader()),
         Command::Session(_) => Ok(()),
         Command::Cluster(ClusterCommand::SetLimits { limits }) => are_sane(limits),

@@ -30,7 +30,7 @@ fn a_refusal_after_a_lost_try_does_not_claim_that_nothing_happened() {
 #[test]
 fn a_node_that_is_too_old_is_not_asked() {
     let mut bench = Bench::with_session(8);
-    bench.calls.linked(MINOR_LIFE - 1);
+    bench.calls.linked(MINOR_LIFE - 1, 0);
     let renew = Command::Lease(LeaseCommand::KeepAlive { lease: 1 });
     let renewal = bench.submit(None, |reply| Ask::Propose { command: renew, reply });
     let events = Read::Events { job: Scope::default().job, after: 0, limit: 1 };

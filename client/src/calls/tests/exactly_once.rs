@@ -6,8 +6,15 @@ use super::*;
 #[derive(Debug, Clone)]
 enum Happening {
     Propose,
+    /// Too large to go with others.
+    ProposeLarge,
+    /// The next connection is to a node that knows of pipelines, or not.
+    Link {
+        pipelines: bool,
+    },
     /// A frame goes out and the node takes in this share of it, in percent;
-    /// the rest is lost with the connection, if `lose` says so.
+    /// the rest is lost with the connection, if `lose` says so, or is turned away
+    /// and has no effect.
     Frame {
         taken: usize,
         lose: bool,
@@ -21,7 +28,9 @@ enum Happening {
 
 fn happenings() -> impl Strategy<Value = Vec<Happening>> {
     let one = prop_oneof![
-        4 => Just(Happening::Propose),
+        6 => Just(Happening::Propose),
+        1 => Just(Happening::ProposeLarge),
+        1 => prop::bool::ANY.prop_map(|pipelines| Happening::Link { pipelines }),
         3 => (0_usize..=100, prop::bool::weighted(0.2))
             .prop_map(|(taken, lose)| Happening::Frame { taken, lose }),
         3 => (1_usize..4).prop_map(Happening::Answers),
@@ -35,13 +44,13 @@ fn happenings() -> impl Strategy<Value = Vec<Happening>> {
 #[derive(Default)]
 struct Table {
     ack: u64,
-    answers: BTreeMap<u64, i64>,
+    answers: BTreeMap<u64, Vec<i64>>,
     /// How often each command was applied.
     applied: BTreeMap<i64, u32>,
 }
 
 impl Table {
-    fn apply(&mut self, at: SessionRef, n: i64, window: u64) -> ReplyBody {
+    fn apply(&mut self, at: SessionRef, numbers: Vec<i64>, window: u64) -> ReplyBody {
         self.ack = self.ack.max(at.ack);
         self.answers = self.answers.split_off(&self.ack);
         if at.sequence < self.ack {
@@ -50,31 +59,55 @@ impl Table {
         }
         assert!(at.sequence < self.ack + window, "outside of the window: {at:?}");
         let replayed = self.answers.contains_key(&at.sequence);
-        let command = *self.answers.entry(at.sequence).or_insert(n);
-        assert_eq!(command, n, "sequence {} was used for two commands", at.sequence);
+        let kept = self.answers.entry(at.sequence).or_insert_with(|| numbers.clone());
+        assert_eq!(*kept, numbers, "sequence {} was used for two commands", at.sequence);
         if !replayed {
-            *self.applied.entry(n).or_default() += 1;
+            for n in &numbers {
+                *self.applied.entry(*n).or_default() += 1;
+            }
         }
-        answer(Outcome::Kv(KvOutcome::Added { value: n }), replayed)
+        let added = |n: &i64| KvOutcome::Added { value: *n };
+        let outcome = match &numbers[..] {
+            [n] => Outcome::Kv(added(n)),
+            several => {
+                let one = |n| Pipelined { revision: 5, outcome: PipelinedOutcome::Kv(added(n)) };
+                Outcome::Pipeline(several.iter().map(one).collect())
+            }
+        };
+        answer(outcome, replayed)
     }
 }
 
-fn command_of(request: &Request) -> Option<(SessionRef, i64)> {
-    match &request.body {
-        RequestBody::Propose(Proposal {
-            session: Some(reference),
-            command: Command::Kv { op: KvOp::Add { delta, .. }, .. },
-        }) => Some((*reference, *delta)),
-        _ => None,
-    }
+/// What the additions of a command add, each another number.
+fn command_of(request: &Request) -> Option<(SessionRef, Vec<i64>)> {
+    let RequestBody::Propose(Proposal { session: Some(reference), command }) = &request.body else {
+        return None;
+    };
+    let delta = |op: &KvOp| match op {
+        KvOp::Add { delta, .. } => *delta,
+        other => panic!("nobody asked for {other:?}"),
+    };
+    let deltas = match command {
+        Command::Kv { op, .. } => vec![delta(op)],
+        Command::Pipeline { ops, .. } => ops.iter().map(delta).collect(),
+        _ => return None,
+    };
+    Some((*reference, deltas))
 }
 
 proptest! {
     /// Whatever is lost, refused, or given up: a command is applied at most
     /// once, one that was answered exactly once, and its answer is its own.
     #[test]
-    fn commands_are_applied_exactly_once(happenings in happenings(), window in 1_u64..6) {
+    fn commands_are_applied_exactly_once(
+        happenings in happenings(),
+        window in 1_u64..6,
+        linked in prop::bool::ANY,
+    ) {
         let mut bench = Bench::with_session(window);
+        if linked {
+            bench.calls.linked(MINOR, LEVEL_PIPELINES);
+        }
         let mut table = Table::default();
         let mut open: Vec<(i64, Open<Answer>)> = Vec::new();
         let mut answers: Vec<Reply> = Vec::new();
@@ -89,16 +122,30 @@ proptest! {
                     let call = bench.propose(proposed);
                     open.push((proposed, call));
                 }
+                Happening::ProposeLarge => {
+                    proposed += 1;
+                    let call = bench.propose_large(proposed);
+                    open.push((proposed, call));
+                }
+                Happening::Link { pipelines } => {
+                    bench.calls.link_lost("gone");
+                    answers.clear();
+                    let level = if pipelines { LEVEL_PIPELINES } else { 0 };
+                    bench.calls.linked(MINOR, level);
+                }
                 Happening::Frame { taken, lose } => {
                     bench.pass(SECOND);
                     let frame = bench.sent();
                     let taken = (frame.len() * taken).div_ceil(100);
-                    let taken = if lose { taken } else { frame.len() };
                     for request in &frame[..taken] {
-                        if let Some((reference, n)) = command_of(request) {
-                            let body = table.apply(reference, n, window);
+                        if let Some((reference, numbers)) = command_of(request) {
+                            let body = table.apply(reference, numbers, window);
                             answers.push(Reply { id: request.id, body });
                         }
+                    }
+                    for request in frame[taken..].iter().filter(|_| !lose) {
+                        let busy = Problem::retryable(Code::Overloaded, "busy");
+                        bench.problem(request.id, busy);
                     }
                     if lose {
                         bench.calls.link_lost("gone");

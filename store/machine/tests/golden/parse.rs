@@ -202,6 +202,16 @@ fn command(verb: &str, scope: Scope, words: &mut Words<'_>) -> Command {
         "feature-level" => {
             Command::Cluster(ClusterCommand::SetFeatureLevel { level: words.number() as u32 })
         }
+        "pipeline" => {
+            // Up to a comma each.
+            let mut ops = Vec::new();
+            while let Some(verb) = words.maybe() {
+                if verb != "," {
+                    ops.push(kv(verb, words));
+                }
+            }
+            Command::Pipeline { scope, ops }
+        }
         "retire" => Command::Cluster(ClusterCommand::RetireNode { node: words.number() }),
         _ => match life::command(verb, &scope, words) {
             Some(command) => command,

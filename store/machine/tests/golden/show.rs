@@ -70,6 +70,13 @@ fn maybe(value: &Option<Blob>) -> String {
 fn outcome(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Kv(outcome) => kv(outcome),
+        Outcome::Pipeline(outcomes) => {
+            let one = |one: &Pipelined| match &one.outcome {
+                PipelinedOutcome::Kv(outcome) => format!("{} @{}", kv(outcome), one.revision),
+                PipelinedOutcome::Refused(refusal) => format!("refused: {refusal}"),
+            };
+            format!("[{}]", outcomes.iter().map(one).collect::<Vec<_>>().join("; "))
+        }
         Outcome::Session(outcome) => match outcome {
             SessionOutcome::Opened { session, ttl_ms, window } => {
                 format!("session {session}, ttl {ttl_ms} ms, window {window}")

@@ -1,7 +1,9 @@
 //! How much memory replies take while they wait to be written: rough, and
 //! never far too little.
 
-use holdfast_api::{KeyEntry, KvOutcome, Outcome, ReadOutcome, ReplyBody, TransactionOutcome};
+use holdfast_api::{
+    KeyEntry, KvOutcome, Outcome, PipelinedOutcome, ReadOutcome, ReplyBody, TransactionOutcome,
+};
 
 use super::watching;
 
@@ -16,6 +18,22 @@ fn closed_bytes(closed: &holdfast_api::Closed) -> usize {
 /// Roughly the bytes of the numbers that a process gave.
 fn policy_bytes(policy: &holdfast_api::Policy) -> usize {
     64 + crate::node::proposer::assignment_weight(&policy.assignment)
+}
+
+/// Roughly the bytes of what a key-value command came to.
+fn kv_bytes(outcome: &KvOutcome) -> usize {
+    match outcome {
+        KvOutcome::Compared { value: Some(value), .. }
+        | KvOutcome::Popped { value: Some(value), .. } => value.len(),
+        KvOutcome::Transaction { outcomes, .. } => {
+            let value = |outcome: &TransactionOutcome| match outcome {
+                TransactionOutcome::Value { value: Some(value) } => value.len(),
+                _ => 16,
+            };
+            outcomes.iter().map(value).sum()
+        }
+        _ => 64,
+    }
 }
 
 /// Roughly the bytes of a reply.
@@ -53,15 +71,14 @@ pub(super) fn reply_bytes(body: &ReplyBody) -> usize {
             _ => 64,
         },
         ReplyBody::Answer(answer) => match &answer.outcome {
-            Outcome::Kv(KvOutcome::Compared { value: Some(value), .. })
-            | Outcome::Kv(KvOutcome::Popped { value: Some(value), .. }) => value.len(),
-            Outcome::Kv(KvOutcome::Transaction { outcomes, .. }) => {
-                let value = |outcome: &TransactionOutcome| match outcome {
-                    TransactionOutcome::Value { value: Some(value) } => value.len(),
-                    _ => 16,
-                };
-                outcomes.iter().map(value).sum()
-            }
+            Outcome::Kv(outcome) => kv_bytes(outcome),
+            Outcome::Pipeline(outcomes) => outcomes
+                .iter()
+                .map(|pipelined| match &pipelined.outcome {
+                    PipelinedOutcome::Kv(outcome) => 32 + kv_bytes(outcome),
+                    PipelinedOutcome::Refused(_) => 256,
+                })
+                .sum(),
             _ => 64,
         },
         ReplyBody::Changes(batch) => watching::batch_bytes(batch),

@@ -1,0 +1,152 @@
+//! Where calls wait to be sent.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use holdfast_api::Scope;
+
+use crate::call::CallId;
+
+/// Calls that are to be sent. A call is in one queue at most.
+#[derive(Debug, Default)]
+pub(super) struct Queues {
+    /// Commands that need no session: of leases, processes and rounds. No other
+    /// call keeps them waiting.
+    pub(super) first: BTreeSet<CallId>,
+    /// Commands that have their sequence: they are sent before all others.
+    pub(super) again: BTreeMap<u64, CallId>,
+    /// Commands that have none yet, and go out alone.
+    pub(super) fresh: BTreeSet<CallId>,
+    /// Small commands on keys that have none yet, and may go out together.
+    pub(super) small: Lines,
+    /// Everything else that only the leader answers.
+    pub(super) to_leader: BTreeSet<CallId>,
+    /// What any node answers.
+    pub(super) to_any: BTreeSet<CallId>,
+}
+
+impl Queues {
+    /// Whether anything waits that takes a session.
+    pub(super) fn want_session(&self) -> bool {
+        !self.fresh.is_empty() || !self.small.is_empty()
+    }
+}
+
+/// Which small commands may go together: in one place, under one session, and refused
+/// for want of space alike.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Group {
+    pub(super) scope: Scope,
+    pub(super) bound: Option<u64>,
+    pub(super) adds: bool,
+}
+
+/// Small commands: one line for each group. None keeps another waiting.
+#[derive(Debug)]
+pub(super) struct Lines {
+    lines: BTreeMap<Arc<Group>, Line>,
+    /// The first of each line that may send one.
+    ready: BTreeMap<CallId, Arc<Group>>,
+    waiting: usize,
+    /// Most that are under way at a time, of each line.
+    under_way_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    waiting: BTreeSet<CallId>,
+    under_way: usize,
+    /// Its entry in [`Lines::ready`].
+    ready: Option<CallId>,
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Lines {
+            lines: BTreeMap::new(),
+            ready: BTreeMap::new(),
+            waiting: 0,
+            under_way_max: usize::MAX,
+        }
+    }
+}
+
+impl Lines {
+    pub(super) fn insert(&mut self, group: &Arc<Group>, id: CallId) {
+        let waiting = &mut self.waiting;
+        Self::change(&mut self.lines, &mut self.ready, self.under_way_max, group, |line| {
+            *waiting += usize::from(line.waiting.insert(id));
+        });
+    }
+
+    pub(super) fn remove(&mut self, group: &Arc<Group>, id: CallId) {
+        let waiting = &mut self.waiting;
+        Self::change(&mut self.lines, &mut self.ready, self.under_way_max, group, |line| {
+            *waiting -= usize::from(line.waiting.remove(&id));
+        });
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting == 0
+    }
+
+    /// One of this group went out.
+    pub(super) fn went(&mut self, group: &Arc<Group>) {
+        Self::change(&mut self.lines, &mut self.ready, self.under_way_max, group, |line| {
+            line.under_way += 1;
+        });
+    }
+
+    /// One of this group is no longer on the wire.
+    pub(super) fn came_back(&mut self, group: &Arc<Group>) {
+        Self::change(&mut self.lines, &mut self.ready, self.under_way_max, group, |line| {
+            line.under_way = line.under_way.saturating_sub(1);
+        });
+    }
+
+    /// The oldest that may go out now.
+    pub(super) fn first(&self) -> Option<CallId> {
+        self.ready.first_key_value().map(|(id, _)| *id)
+    }
+
+    /// Whoever waits in the same line, oldest first.
+    pub(super) fn of(&self, group: &Group) -> impl Iterator<Item = CallId> {
+        self.lines.get(group).into_iter().flat_map(|line| line.waiting.iter().copied())
+    }
+
+    /// Everybody who waits.
+    pub(super) fn all(&self) -> Vec<CallId> {
+        self.lines.values().flat_map(|line| line.waiting.iter().copied()).collect()
+    }
+
+    pub(super) fn bound(&mut self, under_way_max: usize) {
+        self.under_way_max = under_way_max;
+        let groups: Vec<Arc<Group>> = self.lines.keys().cloned().collect();
+        for group in &groups {
+            Self::change(&mut self.lines, &mut self.ready, under_way_max, group, |_| {});
+        }
+    }
+
+    fn change(
+        lines: &mut BTreeMap<Arc<Group>, Line>,
+        ready: &mut BTreeMap<CallId, Arc<Group>>,
+        under_way_max: usize,
+        group: &Arc<Group>,
+        change: impl FnOnce(&mut Line),
+    ) {
+        let line = lines.entry(group.clone()).or_default();
+        change(line);
+        let first = line.waiting.first().copied().filter(|_| line.under_way < under_way_max);
+        if line.ready != first {
+            if let Some(before) = std::mem::replace(&mut line.ready, first) {
+                ready.remove(&before);
+            }
+            if let Some(first) = first {
+                ready.insert(first, group.clone());
+            }
+        }
+        if line.waiting.is_empty() && line.under_way == 0 {
+            lines.remove(group);
+        }
+    }
+}
