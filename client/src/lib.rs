@@ -36,9 +36,10 @@
 //!   leader all that are open are sent again, in order, each in its place; the
 //!   cluster's session table answers those that it has seen. A call that ends
 //!   without its answer is not sent again (unless it had gone out together with
-//!   others that are), and says that its outcome is unknown. If the session expires, commands on leases, processes and rounds
-//!   that say themselves what they are (by a nonce, a life, the number of a
-//!   call) go out again in the next one: twice is once. All others end.
+//!   others that are), and says that its outcome is unknown. If the session
+//!   expires, commands on leases, processes and rounds that say themselves what
+//!   they are (by a nonce, a life, the number of a call) go out again in the next
+//!   one: twice is once. All others end.
 //!   Commands that are open at the same time have no order among each other: a
 //!   small one may pass one that takes long. Await the first where it matters.
 //!   Small commands on keys that come while two are under way go out together, as

@@ -114,6 +114,12 @@ impl Lines {
         self.lines.get(group).into_iter().flat_map(|line| line.waiting.iter().copied())
     }
 
+    /// Whether nobody waits and nothing is taken to be under way.
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting == 0 && self.lines.is_empty() && self.ready.is_empty()
+    }
+
     /// Everybody who waits.
     pub(super) fn all(&self) -> Vec<CallId> {
         self.lines.values().flat_map(|line| line.waiting.iter().copied()).collect()

@@ -132,7 +132,26 @@ fn only_for_the_leader() -> Problem {
 
 #[cfg(test)]
 mod tests {
+    use holdfast_api::{Blob, Scope};
+
     use super::*;
+
+    #[test]
+    fn pipelines_hold_something_and_nothing_that_is_answered_with_a_value() {
+        let key = Blob::from("k");
+        let delete = KvOp::Delete { key: key.clone() };
+        let pop = KvOp::QueuePop { key };
+        let check = |ops| {
+            let command = Command::Pipeline { scope: Scope::default(), ops };
+            is_for_clients(&Proposal { session: None, command })
+        };
+        check(vec![delete.clone()]).expect("it is taken");
+        for (ops, words) in [(vec![], "at least one"), (vec![delete, pop], "send it alone")] {
+            let problem = check(ops).expect_err("it is refused");
+            assert_eq!(problem.code, Code::InvalidRequest);
+            assert!(problem.message.contains(words), "{}", problem.message);
+        }
+    }
 
     #[test]
     fn limits_that_no_cluster_can_work_with_are_refused() {
