@@ -362,9 +362,12 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         let file = match self.snapshots.offload().run_slowly(write).await? {
             // Nothing is lost by it: the log that it would have covered is kept.
             Err(error @ StorageError::Full { .. }) => {
-                let Some(newest) = self.snapshots.newest() else { return Err(error.into()) };
-                tracing::warn!(%error, "no snapshot is made; the one before is kept");
-                newest
+                tracing::warn!(%error, "no snapshot is made; the one before and the log are kept");
+                let nothing = AppliedState::default();
+                let none =
+                    || self.snapshots.draft(&nothing.meta(), |out| nothing.machine.encode(out));
+                // The library wants a snapshot. One that covers no entry drops none.
+                self.snapshots.newest().map_or_else(none, Ok)?
             }
             made => made?,
         };

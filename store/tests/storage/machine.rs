@@ -2,7 +2,9 @@
 //! installed, stopped.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use futures::stream;
@@ -11,7 +13,9 @@ use holdfast_machine::{Effect, FEATURE_LEVEL};
 use holdfast_store::raft::record::SnapshotMetaRecord;
 use holdfast_store::raft::types::{Done, LogEntry, RaftEntry, RaftPayload};
 use holdfast_store::storage::memory::MemoryDisk;
-use holdfast_store::storage::snapshot::SnapshotOptions;
+use holdfast_store::storage::snapshot::{
+    SnapshotBackend, SnapshotDraft, SnapshotImage, SnapshotOptions,
+};
 use holdfast_store::storage::{
     EffectSink, SnapshotFile, SnapshotStore, StateMachine, StorageError,
 };
@@ -221,6 +225,90 @@ async fn a_snapshot_that_arrives_damaged_or_is_another_s_is_refused() {
     let theirs = SnapshotStore::open(disk.snapshots(), "theirs".into(), options, None).unwrap();
     let receiver = theirs.receive(offered).unwrap().write(Bytes::from(good)).await.unwrap();
     assert!(matches!(refused(receiver.finish().await), StorageError::OtherCluster { .. }));
+}
+
+/// A disk with room for so many bytes of a snapshot.
+struct Narrow {
+    inner: Box<dyn SnapshotBackend>,
+    room: Arc<AtomicUsize>,
+}
+
+impl SnapshotBackend for Narrow {
+    fn create(&self) -> Result<Box<dyn SnapshotDraft>, StorageError> {
+        let room = self.room.load(Ordering::Relaxed);
+        Ok(Box::new(NarrowDraft { inner: self.inner.create()?, room }))
+    }
+
+    fn list(&self) -> Result<Vec<String>, StorageError> {
+        self.inner.list()
+    }
+
+    fn open(&self, name: &str) -> Result<Arc<dyn SnapshotImage>, StorageError> {
+        self.inner.open(name)
+    }
+
+    fn remove(&self, name: &str) -> Result<(), StorageError> {
+        self.inner.remove(name)
+    }
+
+    fn set_aside(&self, name: &str) -> Result<(), StorageError> {
+        self.inner.set_aside(name)
+    }
+
+    fn place(&self, name: &str) -> PathBuf {
+        self.inner.place(name)
+    }
+}
+
+struct NarrowDraft {
+    inner: Box<dyn SnapshotDraft>,
+    room: usize,
+}
+
+impl io::Write for NarrowDraft {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        if data.len() > self.room {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let count = self.inner.write(data)?;
+        self.room -= count;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+impl SnapshotDraft for NarrowDraft {
+    fn image(&self) -> Arc<dyn SnapshotImage> {
+        self.inner.image()
+    }
+
+    fn publish(&mut self, name: &str) -> io::Result<()> {
+        self.inner.publish(name)
+    }
+}
+
+#[tokio::test]
+async fn a_first_snapshot_that_finds_no_room_covers_nothing_and_ends_nothing() {
+    let (disk, room) = (MemoryDisk::new(), Arc::new(AtomicUsize::new(4_000)));
+    let narrow = Narrow { inner: disk.snapshots(), room: room.clone() };
+    let options = SnapshotOptions { bytes_per_second: None, ..SnapshotOptions::default() };
+    let store = SnapshotStore::open(Box::new(narrow), CLUSTER.into(), options, None).unwrap();
+    let mut machine = StateMachine::open(store, sink()).await.unwrap();
+    apply(&mut machine, entries(500)).await.unwrap();
+    assert_eq!(snapshot(&mut machine).await.meta().last, None);
+    assert!(machine.get_current_snapshot().await.unwrap().is_none(), "none is kept");
+    assert!(disk.snapshots().list().unwrap().is_empty(), "nothing is left of it");
+
+    // With room there is one; without, that one stays.
+    room.store(usize::MAX, Ordering::Relaxed);
+    let made = snapshot(&mut machine).await.meta().clone();
+    assert_eq!(made.last, Some((&id(1, 500)).into()));
+    apply(&mut machine, vec![entry(1, 501)]).await.unwrap();
+    room.store(4_000, Ordering::Relaxed);
+    assert_eq!(*snapshot(&mut machine).await.meta(), made);
 }
 
 #[tokio::test]

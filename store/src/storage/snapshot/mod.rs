@@ -233,6 +233,17 @@ impl SnapshotStore {
         meta: &SnapshotMetaRecord,
         encode: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> Result<SnapshotFile, StorageError> {
+        let file = self.draft(meta, encode)?;
+        self.publish(&file)?;
+        Ok(file)
+    }
+
+    /// Writes a snapshot that has no name yet: it is gone with its last handle.
+    pub(super) fn draft(
+        &self,
+        meta: &SnapshotMetaRecord,
+        encode: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<SnapshotFile, StorageError> {
         let place = self.shared.backend.place(&name_of(meta.last.as_ref()));
         let failed = |error| StorageError::io(&place, "writing a snapshot")(error);
         let header = SnapshotHeader {
@@ -245,9 +256,8 @@ impl SnapshotStore {
         let mut writer = SnapshotWriter::new(paced, &header).map_err(failed)?;
         encode(&mut writer).map_err(failed)?;
         let draft = writer.finish().map_err(failed)?.inner;
-        let mut file = self.opened(draft.image(), place.clone())?;
+        let mut file = self.opened(draft.image(), place)?;
         file.draft = Arc::new(Mutex::new(Some(draft)));
-        self.publish(&file)?;
         Ok(file)
     }
 
