@@ -66,10 +66,15 @@ const MEMORY_RESERVE_PARTS: u64 = 20;
 /// Longest time for one measurement.
 const GAUGE_TIME_MAX: Duration = Duration::from_secs(1);
 
+/// Bytes of disk for each byte of a write: in the log, as the log is gone through again,
+/// in the reserve for the next snapshot, and in that.
+const DISK_BYTES_PER_BYTE: u64 = 4;
+
 /// A node's room as last measured, and whether the cluster has enough.
 pub struct NodeRoom {
     reserves: Reserves,
     present: Mutex<Present>,
+    budget: Mutex<DiskBudget>,
     /// Why writes that add are refused; none if they are not.
     shortage: ArcSwapOption<String>,
 }
@@ -83,7 +88,8 @@ struct Present {
 impl NodeRoom {
     /// Not measured yet.
     pub fn new(reserves: Reserves) -> NodeRoom {
-        NodeRoom { reserves, present: Mutex::default(), shortage: ArcSwapOption::empty() }
+        let (present, budget) = (Mutex::default(), Mutex::new(DiskBudget::beyond(u64::MAX)));
+        NodeRoom { reserves, present, budget, shortage: ArcSwapOption::empty() }
     }
 
     /// The disk.
@@ -121,11 +127,61 @@ impl NodeRoom {
         if !adds(command) {
             return Ok(());
         }
+        let refused = |why: &str| Problem::retryable_after(Code::NoSpace, RETRY_AFTER_MS, why);
         match &*self.shortage.load() {
-            None => Ok(()),
-            Some(why) => Err(Problem::retryable_after(Code::NoSpace, RETRY_AFTER_MS, why.as_str())),
+            None => self.budget.lock().take(bytes(command)).map_err(|why| refused(&why)),
+            Some(why) => Err(refused(why)),
         }
     }
+}
+
+/// What may be written until disks are measured again: they fill within one look.
+#[derive(Debug)]
+struct DiskBudget {
+    spare: u64,
+    taken: u64,
+}
+
+impl DiskBudget {
+    /// So many bytes are free beyond the reserves.
+    fn beyond(spare: u64) -> DiskBudget {
+        DiskBudget { spare, taken: 0 }
+    }
+
+    /// Takes what a write needs. The first one is always given it: measured room, however
+    /// little, takes one.
+    fn take(&mut self, bytes: u64) -> Result<(), String> {
+        let after = self.taken.saturating_add(bytes.saturating_mul(DISK_BYTES_PER_BYTE));
+        if self.taken > 0 && after > self.spare {
+            return Err(format!(
+                "writes come faster than the room for them is measured: {} MiB of disk free \
+                 beyond what is to stay free; retry, or free some (`holdfast status`)",
+                self.spare / (1024 * 1024)
+            ));
+        }
+        self.taken = after;
+        Ok(())
+    }
+}
+
+/// Bytes that a majority of the voters has on its disks beyond the reserves. A node that
+/// does not say is short of nothing.
+fn spare(status: &Status) -> u64 {
+    let beyond = |room: Room| room.free_bytes.saturating_sub(room.reserve_bytes);
+    let voters = status.nodes.iter().filter(|node| node.voter);
+    let mut spare: Vec<u64> = voters.map(|node| node.disk.map_or(u64::MAX, beyond)).collect();
+    spare.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
+    spare.get(spare.len() / 2).copied().unwrap_or(u64::MAX)
+}
+
+/// Bytes of the keys and values of a command.
+fn bytes(command: &Command) -> u64 {
+    let bytes = match command {
+        Command::Kv { op, .. } => op.bytes(),
+        Command::Pipeline { ops, .. } => ops.iter().map(KvOp::bytes).sum(),
+        _ => 0,
+    };
+    bytes as u64
 }
 
 fn room(before: Option<Room>, free_bytes: u64, reserve_bytes: u64) -> Room {
@@ -172,6 +228,7 @@ impl Node {
             if !self.consensus().leads() {
                 (led_since, asked) = (None, None);
                 room.shortage.store(None);
+                *room.budget.lock() = DiskBudget::beyond(u64::MAX);
             } else {
                 let led_since = *led_since.get_or_insert_with(Instant::now);
                 if asked.is_none_or(|asked| asked.elapsed() >= ASK_EVERY) {
@@ -195,6 +252,7 @@ impl Node {
             _ => {}
         }
         let go_on = why.is_none();
+        *room.budget.lock() = DiskBudget::beyond(spare(&status));
         room.shortage.store(why.map(Arc::new));
         if !go_on || !room.is_low() || led_since.elapsed() < LED_TIME_MIN {
             return;
@@ -273,6 +331,35 @@ mod tests {
         let why = shortage(&status([low, fit, gone])).unwrap();
         assert!(why.starts_with("node 1 has 3 MiB of disk free, 4 MiB are to stay free"), "{why}");
         assert!(shortage(&status([low, low, fit])).is_some());
+    }
+
+    #[test]
+    fn no_more_is_written_between_two_looks_than_a_majority_has_room_for() {
+        let (low, fit, gone) = (Some(true), Some(false), None);
+        let mut status = status([low, fit, gone]);
+        assert_eq!(spare(&status), 0, "two have less than is to stay free");
+        for node in &mut status.nodes {
+            if let Some(disk) = &mut node.disk {
+                disk.free_bytes = (4 + node.id * 8) * MIB;
+            }
+        }
+        assert_eq!(spare(&status), 16 * MIB, "of node 2 and the one that does not say");
+
+        let node = NodeRoom::new(Reserves { disk: None, memory: None });
+        let put = |mib: u64| {
+            let value = Blob::from(vec![b'v'; (mib * MIB) as usize]);
+            let op = KvOp::Put { key: Blob::from("k"), value };
+            node.admit(&Command::Kv { scope: Scope::default(), op })
+        };
+        assert!((0..8).all(|_| put(1).is_ok()), "nothing was measured yet");
+        *node.budget.lock() = DiskBudget::beyond(16 * MIB);
+        assert_eq!([put(1), put(1), put(1)], [const { Ok(()) }; 3]);
+        let refused = put(1).unwrap_err();
+        assert_eq!((refused.code, refused.retry_after_ms), (Code::NoSpace, Some(1_000)));
+        assert!(refused.message.contains("16 MiB of disk free"), "{}", refused.message);
+        *node.budget.lock() = DiskBudget::beyond(0);
+        assert_eq!(put(1), Ok(()), "one is taken after each look");
+        assert!(put(1).is_err());
     }
 
     #[test]
