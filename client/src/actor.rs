@@ -23,6 +23,8 @@ use crate::liveness::{Liveness, Verdict};
 use crate::navigator::{Arrival, Navigator, Step, Wants};
 use crate::options::Options;
 use crate::replies::News;
+use crate::resume::{Ledger, Resumed};
+use crate::session::Session;
 use crate::statistics::Counters;
 use crate::tenancy::Tenancy;
 
@@ -130,6 +132,17 @@ impl Actor {
             counters,
             tasks,
             random,
+        }
+    }
+
+    /// Writes down what another process would have to know, and goes on with the session
+    /// that one left, if one did.
+    pub(crate) fn keep(&mut self, ledger: Box<dyn Ledger>, resumed: Option<&Resumed>) {
+        self.calls.keep(ledger);
+        if let Some(Resumed { session, window, ttl, next, in_flight }) = resumed {
+            let wanted = in_flight.keys().copied().collect();
+            let session = Session::resumed(*session, *window, *next, wanted);
+            self.calls.tenancy.resumed(session, *ttl, Instant::now());
         }
     }
 
@@ -319,6 +332,7 @@ impl Actor {
             self.owes_since.get_or_insert(now);
         }
         if !batch.is_empty() {
+            self.calls.commit();
             // There was room a moment ago and nobody else sends. If the writer
             // is gone, the reader's end says why.
             let _ = link.connection.outgoing.try_send(batch);

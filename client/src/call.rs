@@ -15,6 +15,7 @@ use crate::calls::Group;
 use crate::error::Error;
 use crate::events::EventsPage;
 use crate::mailbox::Mailbox;
+use crate::resume::Mark;
 
 /// Names a call within its client.
 pub(crate) type CallId = u64;
@@ -111,6 +112,8 @@ pub(crate) struct Call {
     /// How many sessions were lost when its handle was bound to one: it goes out
     /// in none that follows the loss of that.
     pub(crate) bound: Option<u64>,
+    /// By what the next process would find it again.
+    pub(crate) mark: Option<Mark>,
     /// Encoded size of the request, about.
     pub(crate) bytes: usize,
     /// What it may go together with, if it is a small command on keys or a pipeline.
@@ -218,6 +221,7 @@ impl Call {
             deadline,
             not_before: None,
             bound: None,
+            mark: None,
             bytes,
             group: None,
             progress: Progress::default(),

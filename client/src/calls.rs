@@ -28,6 +28,7 @@ use crate::call::{Ask, Call, CallId, Progress};
 use crate::error::Error;
 use crate::flights::{Flights, Left};
 use crate::navigator::Wants;
+use crate::resume::Ledger;
 use crate::statistics::Counters;
 use crate::tenancy::Tenancy;
 
@@ -65,6 +66,10 @@ pub(crate) struct Calls {
     last_own: u64,
     /// The session that ended last.
     over: SessionId,
+    /// Where it is written what another process would have to know.
+    ledger: Option<Box<dyn Ledger>>,
+    /// Sequences of calls that are answered, until their callers have the answers safe.
+    unsettled: BTreeMap<CallId, u64>,
 }
 
 impl Calls {
@@ -87,6 +92,42 @@ impl Calls {
             pipelines: false,
             last_own: 0,
             over: 0,
+            ledger: None,
+            unsettled: BTreeMap::new(),
+        }
+    }
+
+    /// Writes down from now on what another process would have to know.
+    pub(crate) fn keep(&mut self, ledger: Box<dyn Ledger>) {
+        self.ledger = Some(ledger);
+    }
+
+    /// What goes out next is written down.
+    pub(crate) fn commit(&mut self) {
+        if let Some(ledger) = &mut self.ledger {
+            ledger.commit();
+        }
+    }
+
+    /// A session was opened.
+    pub(crate) fn note_opened(&mut self, session: SessionId, window: u64, ttl: Duration) {
+        if let Some(ledger) = &mut self.ledger {
+            ledger.opened(session, window, ttl);
+        }
+    }
+
+    /// The answer of a marked call is safe, or nobody wants it.
+    pub(crate) fn settled(&mut self, id: CallId) {
+        if let Some(sequence) = self.unsettled.remove(&id) {
+            self.release(sequence);
+        }
+    }
+
+    /// A sequence whose answer nobody wants any more.
+    pub(crate) fn release(&mut self, sequence: u64) {
+        self.tenancy.release(sequence);
+        if let Some(ledger) = &mut self.ledger {
+            ledger.released(sequence);
         }
     }
 
@@ -173,6 +214,7 @@ impl Calls {
         if effect == Some(Effectiveness::Unknown) {
             self.counters.unknown.add(1);
         }
+        self.settled(id);
     }
 
     /// A watch or a feed that was cut because its consumer was slow goes on.
@@ -314,6 +356,11 @@ impl Calls {
                 .tenancy
                 .reference(call.progress.sequence, now)
                 .expect("a command is taken from its queue only when its session can take it");
+            if let (Some(ledger), None, Ask::Propose { command, .. }) =
+                (&mut self.ledger, call.progress.sequence, &call.ask)
+            {
+                ledger.takes(reference.sequence, call.mark.map(|mark| (mark, command)));
+            }
             call.progress.sequence = Some(reference.sequence);
             session = Some(reference);
         }
@@ -441,7 +488,10 @@ impl Calls {
             self.cancels.push(wire);
         }
         if let Some(sequence) = call.progress.sequence {
-            self.tenancy.release(sequence);
+            match call.mark {
+                Some(_) => drop(self.unsettled.insert(id, sequence)),
+                None => self.release(sequence),
+            }
         }
         if let Some(pipeline) = call.progress.pipeline {
             self.leave_pipeline(pipeline, id);

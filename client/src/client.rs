@@ -25,6 +25,7 @@ use crate::feed::FeedReader;
 use crate::keys::Keys;
 use crate::mailbox::Mailbox;
 use crate::options::Options;
+use crate::resume::{Ledger, Mark, Resumed, Settled, Unclaimed, calls_of};
 use crate::statistics::{Counters, Statistics};
 use crate::watch::Watch;
 
@@ -101,6 +102,33 @@ impl Client {
     ///
     /// Outside a tokio runtime.
     pub fn new(options: Options) -> Client {
+        Client::start(options, |_| {})
+    }
+
+    /// A client that writes down what another process would have to know to go on with
+    /// its session, and goes on with the one that was left, if there is one. Answers the
+    /// commands that go out again, too.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn kept(
+        options: Options,
+        ledger: Box<dyn Ledger>,
+        resumed: Option<Resumed>,
+    ) -> (Client, Unclaimed) {
+        let client = Client::start(options, |actor| actor.keep(ledger, resumed.as_ref()));
+        let in_flight = resumed.map(|resumed| resumed.in_flight).unwrap_or_default();
+        let next_call = || client.shared.next_call.fetch_add(1, Ordering::Relaxed);
+        let (events, unclaimed) = calls_of(&client, in_flight, next_call);
+        for event in events {
+            // The task has just been started.
+            let _ = client.shared.events.send(event);
+        }
+        (client, unclaimed)
+    }
+
+    fn start(options: Options, prepare: impl FnOnce(&mut Actor)) -> Client {
         // Unbounded in type only: each open call, all of them bounded by the
         // semaphores below, puts at most a handful of events into it.
         let (events, inbox) = mpsc::unbounded_channel();
@@ -108,7 +136,8 @@ impl Client {
         let tasks = TaskTracker::new();
         let (call_timeout, token_file) = (options.call_timeout, options.token_file.clone());
         counters.set_addresses(options.endpoints.clone());
-        let actor = Actor::new(options, inbox, counters.clone(), tasks.clone());
+        let mut actor = Actor::new(options, inbox, counters.clone(), tasks.clone());
+        prepare(&mut actor);
         tasks.spawn(actor.run());
         let semaphore = |most| Arc::new(Semaphore::new(most));
         let bytes = || semaphore(OPEN_BYTES_MAX / BYTES_UNIT);
@@ -156,6 +185,27 @@ impl Client {
         let bounds = if names_itself(&command) { &self.shared.first } else { &self.shared.calls };
         let ask = |reply| Ask::Propose { command, reply };
         self.call(ask, bytes, bounds, deadline).await
+    }
+
+    /// The same, with a mark by which another process would find it again. Its place in
+    /// the session is held until the caller has the answer safe.
+    pub async fn propose_marked(
+        &self,
+        command: Command,
+        mark: Mark,
+        deadline: Deadline,
+    ) -> (Result<Answer, Error>, Option<Settled>) {
+        let bytes = encoded_bytes(&command);
+        let permits = match self.admit_request(bytes, &self.shared.calls, deadline).await {
+            Ok(permits) => permits,
+            Err(error) => return (Err(error), None),
+        };
+        let (reply, result) = oneshot::channel();
+        let call = Call::new(Ask::Propose { command, reply }, deadline.instant(), bytes, permits);
+        match self.submit(Call { mark: Some(mark), ..call }) {
+            Ok(guard) => (answer_of(result).await, Some(Settled::new(guard))),
+            Err(error) => (Err(error), None),
+        }
     }
 
     /// Asks the state. A refusal is [`Error::Refused`].
@@ -342,20 +392,29 @@ impl Client {
         not_before: Option<Instant>,
         deadline: Deadline,
     ) -> Result<T, Error> {
+        let permits = self.admit_request(bytes, bounds, deadline).await?;
+        let (reply, result) = oneshot::channel();
+        let call = Call::new(ask(reply), deadline.instant(), bytes, permits);
+        let guard = self.submit(Call { not_before, ..call })?;
+        let result = answer_of(result).await;
+        guard.disarm();
+        result
+    }
+
+    /// Waits for a share of the client's bounds, for what is not too long anyway.
+    async fn admit_request(
+        &self,
+        bytes: usize,
+        bounds: &Bounds,
+        deadline: Deadline,
+    ) -> Result<Permits, Error> {
         if bytes > REQUEST_BYTES_MAX {
             let message = format!(
                 "the request is {bytes} bytes long, {REQUEST_BYTES_MAX} are possible; split it"
             );
             return Err(Error::refused(Problem::refused(Code::LimitExceeded, message)));
         }
-        let permits = self.admit(bytes, bounds, deadline).await?;
-        let (reply, result) = oneshot::channel();
-        let call = Call::new(ask(reply), deadline.instant(), bytes, permits);
-        let guard = self.submit(Call { not_before, ..call })?;
-        // The task drops a reply only if it ends abnormally.
-        let result = result.await.unwrap_or(Err(Error::Closed { outcome: Effectiveness::Unknown }));
-        guard.disarm();
-        result
+        self.admit(bytes, bounds, deadline).await
     }
 
     /// Waits for a share of the client's bounds.
@@ -394,8 +453,17 @@ impl Client {
         if self.shared.events.send(event).is_err() {
             return Err(Error::Closed { outcome: Effectiveness::None });
         }
-        Ok(CallGuard { id, client: self.clone(), armed: true })
+        Ok(self.guard(id))
     }
+
+    pub(crate) fn guard(&self, id: CallId) -> CallGuard {
+        CallGuard { id, client: self.clone(), armed: true }
+    }
+}
+
+async fn answer_of<T>(result: oneshot::Receiver<Result<T, Error>>) -> Result<T, Error> {
+    // The task drops a reply only if it ends abnormally.
+    result.await.unwrap_or(Err(Error::Closed { outcome: Effectiveness::Unknown }))
 }
 
 fn answered(answer: ReadAnswer) -> Result<ReadAnswer, Error> {

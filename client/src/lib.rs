@@ -69,6 +69,7 @@
 //! | `calls`, `call`, `replies` | pure: the table of open calls, and what replies mean for them |
 //! | `calls::pipeline` | pure: small commands travel together |
 //! | `flights` | pure: identical reads share one answer |
+//! | `resume` | a session that another process goes on with |
 //! | `session`, `tenancy` | pure: sequences and acknowledgements; opening, keeping, closing |
 //! | `navigator`, `endpoints`, `backoff` | pure: which node to talk to, and when |
 //! | `token_file` | the rim: the shared token, read for each connection |
@@ -124,6 +125,7 @@ mod options;
 mod outage;
 mod regular_file;
 mod replies;
+mod resume;
 mod session;
 mod statistics;
 mod tenancy;
@@ -144,6 +146,7 @@ pub use mailbox::{PARCEL_BYTES_MAX, PARCELS_MAX};
 pub use options::{ENDPOINTS_MAX, EndpointError, Options, parse_endpoints};
 pub use outage::{Outage, OutageCause, Outages};
 pub use regular_file::{open_regular, read_regular, read_regular_text};
+pub use resume::{InFlight, Ledger, Mark, Resumed, Settled, Unclaimed};
 pub use statistics::Statistics;
 pub use token_file::{TokenFileError, check_token_file};
 pub use watch::Watch;

@@ -276,7 +276,7 @@ impl Calls {
     fn give_number_back(&mut self, id: CallId) {
         let call = self.open.get_mut(&id).filter(|call| !call.progress.uncertain);
         if let Some(sequence) = call.and_then(|call| call.progress.sequence.take()) {
-            self.tenancy.release(sequence);
+            self.release(sequence);
         }
     }
 
@@ -299,6 +299,7 @@ impl Calls {
             (_, ReplyBody::Problem(problem)) => problem,
             (ChoreKind::Open(_), ReplyBody::Answer(Answer { outcome, .. })) => match outcome {
                 Outcome::Session(SessionOutcome::Opened { session, ttl_ms, window }) => {
+                    self.note_opened(session, window, Duration::from_millis(ttl_ms));
                     self.tenancy.opened(session, window, Duration::from_millis(ttl_ms), now);
                     return News::None;
                 }

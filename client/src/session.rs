@@ -26,6 +26,12 @@ impl Session {
         Session { id, window: window.max(1), next: 1, outstanding: BTreeSet::new() }
     }
 
+    /// One that another process used up to `next`; of these commands the answers are
+    /// still wanted.
+    pub(crate) fn resumed(id: SessionId, window: u64, next: u64, wanted: BTreeSet<u64>) -> Self {
+        Session { id, window: window.max(1), next: next.max(1), outstanding: wanted }
+    }
+
     pub(crate) fn id(&self) -> SessionId {
         self.id
     }

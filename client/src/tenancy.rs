@@ -144,6 +144,11 @@ impl Tenancy {
         self.chore = self.closing.then(|| Chore::new(ChoreKind::Close(id)));
     }
 
+    /// The session is one that another process left.
+    pub(crate) fn resumed(&mut self, session: Session, ttl: Duration, now: Instant) {
+        self.state = State::Open { session, ttl, used: now };
+    }
+
     /// The session is gone. Answers its id, if it was known.
     pub(crate) fn expired(&mut self) -> Option<SessionId> {
         let id = self.session()?.id();

@@ -10,6 +10,7 @@ use holdfast_api::{
 };
 use holdfast_client::{Client, Deadline, FeedReader};
 use rand::RngExt;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -69,6 +70,17 @@ impl Default for HostOptions {
 #[derive(Debug, Clone)]
 pub struct Lease {
     held: Arc<Held>,
+}
+
+/// What was granted with a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseTerms {
+    /// Its number.
+    pub id: LeaseId,
+    /// Its TTL.
+    pub ttl: Duration,
+    /// How long processes with it go on without a word from the store.
+    pub store_lost_max: Duration,
 }
 
 /// How a run was met.
@@ -237,14 +249,40 @@ impl Lease {
         };
         let met = Met { run: run.clone(), opened, ended, others };
         let ttl = Duration::from_millis(ttl_ms);
+        let store_lost_max = Duration::from_millis(store_lost_ms_max.max(ttl_ms));
+        let terms = LeaseTerms { id: lease, ttl, store_lost_max };
+        let scope = Scope { job, run: Some(run) };
+        let validity = Validity::granted(asked_at, ttl);
+        Ok((Lease::begin(client, scope, host, terms, validity), met))
+    }
+
+    /// Goes on with a lease that another process of this host held, and that nobody else
+    /// renews. Nothing holds for certain before the first renewal is acknowledged.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn resume(client: Client, scope: Scope, host: String, terms: LeaseTerms) -> Lease {
+        let validity = Validity::told(Duration::ZERO, terms.ttl);
+        Lease::begin(client, scope, host, terms, validity)
+    }
+
+    fn begin(
+        client: Client,
+        scope: Scope,
+        host: String,
+        terms: LeaseTerms,
+        validity: Validity,
+    ) -> Lease {
+        let LeaseTerms { id, ttl, store_lost_max } = terms;
         let held = Held {
             client,
-            scope: Scope { job, run: Some(run) },
+            scope,
             host,
-            id: lease,
+            id,
             ttl,
-            store_lost_max: Duration::from_millis(store_lost_ms_max.max(ttl_ms)),
-            validity: Validity::granted(asked_at, ttl),
+            store_lost_max,
+            validity,
             over: watch::Sender::new(false),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -253,7 +291,12 @@ impl Lease {
         let renewing = lease.clone().renew(renewal_interval(ttl));
         let Held { tasks, stop, .. } = lease.held.as_ref();
         tasks.spawn(stop.clone().run_until_cancelled_owned(renewing));
-        Ok((lease, met))
+        lease
+    }
+
+    /// What was granted.
+    pub fn terms(&self) -> LeaseTerms {
+        LeaseTerms { id: self.id(), ttl: self.ttl(), store_lost_max: self.store_lost_max() }
     }
 
     /// Its number.

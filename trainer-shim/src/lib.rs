@@ -97,7 +97,7 @@ pub use held::{Formed, HoldState, Holding};
 pub use holdfast_api::Fence;
 pub use host::{Host, Join};
 pub use keys::{Changes, Keys, News};
-pub use lease::{HostOptions, LEAVE_TIME_MAX, Lease, Met};
+pub use lease::{HostOptions, LEAVE_TIME_MAX, Lease, LeaseTerms, Met};
 pub use link::{CONTROL_VARIABLE, Silence, Wanted};
 pub use process::Process;
 pub use rosters::Rosters;

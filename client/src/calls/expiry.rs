@@ -14,6 +14,7 @@ impl Calls {
     pub(crate) fn session_expired(&mut self) {
         let Some(session) = self.tenancy.expired() else { return };
         self.over = session;
+        self.unsettled.clear();
         self.counters.sessions_over.add(1);
         let is_lost = self.tenancy.has_borne_processes();
         if is_lost {

@@ -21,6 +21,7 @@ mod ends;
 mod exactly_once;
 mod frames;
 mod pipelines;
+mod resuming;
 mod sessions;
 mod sharing;
 mod trying_again;
