@@ -100,7 +100,7 @@ impl TcpStore {
     /// GET by itself; nothing of a key that is not there.
     pub async fn get_now(&mut self, name: &str) -> Vec<u8> {
         self.send(op::GET, &[&key(name)]).await;
-        self.text("a GET").await
+        self.bytes("a GET").await
     }
 
     /// ADD.
@@ -117,7 +117,7 @@ impl TcpStore {
     /// COMPARE_SET.
     pub async fn compare_set(&mut self, name: &str, expected: &[u8], desired: &[u8]) -> Vec<u8> {
         self.send(op::COMPARE_SET, &[&key(name), &text(expected), &text(desired)]).await;
-        self.text("a COMPARE_SET").await
+        self.bytes("a COMPARE_SET").await
     }
 
     /// CHECK: whether all exist.
@@ -178,7 +178,8 @@ impl TcpStore {
         answer.unwrap_or_else(|| panic!("the agent closed the connection in place of {what}"))
     }
 
-    async fn text(&mut self, what: &str) -> Vec<u8> {
+    /// A byte string of an answer.
+    pub async fn bytes(&mut self, what: &str) -> Vec<u8> {
         let length = self.integer(what).await;
         let mut bytes = vec![0; usize::try_from(length).expect("a length")];
         let read = self.stream.read_exact(&mut bytes);

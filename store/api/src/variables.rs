@@ -8,7 +8,7 @@ use std::fmt;
 pub const PREFIX: &str = "HOLDFAST_";
 
 /// All that are read, by whichever program: each is handed on to others.
-pub const KNOWN: [&str; 38] = [
+pub const KNOWN: [&str; 39] = [
     // Of several programs.
     "HOLDFAST_STORE",
     "HOLDFAST_TOKEN_FILE",
@@ -44,6 +44,7 @@ pub const KNOWN: [&str; 38] = [
     "HOLDFAST_CONNECT_DEADLINE",
     "HOLDFAST_ATTEMPTS_KEPT",
     "HOLDFAST_SINGLE_ATTEMPT",
+    "HOLDFAST_NO_KEEPER",
     "HOLDFAST_LEASE_TTL",
     "HOLDFAST_RUNTIME_DIR",
     // Programs under an agent.

@@ -4,9 +4,11 @@
 //! | --- | --- |
 //! | `opening` | the run: opened, or joined |
 //! | `serving` | the ports: taken, opened and closed |
+//! | `kept` | what the agent before left with the keeper |
 //! | `error` | why an agent does not start, or opens no port |
 
 mod error;
+mod kept;
 mod opening;
 mod serving;
 
@@ -15,9 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_api::{AgentReport, Exit, Name, Scope};
-use holdfast_client::{Client, Statistics};
-use holdfast_trainer_shim::{LEAVE_TIME_MAX, Met};
-use tokio::net::TcpListener;
+use holdfast_client::{Client, Statistics, Unclaimed};
+use holdfast_trainer_shim::{LEAVE_TIME_MAX, Lease, Met};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -27,15 +28,19 @@ use crate::collector::collect;
 use crate::door::process;
 use crate::door::tcpstore::presence::Presence;
 use crate::door::tcpstore::serve::{self, Door};
+use crate::keeper::link::{HandedPort, Keeper};
+use crate::keeper::state::{Notes, State};
 use crate::namespace::Namespace;
 use crate::outage;
-use crate::ports::Bound;
+use crate::ports::{Bound, Listener};
 use crate::roster::Roster;
 use crate::stores::Stores;
 use crate::telling::Teller;
 pub use error::{Error, Remedy};
+pub use kept::Kept;
+use kept::KeptParts;
 pub use opening::Wanted;
-use serving::{Ports, listen, namespace_of, take_ports};
+use serving::{Ports, listen, namespace_of, take_ports, take_ports_again};
 
 /// How often to look whether the leader changed, to log it: a number in memory.
 const LEADER_INTERVAL: Duration = Duration::from_millis(100);
@@ -87,7 +92,10 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Agent {
     client: Client,
-    listeners: Vec<(TcpListener, Namespace)>,
+    listeners: Vec<(Listener, Namespace)>,
+    /// Ports of the agent before, with their connections.
+    handed: Vec<HandedPort>,
+    keeper: Option<Keeper>,
     requests: mpsc::Receiver<Request>,
     scope: Scope,
     attempts_kept: Duration,
@@ -105,6 +113,7 @@ pub struct Handle {
     stores: Stores,
     client: Client,
     requests: mpsc::Sender<Request>,
+    keeper: Option<Keeper>,
 }
 
 #[derive(Debug)]
@@ -214,6 +223,11 @@ impl Handle {
         }
     }
 
+    /// The keeper, if there is one: then connections outlive this process.
+    pub fn keeper(&self) -> Option<&Keeper> {
+        self.keeper.as_ref()
+    }
+
     /// What the store's client has been through.
     pub fn statistics(&self) -> Statistics {
         self.client.statistics()
@@ -290,42 +304,60 @@ impl Handle {
 impl Agent {
     /// Takes the ports, opens the run, and listens: in this order, so that an
     /// agent that cannot serve ends nobody's run, and none is met by a client
-    /// before it can.
-    pub async fn open(options: Options) -> Result<Agent, Error> {
-        let bound = take_ports(&options.tcpstore)?;
-        let client = Client::new(options.store.clone());
+    /// before it can. With a keeper it goes on where the agent before was, if that is
+    /// possible.
+    pub async fn open(mut options: Options, kept: Option<Kept>) -> Result<Agent, Error> {
         let host = host_name();
         let of_processes = process::Options { host: host.clone(), lease_ttl: options.lease_ttl };
-        let addresses: Vec<SocketAddr> = bound.iter().map(Bound::address).collect();
-        let opening = async {
-            let (met, lease) = opening::run(&client, &options, &of_processes).await?;
-            let listening = bound.into_iter().map(|bound| {
-                let namespace = namespace_of(bound.address(), &addresses);
-                Ok((listen(bound)?, namespace))
-            });
-            match listening.collect::<Result<Vec<_>, Error>>() {
-                Ok(listeners) => Ok((met, lease, listeners)),
-                Err(error) => {
-                    lease.leave().await;
-                    Err(error)
+        if let Some(state) = kept.as_ref().and_then(|kept| kept.other.as_ref()) {
+            options.run = Wanted::Joined { run: state.run.clone(), lease: Some(state.lease.id) };
+            options.tcpstore = state.addresses.clone();
+        }
+        let bound = match &kept {
+            Some(Kept { same: Some(_), .. }) => Vec::new(),
+            Some(Kept { other: Some(_), .. }) => take_ports_again(&options.tcpstore).await?,
+            _ => take_ports(&options.tcpstore)?,
+        };
+        let (client, unclaimed, parts) = match kept {
+            Some(kept) => {
+                let (client, unclaimed, parts) = kept.client(options.store.clone());
+                (client, unclaimed, Some(parts))
+            }
+            None => (Client::new(options.store.clone()), Unclaimed::default(), None),
+        };
+        let (keeper, notes, same, handed) = match parts {
+            Some(KeptParts { keeper, notes, same, ports }) => (Some(keeper), notes, same, ports),
+            None => (None, Notes::default(), None, Vec::new()),
+        };
+        let begun = match same {
+            Some(state) => {
+                let scope = Scope { job: options.job.clone(), run: Some(state.run.clone()) };
+                let lease = Lease::resume(client.clone(), scope, host.clone(), state.lease);
+                Begun { state, lease, listeners: Vec::new() }
+            }
+            None => {
+                let begun =
+                    Begun::anew(&client, &options, &of_processes, bound, keeper.as_ref()).await;
+                match begun {
+                    Ok(begun) => begun,
+                    Err(error) => {
+                        client.close().await;
+                        return Err(error);
+                    }
                 }
             }
         };
-        let (met, lease, listeners) = match opening.await {
-            Ok(opened) => opened,
-            Err(error) => {
-                client.close().await;
-                return Err(error);
-            }
-        };
+        notes.begin(begun.state.clone());
+        let Begun { state, lease, listeners } = begun;
+        let met = state.met();
         let scope = Scope { job: options.job.clone(), run: Some(met.run.clone()) };
         let store_lost_deadline = options.door.store_lost_deadline;
-        let door = Door::new(client.clone(), scope.clone(), options.door);
-        let processes = process::Door::new(client.clone(), scope.clone(), of_processes, lease);
+        let door = Door::going_on(client.clone(), scope.clone(), options.door, unclaimed);
+        let processes =
+            process::Door::new(client.clone(), scope.clone(), of_processes, lease, notes);
         let attempts_kept = options.attempts_kept;
         let (sender, requests) = mpsc::channel(REQUESTS_MAX);
-        // Host names and process ids are the same in many containers.
-        let id = format!("{:016x}", rand::random::<u64>());
+        let State { id, addresses, stores: noted, .. } = state;
         let stores = Stores::new(
             &client,
             scope.clone(),
@@ -335,6 +367,7 @@ impl Agent {
             door.handle().presence().clone(),
             sender.clone(),
         );
+        stores.restore(noted);
         let handle = Handle {
             identity: Arc::new(Identity { addresses, job: options.job, met, host, id }),
             door: door.handle(),
@@ -342,10 +375,13 @@ impl Agent {
             stores,
             client: client.clone(),
             requests: sender,
+            keeper: keeper.clone(),
         };
         Ok(Agent {
             client,
             listeners,
+            handed,
+            keeper,
             requests,
             scope,
             attempts_kept,
@@ -361,10 +397,11 @@ impl Agent {
     /// would be given back by nobody, and keep the run open.
     pub async fn open_unless(
         options: Options,
+        kept: Option<Kept>,
         given_up: impl Future<Output = ()>,
     ) -> Result<Option<Agent>, Error> {
         let job = options.job.clone();
-        let mut opening = std::pin::pin!(Agent::open(options));
+        let mut opening = std::pin::pin!(Agent::open(options, kept));
         tokio::select! {
             opened = &mut opening => return opened.map(Some),
             () = given_up => {}
@@ -398,6 +435,8 @@ impl Agent {
         let Agent {
             client,
             listeners,
+            handed,
+            keeper,
             mut requests,
             scope,
             attempts_kept,
@@ -407,7 +446,11 @@ impl Agent {
         } = self;
         let outages = outage::watch(client.clone(), handle.clone(), store_lost_deadline);
         let collecting = collect(client.clone(), scope, handle.clone(), attempts_kept);
-        let mut ports = Ports::new(door, shutdown.clone());
+        let mut ports = Ports::new(door, shutdown.clone(), keeper.clone());
+        ports.restore(handed);
+        if let Some(keeper) = &keeper {
+            keeper.is_up();
+        }
         for ((listener, namespace), address) in listeners.into_iter().zip(handle.addresses()) {
             ports.serve(listener, *address, namespace);
         }
@@ -464,6 +507,52 @@ impl Agent {
         handle.leave().await;
         drop(handle);
         client.close().await;
+    }
+}
+
+/// An agent that has its run.
+struct Begun {
+    state: State,
+    lease: Lease,
+    listeners: Vec<(Listener, Namespace)>,
+}
+
+impl Begun {
+    /// Opens the run, and listens.
+    async fn anew(
+        client: &Client,
+        options: &Options,
+        of_processes: &process::Options,
+        bound: Vec<Bound>,
+        keeper: Option<&Keeper>,
+    ) -> Result<Begun, Error> {
+        let addresses: Vec<SocketAddr> = bound.iter().map(Bound::address).collect();
+        let (met, lease) = opening::run(client, options, of_processes).await?;
+        let listening = bound.into_iter().map(|bound| {
+            let namespace = namespace_of(bound.address(), &addresses);
+            Ok((listen(bound, &namespace, false, keeper)?, namespace))
+        });
+        let listeners = match listening.collect::<Result<Vec<_>, Error>>() {
+            Ok(listeners) => listeners,
+            Err(error) => {
+                lease.leave().await;
+                return Err(error);
+            }
+        };
+        let Met { run, opened, ended, others } = met;
+        let state = State {
+            // Host names and process ids are the same in many containers.
+            id: format!("{:016x}", rand::random::<u64>()),
+            run,
+            opened,
+            ended,
+            others,
+            lease: lease.terms(),
+            addresses,
+            has_programs: false,
+            stores: Vec::new(),
+        };
+        Ok(Begun { state, lease, listeners })
     }
 }
 

@@ -56,6 +56,7 @@ pub mod agent;
 pub mod collector;
 pub mod control;
 pub mod door;
+pub mod keeper;
 pub mod namespace;
 mod outage;
 pub mod ports;

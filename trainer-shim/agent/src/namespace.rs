@@ -14,6 +14,7 @@
 //! owner comes through a port of its own.
 
 use holdfast_api::{Blob, Name};
+use serde::{Deserialize, Serialize};
 
 /// What a namespace's prefix begins with.
 const MARK: u8 = b'@';
@@ -21,7 +22,7 @@ const MARK: u8 = b'@';
 const ESCAPE: &[u8] = b"@:";
 
 /// A key space of a run.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Namespace {
     name: Option<Name>,
     attempt: u32,
@@ -29,7 +30,9 @@ pub struct Namespace {
 }
 
 /// Who comes through a port of the namespace. The keys are the same for all.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub enum Side {
     /// Ranks, of whatever attempt.
     #[default]

@@ -4,9 +4,11 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
 
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-use crate::door::tcpstore::serve::BACKLOG;
+use crate::door::tcpstore::serve::{BACKLOG, peer_of};
+use crate::keeper::link::KeptPort;
+use crate::keeper::recorder::Recorder;
 
 /// Where to look for a free port.
 const PORT_MIN: u16 = 20_000;
@@ -63,6 +65,46 @@ impl Bound {
     /// Accepts connections from now on.
     pub fn listen(self) -> io::Result<TcpListener> {
         self.socket.listen(BACKLOG)
+    }
+}
+
+/// Where connections come.
+#[derive(Debug)]
+pub enum Listener {
+    /// To this process.
+    Own(TcpListener),
+    /// To its keeper, which hands them on.
+    Kept(SocketAddr, KeptPort),
+}
+
+impl From<TcpListener> for Listener {
+    fn from(listener: TcpListener) -> Listener {
+        Listener::Own(listener)
+    }
+}
+
+impl Listener {
+    /// Its address.
+    pub fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Listener::Own(listener) => listener.local_addr().ok(),
+            Listener::Kept(address, _) => Some(*address),
+        }
+    }
+
+    /// The next connection, with what writes it down.
+    pub async fn accept(&mut self) -> io::Result<(TcpStream, SocketAddr, Recorder)> {
+        match self {
+            Listener::Own(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                Ok((stream, peer, Recorder::default()))
+            }
+            Listener::Kept(_, port) => {
+                let (stream, recorder, _) = port.accept().await.open()?;
+                let peer = peer_of(&stream);
+                Ok((stream, peer, recorder))
+            }
+        }
     }
 }
 

@@ -30,6 +30,7 @@ use holdfast_api::{
     Blob, Code, Compare, Condition, LeaseId, Name, Read, Revision, Scope, TransactionOp, Until,
 };
 use holdfast_client::{Client, Consistency, Deadline, Keys};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
@@ -39,8 +40,10 @@ use crate::agent::{Error as AgentError, Request};
 use crate::collector;
 use crate::door::process;
 use crate::door::tcpstore::presence::Presence;
+use crate::keeper::state::Notes;
 use crate::namespace::{Namespace, Side};
 use address::{HOST_BYTES_MAX, Meaning, local_network, meaning, own, readable};
+pub use table::StoreNote;
 use table::{Hold, OF_ONE_MAX, Owned, Table};
 
 /// Longest time for which a program waits for a store, or for its workers.
@@ -57,6 +60,8 @@ const OVER_MAX: usize = 4096;
 const END_TIME_MAX: Duration = Duration::from_secs(300);
 /// A holder of a record who may be gone is looked at again after this.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Programs that had asked the agent before for a store have so long to connect.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
 /// PyTorch's clients count themselves there when they connect.
 const WORKERS_KEY: &str = "init/";
 
@@ -188,6 +193,9 @@ struct Shared {
     processes: process::Door,
     ports: mpsc::Sender<Request>,
     table: Table,
+    /// Of the agent before: those who had asked it may be about to connect.
+    restored: Mutex<Vec<Hold>>,
+    notes: Notes,
     /// One program at a time becomes a master: who is one stands in the table.
     opening: tokio::sync::Mutex<()>,
 }
@@ -218,9 +226,11 @@ impl Stores {
             host,
             local: local_network(),
             kept,
+            notes: processes.notes().clone(),
             processes,
             ports,
             table: Table::new(presence),
+            restored: Mutex::default(),
             opening: tokio::sync::Mutex::default(),
         }))
     }
@@ -263,14 +273,27 @@ impl Stores {
         }
     }
 
+    /// Goes on with the stores of the agent before.
+    pub fn restore(&self, notes: Vec<StoreNote>) {
+        *self.0.restored.lock() = self.0.table.restore(notes);
+    }
+
+    /// Writes down which there are, for an agent that follows.
+    fn note(&self) {
+        self.0.notes.stores(|| self.0.table.notes());
+    }
+
     /// Closes what nobody uses any more, and deletes the keys of stores that are
     /// over. Never ends.
     pub async fn keep(&self) {
         let mut over: VecDeque<(Instant, Name)> = VecDeque::new();
+        let (connected_by, mut holds) =
+            (after(CONNECT_TIME_MAX), std::mem::take(&mut *self.0.restored.lock()));
         loop {
             let oldest = over.front().map(|(due, _)| *due);
             tokio::select! {
                 () = self.0.table.changed() => {}
+                () = sleep_until(connected_by), if !holds.is_empty() => holds.clear(),
                 () = sleep_until(oldest.unwrap_or_else(Instant::now)), if oldest.is_some() => {
                     if let Some((_, name)) = over.pop_front() {
                         self.delete(&name).await;
@@ -291,6 +314,7 @@ impl Stores {
                 // An agent that stops closes them all.
                 let _ = self.0.ports.send(Request::CloseStore { name }).await;
             }
+            self.note();
         }
     }
 
@@ -353,6 +377,7 @@ impl Stores {
             };
             // Before the cluster knows of it: nobody finds it without its master.
             self.0.table.own(&name, Owned { pid, address: at, noted, is_over: false });
+            self.note();
             let opened = self.0.keys.transaction(compare, then, Vec::new(), deadline).await?;
             if opened.succeeded {
                 info!("process {} opened the store {shown}: namespace {name}", told(pid));
@@ -433,6 +458,7 @@ impl Stores {
         let name = &record.namespace;
         let hold = self.0.table.hold(name, side, &shown(&wanted.host, wanted.port));
         let address = self.port(Namespace::of_store(name.clone(), side)).await?;
+        self.note();
         Ok(Served { address, port: wanted.port, hold: Some(hold) })
     }
 

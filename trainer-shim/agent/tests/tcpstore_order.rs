@@ -368,7 +368,7 @@ fn a_set_that_is_kept_apart_begins_a_command_of_its_own() {
     let mut connection = connection();
     connection.receive(set("/a", "1"));
     connection.receive(set("/b", "2"));
-    connection.keep_apart();
+    connection.keep_apart(true);
     connection.receive(set("/c", "3"));
     assert_eq!(connection.next_action(), put("/a", "1"));
     connection.answered(written()).unwrap();

@@ -1,19 +1,26 @@
 //! The ports that an agent serves: taken, opened and closed.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use holdfast_api::Name;
-use tokio::net::TcpListener;
 use tokio::task::{JoinError, JoinSet};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use super::{Error, LISTENERS_MAX, STORE_PORTS_MAX};
 use crate::door::tcpstore::presence::Presence;
-use crate::door::tcpstore::serve::Door;
+use crate::door::tcpstore::serve::{Door, Restored};
+use crate::keeper::link::{About, HandedPort, Keeper};
 use crate::namespace::Namespace;
-use crate::ports::Bound;
+use crate::ports::{Bound, Listener};
+
+/// How often ports are tried that a keeper is just closing, and the pause between.
+const TAKE_TRIES: usize = 40;
+const TAKE_PAUSE: Duration = Duration::from_millis(50);
 
 /// The ports that are served.
 pub(super) struct Ports {
@@ -22,6 +29,7 @@ pub(super) struct Ports {
     open: Vec<Open>,
     serving: JoinSet<()>,
     shutdown: CancellationToken,
+    keeper: Option<Keeper>,
 }
 
 /// One of them.
@@ -34,9 +42,38 @@ struct Open {
 }
 
 impl Ports {
-    pub(super) fn new(door: Door, shutdown: CancellationToken) -> Ports {
+    pub(super) fn new(door: Door, shutdown: CancellationToken, keeper: Option<Keeper>) -> Ports {
         let presence = door.handle().presence().clone();
-        Ports { door, presence, open: Vec::new(), serving: JoinSet::new(), shutdown }
+        Ports { door, presence, open: Vec::new(), serving: JoinSet::new(), shutdown, keeper }
+    }
+
+    /// Goes on with the ports of the agent before. What came to one of them is seen through
+    /// all others, so none is served before all are taken up.
+    pub(super) fn restore(&mut self, ports: Vec<HandedPort>) {
+        for port in &ports {
+            self.door.listens(port.address);
+        }
+        let mut restored = Vec::new();
+        for HandedPort { address, namespace, by_name, port, connections } in ports {
+            if let (true, false, Some(name)) = (by_name, namespace.is_of_store(), namespace.name())
+            {
+                // Nothing is being collected yet.
+                let _ = self.presence.open(name);
+            }
+            port.go_on();
+            let connections = self.door.restore(connections, namespace.clone());
+            restored.push((
+                Listener::Kept(address, port),
+                address,
+                namespace,
+                by_name,
+                connections,
+            ));
+        }
+        self.door.is_restored();
+        for (listener, address, namespace, by_name, connections) in restored {
+            self.start_with(listener, address, namespace, by_name, connections);
+        }
     }
 
     /// Whether nothing is served any more: drained, the doors end before they
@@ -52,24 +89,31 @@ impl Ports {
         }
     }
 
-    pub(super) fn serve(
-        &mut self,
-        listener: TcpListener,
-        address: SocketAddr,
-        namespace: Namespace,
-    ) {
+    pub(super) fn serve(&mut self, listener: Listener, address: SocketAddr, namespace: Namespace) {
         self.start(listener, address, namespace, false);
     }
 
     fn start(
         &mut self,
-        listener: TcpListener,
+        listener: Listener,
         address: SocketAddr,
         namespace: Namespace,
         by_name: bool,
     ) {
+        self.start_with(listener, address, namespace, by_name, Restored::default());
+    }
+
+    fn start_with(
+        &mut self,
+        listener: Listener,
+        address: SocketAddr,
+        namespace: Namespace,
+        by_name: bool,
+        restored: Restored,
+    ) {
         let close = self.shutdown.child_token();
-        self.serving.spawn(self.door.clone().run(listener, namespace.clone(), close.clone()));
+        let door = self.door.clone();
+        self.serving.spawn(door.go_on(listener, namespace.clone(), restored, close.clone()));
         self.open.push(Open { address, namespace, by_name, close });
     }
 
@@ -96,7 +140,9 @@ impl Ports {
             if let Some(name) = namespace.name() {
                 self.presence.keep(name)?;
             }
-            Ok((bound.address(), listen(bound)?, namespace))
+            let address = bound.address();
+            let listener = listen(bound, &namespace, false, self.keeper.as_ref())?;
+            Ok((address, listener, namespace))
         });
         let listening = listening.collect::<Result<Vec<_>, Error>>()?;
         for (address, listener, namespace) in listening {
@@ -121,7 +167,8 @@ impl Ports {
         let bound = Bound::take_free().map_err(|reason| Error::NoFreePort { reason })?;
         self.presence.open(&name)?;
         let address = bound.address();
-        self.begin(listen(bound)?, address, namespace, true);
+        let listener = listen(bound, &namespace, true, self.keeper.as_ref())?;
+        self.begin(listener, address, namespace, true);
         Ok(address)
     }
 
@@ -136,7 +183,8 @@ impl Ports {
         }
         let bound = Bound::take_free().map_err(|reason| Error::NoFreePort { reason })?;
         let address = bound.address();
-        self.start(listen(bound)?, address, namespace.clone(), true);
+        let listener = listen(bound, namespace, true, self.keeper.as_ref())?;
+        self.start(listener, address, namespace.clone(), true);
         Ok(address)
     }
 
@@ -163,7 +211,7 @@ impl Ports {
 
     fn begin(
         &mut self,
-        listener: TcpListener,
+        listener: Listener,
         address: SocketAddr,
         namespace: Namespace,
         by_name: bool,
@@ -202,6 +250,19 @@ pub(super) fn namespace_of(address: SocketAddr, ports: &[SocketAddr]) -> Namespa
     }
 }
 
+/// Takes ports of an agent before, which are just being closed.
+pub(super) async fn take_ports_again(addresses: &[SocketAddr]) -> Result<Vec<Bound>, Error> {
+    for _ in 0..TAKE_TRIES {
+        match take_ports(addresses) {
+            Err(Error::Listen { reason, .. }) if reason.kind() == io::ErrorKind::AddrInUse => {
+                sleep(TAKE_PAUSE).await;
+            }
+            taken => return taken,
+        }
+    }
+    take_ports(addresses)
+}
+
 pub(super) fn take_ports(addresses: &[SocketAddr]) -> Result<Vec<Bound>, Error> {
     if addresses.len() > LISTENERS_MAX {
         return Err(Error::TooManyPorts);
@@ -217,7 +278,18 @@ fn take(address: SocketAddr) -> Result<Bound, Error> {
     Bound::take(address).map_err(|reason| Error::Listen { address, reason })
 }
 
-pub(super) fn listen(bound: Bound) -> Result<TcpListener, Error> {
+/// Listens; where there is a keeper, that accepts.
+pub(super) fn listen(
+    bound: Bound,
+    namespace: &Namespace,
+    by_name: bool,
+    keeper: Option<&Keeper>,
+) -> Result<Listener, Error> {
     let address = bound.address();
-    bound.listen().map_err(|reason| Error::Listen { address, reason })
+    let failed = |reason| Error::Listen { address, reason };
+    let listener = bound.listen().map_err(failed)?;
+    let Some(keeper) = keeper else { return Ok(Listener::Own(listener)) };
+    let about = About::Port { address, namespace: namespace.clone(), by_name };
+    let port = keeper.keep(listener, &about).map_err(failed)?;
+    Ok(Listener::Kept(address, port))
 }

@@ -46,6 +46,8 @@ pub enum Request {
     Process(Wanted),
     /// Tell how it goes.
     Status {},
+    /// Have the program that is there now take the place of this agent.
+    Upgrade {},
     /// The command has ended. The last one's connection closes when all that
     /// it sent is committed and the ports are free.
     Leave {
@@ -107,6 +109,11 @@ pub enum Response {
     },
     /// To [`Request::Workers`].
     Come {},
+    /// To [`Request::Upgrade`]: the agent is about to be replaced.
+    Upgrading {
+        /// Its version.
+        version: String,
+    },
     /// To [`Request::Status`].
     Status {
         /// The job.
@@ -127,6 +134,9 @@ pub enum Response {
         /// Why nothing is served any more, if the run has ended.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         fenced: Option<String>,
+        /// The agent's version.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        version: Option<String>,
     },
     /// It was not done.
     Refused(Refused),

@@ -285,6 +285,18 @@ async fn converse(stream: UnixStream, pid: Option<i32>, shared: &Arc<Shared>) ->
                 response = wait_for_workers(shared, store.as_ref(), workers, timeout_ms) => response,
             },
             Ok(Request::Status {}) => status(shared).await,
+            Ok(Request::Upgrade {}) => match upgrade(shared).await {
+                Ok(handle) => {
+                    let version = env!("CARGO_PKG_VERSION").to_owned();
+                    writer.write_all(&line(&Response::Upgrading { version })).await?;
+                    if let Some(keeper) = handle.keeper() {
+                        keeper.replace();
+                    }
+                    // Its end is the end of this connection.
+                    continue;
+                }
+                Err(refused) => Response::Refused(refused),
+            },
             Err(error) => refused(format!(
                 "the agent does not understand this request ({error}); \
                  its version and the command's do not fit"
@@ -420,6 +432,18 @@ async fn wait_for_workers(
     }
 }
 
+/// The agent, if it can be replaced.
+async fn upgrade(shared: &Shared) -> Result<Handle, Refused> {
+    let handle = shared.agent().await?;
+    if handle.keeper().is_none() {
+        return Err("the agent has no keeper, which would hold its connections; start it without --no-keeper".to_owned().into());
+    }
+    if handle.processes().programs_ever() > 0 {
+        return Err("programs have joined the agent with the library, and would end with it; upgrade when they have ended, with a new launch".to_owned().into());
+    }
+    Ok(handle)
+}
+
 async fn status(shared: &Shared) -> Response {
     match shared.agent().await {
         Ok(handle) => {
@@ -433,6 +457,7 @@ async fn status(shared: &Shared) -> Response {
                 clients_ever: handle.clients_ever(),
                 ports,
                 fenced: handle.fenced().map(str::to_owned),
+                version: Some(env!("CARGO_PKG_VERSION").to_owned()),
             }
         }
         Err(refused) => Response::Refused(refused),

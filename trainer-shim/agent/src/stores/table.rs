@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use holdfast_api::{Blob, Name};
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use super::connected;
@@ -40,7 +41,7 @@ struct Open {
 }
 
 /// A store whose master is a program of this host.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owned {
     /// The program.
     pub pid: Option<i32>,
@@ -50,6 +51,14 @@ pub struct Owned {
     pub noted: Vec<(Blob, Blob)>,
     /// Its master has gone.
     pub is_over: bool,
+}
+
+/// A store, as it is written down for an agent that follows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreNote {
+    name: Name,
+    shown: String,
+    owned: Option<Owned>,
 }
 
 /// A program that is about to connect to a store.
@@ -79,6 +88,29 @@ impl Table {
         if let Some(open) = self.0.open.lock().get_mut(name) {
             open.owned = Some(owned);
         }
+    }
+
+    /// All stores.
+    pub fn notes(&self) -> Vec<StoreNote> {
+        let open = self.0.open.lock();
+        let note = |(name, open): (&Name, &Open)| {
+            let (name, shown, owned) = (name.clone(), open.shown.clone(), open.owned.clone());
+            StoreNote { name, shown, owned }
+        };
+        open.iter().map(note).collect()
+    }
+
+    /// The stores of the agent before. Those who had asked it and are not connected yet
+    /// are about to, for as long as this is held.
+    pub fn restore(&self, notes: Vec<StoreNote>) -> Vec<Hold> {
+        let mut holds = Vec::new();
+        for StoreNote { name, shown, owned } in notes {
+            holds.extend([Side::Owner, Side::Others].map(|side| self.hold(&name, side, &shown)));
+            if let Some(owned) = owned {
+                self.own(&name, owned);
+            }
+        }
+        holds
     }
 
     /// Whether a program of this host is its master and has it open.

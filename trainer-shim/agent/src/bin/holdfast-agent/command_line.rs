@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
@@ -71,6 +71,21 @@ enum Verb {
     /// Say which signals come, to the `run` that started this.
     #[command(hide = true)]
     Witness,
+    /// Start the program that is there now in the place of the agent that runs:
+    /// its connections go on. To be called by a command that `run` started, or with
+    /// the agent's control socket.
+    Upgrade {
+        /// Replace the agent with this control socket.
+        #[arg(long, env = "HOLDFAST_CONTROL", value_name = "PATH")]
+        control: PathBuf,
+    },
+    /// The parent of the agent's own process, started by `run` with what that is to
+    /// be started with.
+    #[command(hide = true, disable_help_flag = true)]
+    Keeper {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
     /// The agent's own process, started by `run`.
     #[command(hide = true)]
     Host {
@@ -89,7 +104,25 @@ enum Verb {
         /// The lease with which it held the run, to be given back for it.
         #[arg(long, value_name = "NUMBER", requires = "join")]
         join_lease: Option<LeaseId>,
+        /// Its keeper is at the other end of its standard input, and this is its
+        /// control socket.
+        #[arg(long, value_name = "PATH")]
+        kept: Option<PathBuf>,
     },
+}
+
+/// Which process this is.
+#[derive(Debug, Clone, Copy)]
+pub enum Process<'c> {
+    /// The agent under `run`; with its control socket, if it has a keeper.
+    Host {
+        /// The control socket.
+        kept: Option<&'c Path>,
+    },
+    /// The parent of that.
+    Keeper,
+    /// One that somebody started who waits for it.
+    Other,
 }
 
 /// An agent that was killed, and whose place is taken.
@@ -115,6 +148,13 @@ pub enum Task {
         /// The control socket.
         control: PathBuf,
     },
+    /// `upgrade`
+    Upgrade {
+        /// The control socket.
+        control: PathBuf,
+    },
+    /// The agent's parent.
+    Keeper(Vec<OsString>),
     /// `completions`
     Completions(Shell),
     /// The witness of `run`'s signals.
@@ -135,6 +175,8 @@ pub enum Mode {
     Host {
         /// The agent before, if it takes its place.
         before: Option<Before>,
+        /// Its control socket, if it has a keeper.
+        kept: Option<PathBuf>,
     },
     /// `run`
     Run {
@@ -231,6 +273,11 @@ pub struct Flags {
     #[arg(long, env = "HOLDFAST_SINGLE_ATTEMPT", value_parser = yes_or_no)]
     pub single_attempt: bool,
 
+    /// Run the agent as one process, which takes the connections of its ranks with it if
+    /// it is killed. Without this, its parent keeps them, and starts it again.
+    #[arg(long, env = "HOLDFAST_NO_KEEPER", value_parser = yes_or_no)]
+    pub no_keeper: bool,
+
     /// Count processes that joined with the library as alive for this long
     /// without a word from this agent; the death of one of them is told at once
     /// [default: 5s].
@@ -270,9 +317,13 @@ impl CommandLine {
         }
     }
 
-    /// Whether this is the agent's own process.
-    pub fn is_host(&self) -> bool {
-        matches!(self.verb, Verb::Host { .. })
+    /// Whether this is the agent's own process, or its parent.
+    pub fn process(&self) -> Process<'_> {
+        match &self.verb {
+            Verb::Host { kept, .. } => Process::Host { kept: kept.as_deref() },
+            Verb::Keeper { .. } => Process::Keeper,
+            _ => Process::Other,
+        }
     }
 
     /// What to do, and its flags.
@@ -281,10 +332,12 @@ impl CommandLine {
             Verb::Serve { flags, drain, control } => (flags, Mode::Serve { drain, control }),
             Verb::Run { flags, run, command } => (flags, Mode::Run { run, command }),
             // How the command runs is no matter of the agent's.
-            Verb::Host { flags, run: _, join, join_run, join_lease } => {
+            Verb::Host { flags, run: _, join, join_run, join_lease, kept } => {
                 let before = |run| Before { run, ports: join, lease: join_lease };
-                (flags, Mode::Host { before: join_run.map(before) })
+                (flags, Mode::Host { before: join_run.map(before), kept })
             }
+            Verb::Upgrade { control } => return Task::Upgrade { control },
+            Verb::Keeper { arguments } => return Task::Keeper(arguments),
             Verb::Open { name, control } => return Task::Open { name, control },
             Verb::Completions { shell } => return Task::Completions(shell),
             Verb::Witness => return Task::Witness,

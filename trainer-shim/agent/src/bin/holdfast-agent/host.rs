@@ -3,17 +3,19 @@
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use holdfast_agent::agent::{self, Agent, Wanted};
+use holdfast_agent::agent::{self, Agent, Kept, Wanted};
 use holdfast_agent::control::lock::Lock;
 use holdfast_agent::control::log::OwnLog;
 use holdfast_agent::control::place::Place;
 use holdfast_agent::control::protocol::Refused;
 use holdfast_agent::control::server::Server;
+use holdfast_agent::keeper::link::{Handed, Keeper};
 use holdfast_api::RunChoice;
+use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::unistd::setsid;
 use tokio::sync::watch;
@@ -28,7 +30,7 @@ use crate::signals::Signals;
 
 /// What a launcher sends to all processes that it finds; each of these would end
 /// the agent.
-const CAUGHT: [Signal; 7] = [
+pub const CAUGHT: [Signal; 7] = [
     Signal::SIGTERM,
     Signal::SIGINT,
     Signal::SIGHUP,
@@ -41,11 +43,12 @@ const CAUGHT: [Signal; 7] = [
 /// How long the agent before may take to end: it commits what has arrived.
 const FORMER_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Serves the control socket that is this process's standard input. The run of
-/// an agent `before` is not opened anew.
+/// Serves the control socket that is this process's standard input, or that its keeper
+/// has. The run of an agent `before` is not opened anew.
 pub async fn host(
     settings: Settings,
     before: Option<Before>,
+    is_kept: bool,
     output: &Lines,
 ) -> anyhow::Result<u8> {
     // What the terminal sends is for the commands; fails for a process that
@@ -54,7 +57,15 @@ pub async fn host(
         debug!(%error, "no session of its own");
     }
     let mut signals = Signals::catch(&CAUGHT).context("cannot catch signals")?;
-    let (listener, place) = inherited_socket()?;
+    let (listener, kept) = match is_kept {
+        true => {
+            let (listener, kept) = of_keeper()?;
+            (listener, Some(kept))
+        }
+        false => (UnixListener::from(std::io::stdin().as_fd().try_clone_to_owned()?), None),
+    };
+    let place = place_of(&listener)?;
+    let keeper = kept.as_ref().map(|kept| kept.keeper().clone());
     listener.set_nonblocking(true)?;
     let listener = tokio::net::UnixListener::from_std(listener)?;
     let own_file = place.file();
@@ -68,7 +79,7 @@ pub async fn host(
     let over = CancellationToken::new();
     let server = Server::new(listener, agent, over.clone());
     let serving = server.run();
-    let running = run(options, &place, &tell, &over);
+    let running = run(options, kept, &place, &tell, &over);
     tokio::pin!(serving, running);
     let mut code = None;
     // Dropped last: whoever waits for the agent's end sees it then, and has its
@@ -84,6 +95,11 @@ pub async fn host(
                 leaving = Some(left);
             }
             ended = &mut running, if code.is_none() => code = Some(ended),
+            () = ended(keeper.as_ref()) => {
+                warn!("the keeper of this agent has ended, and it ends with that");
+                output.flush();
+                return Ok(crate::FAILURE);
+            }
             caught = signals.next() => info!(
                 "{} does not end the agent: it goes with the last command that is attached",
                 caught.signal
@@ -95,14 +111,23 @@ pub async fn host(
     Ok(code.unwrap_or(crate::FAILURE))
 }
 
+/// Returns when the keeper has ended, if there is one.
+async fn ended(keeper: Option<&Keeper>) {
+    match keeper {
+        Some(keeper) => keeper.gone().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// The agent itself; answers the exit code.
 async fn run(
     options: agent::Options,
+    kept: Option<Kept>,
     place: &Place,
     tell: &watch::Sender<Option<Result<agent::Handle, Refused>>>,
     over: &CancellationToken,
 ) -> u8 {
-    let (_alive, agent) = match open(options, place, over).await {
+    let (_alive, agent) = match Box::pin(open(options, kept, place, over)).await {
         Ok(Some(opened)) => opened,
         Ok(None) => return 0,
         Err(error) => {
@@ -137,6 +162,7 @@ async fn run(
 /// gone.
 async fn open(
     options: agent::Options,
+    kept: Option<Kept>,
     place: &Place,
     over: &CancellationToken,
 ) -> anyhow::Result<Option<(Lock, Agent)>> {
@@ -150,22 +176,37 @@ async fn open(
             place.life_lock().display()
         )
     })?;
-    let agent = Agent::open_unless(options, over.cancelled()).await?;
+    let agent = Box::pin(Agent::open_unless(options, kept, over.cancelled())).await?;
     Ok(agent.map(|agent| (alive, agent)))
 }
 
-/// The log of this process; none if `run` did not start it.
-pub fn own_log() -> Option<OwnLog> {
-    let (_, place) = inherited_socket().ok()?;
+/// The log of this process, which `run` or the keeper started; none if neither did.
+pub fn own_log(kept: Option<&Path>) -> Option<OwnLog> {
+    let place = match kept {
+        Some(socket) => Place::at(socket.to_owned()),
+        None => {
+            let stdin = std::io::stdin().as_fd().try_clone_to_owned().ok()?;
+            place_of(&UnixListener::from(stdin)).ok()?
+        }
+    };
     OwnLog::of(place).ok()
 }
 
-/// The socket that `run` made before it started this process.
-fn inherited_socket() -> anyhow::Result<(UnixListener, Place)> {
-    let stdin = std::io::stdin().as_fd().try_clone_to_owned()?;
-    let listener = UnixListener::from(stdin);
+/// What the keeper has for this process.
+fn of_keeper() -> anyhow::Result<(UnixListener, Kept)> {
+    // Whatever ends it ends this, too: there are never two agents of one place.
+    let _ = set_pdeathsig(Signal::SIGKILL);
+    let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let (keeper, handed) = Keeper::meet(socket).context("cannot talk to the keeper")?;
+    let Handed { state, session, control, ports, .. } = handed;
+    let control = control.context("the keeper has no control socket")?;
+    Ok((UnixListener::from(control), Kept::read(keeper, (state, session), ports)?))
+}
+
+/// Where the socket is that `run` made before it started this process.
+fn place_of(listener: &UnixListener) -> anyhow::Result<Place> {
     let advice = "this is started by `holdfast-agent run`, not by hand";
     let address = listener.local_addr().context(advice)?;
     let path: PathBuf = address.as_pathname().context(advice)?.to_owned();
-    Ok((listener, Place::at(path)))
+    Ok(Place::at(path))
 }

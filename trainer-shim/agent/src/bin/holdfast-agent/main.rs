@@ -8,6 +8,8 @@
 //! | `serve` | `holdfast-agent serve` |
 //! | `launch` | `holdfast-agent run`: one command, attached to the agent of its run |
 //! | `host` | the agent of one run on one host, as a process of its own |
+//! | `keeping` | the parent of that, which outlives it |
+//! | `upgrade` | `holdfast-agent upgrade`: another agent in its place |
 //! | `surroundings` | what that agent does not take over from its first command |
 //! | `output` | lines for people, who may not read them |
 //! | `open` | `holdfast-agent open`: a namespace at a port of its own |
@@ -19,6 +21,7 @@
 mod command_line;
 mod help;
 mod host;
+mod keeping;
 mod launch;
 mod masters;
 mod open;
@@ -29,6 +32,7 @@ mod serve;
 mod settings;
 mod signals;
 mod surroundings;
+mod upgrade;
 mod usage;
 
 use std::backtrace::{Backtrace, BacktraceStatus};
@@ -36,7 +40,7 @@ use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use clap::FromArgMatches;
-use command_line::{CommandLine, Mode, Task};
+use command_line::{CommandLine, Mode, Process, Task};
 use holdfast_api::variables::mistyped;
 use holdfast_client::check_token_file;
 use output::Lines;
@@ -67,7 +71,7 @@ fn main() -> ExitCode {
         }
     };
     let command = command_line.command_words();
-    let output = match output(command_line.is_host()) {
+    let output = match output(command_line.process()) {
         Ok(output) => output,
         Err(error) => {
             eprintln!("holdfast-agent: cannot start a thread: {error}");
@@ -87,12 +91,15 @@ fn main() -> ExitCode {
 
 /// What this process writes for people: to its standard error, which is a file of its
 /// own for the agent of `run`. From here on nothing else writes there.
-fn output(is_host: bool) -> io::Result<Lines> {
-    let own_log = is_host.then(|| {
+fn output(process: Process<'_>) -> io::Result<Lines> {
+    if !matches!(process, Process::Other) {
         surroundings::give_up();
-        host::own_log()
-    });
-    let output = match own_log.flatten() {
+    }
+    let own_log = match process {
+        Process::Host { kept } => host::own_log(kept),
+        Process::Keeper | Process::Other => None,
+    };
+    let output = match own_log {
         Some(log) => Lines::to(log)?,
         None => Lines::to(io::stderr())?,
     };
@@ -112,6 +119,10 @@ fn start(command_line: CommandLine, output: &Lines) -> anyhow::Result<u8> {
         Task::Configured(flags, mode) => (*flags, mode),
         Task::Open { name, control } => {
             return runtime(1)?.block_on(open::open(&control, name));
+        }
+        Task::Upgrade { control } => return runtime(1)?.block_on(upgrade::upgrade(&control)),
+        Task::Keeper(arguments) => {
+            return keeping::of_host(arguments, output);
         }
         Task::Completions(shell) => {
             usage::complete(shell)?;
@@ -139,9 +150,9 @@ fn start(command_line: CommandLine, output: &Lines) -> anyhow::Result<u8> {
     let threads = (processors / 2).clamp(1, THREADS_MAX);
     let runtime = runtime(if matches!(mode, Mode::Run { .. }) { 1 } else { threads })?;
     match mode {
-        Mode::Host { before } => {
+        Mode::Host { before, kept } => {
             surroundings::leave_folder();
-            runtime.block_on(host::host(settings, before, output))
+            runtime.block_on(host::host(settings, before, kept.is_some(), output))
         }
         Mode::Serve { drain, control } => runtime.block_on(serve::serve(settings, drain, control)),
         Mode::Run { run, command } => {

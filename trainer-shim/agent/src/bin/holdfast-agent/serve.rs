@@ -41,7 +41,7 @@ pub async fn serve(
     let control = Control::listen(control, &settings).await?;
     let given_up = CancellationToken::new();
     let mut opening =
-        std::pin::pin!(Agent::open_unless(options, given_up.clone().cancelled_owned()));
+        std::pin::pin!(Agent::open_unless(options, None, given_up.clone().cancelled_owned()));
     let agent = loop {
         tokio::select! {
             agent = &mut opening => break agent?,

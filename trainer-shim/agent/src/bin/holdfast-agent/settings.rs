@@ -49,6 +49,8 @@ pub struct Settings {
     pub attempts_kept: Duration,
     /// No launcher restarts ranks in place.
     pub single_attempt: bool,
+    /// The agent has no keeper.
+    pub no_keeper: bool,
     /// The TTL of this host's lease.
     pub lease_ttl: Duration,
     /// The log filter.
@@ -135,6 +137,7 @@ impl Settings {
             connect_deadline: connect_deadline.unwrap_or(CONNECT_DEADLINE),
             attempts_kept: attempts_kept.unwrap_or(ATTEMPTS_KEPT),
             single_attempt: flags.single_attempt,
+            no_keeper: flags.no_keeper,
             lease_ttl: lease_ttl.unwrap_or(LEASE_TTL),
             log: pick(flags.log, file.log).unwrap_or_else(|| "info".to_owned()),
             log_format: log_format.unwrap_or(LogFormat::Pretty),
@@ -348,6 +351,7 @@ mod tests {
             connect_deadline: Duration::from_secs(60),
             attempts_kept: Duration::from_secs(600),
             single_attempt: true,
+            no_keeper: false,
             lease_ttl: Duration::from_secs(5),
             log: "info".to_owned(),
             log_format: LogFormat::Pretty,

@@ -37,12 +37,7 @@ impl Signals {
     /// Catches these signals. One that was ignored when the agent was started
     /// (`nohup`) stays ignored, in the agent and in its child process.
     pub fn catch(signals: &[Signal]) -> io::Result<Signals> {
-        let ignored = ignored_signals();
-        let numbers = signals
-            .iter()
-            .map(|signal| *signal as i32)
-            .filter(|number| ignored & (1 << (number - 1)) == 0);
-        let mut info = SignalsInfo::<WithOrigin>::new(numbers)?;
+        let mut info = SignalsInfo::<WithOrigin>::new(not_ignored(signals))?;
         let handle = info.handle();
         let (sender, caught) = mpsc::channel(CAUGHT_MAX);
         let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
@@ -79,6 +74,14 @@ impl Drop for Signals {
             let _ = thread.join();
         }
     }
+}
+
+/// The numbers of those of these signals that were not ignored when this process was
+/// started.
+pub fn not_ignored(signals: &[Signal]) -> Vec<i32> {
+    let ignored = ignored_signals();
+    let numbers = signals.iter().map(|signal| *signal as i32);
+    numbers.filter(|number| ignored & (1 << (number - 1)) == 0).collect()
 }
 
 /// What is known of a signal.

@@ -21,6 +21,7 @@ use tracing::{info, warn};
 use super::connection;
 use super::peer::Peer;
 use super::tenure::Tenure;
+use crate::keeper::state::Notes;
 
 /// Programs at one time; one more is refused.
 const PROGRAMS_MAX: usize = 1_024;
@@ -64,6 +65,7 @@ struct Shared {
     client: Client,
     scope: Scope,
     options: Options,
+    notes: Notes,
     tenure: Mutex<Option<Tenure>>,
     /// Held by whoever looks after the lease: takes one, or gives it back.
     granting: tokio::sync::Mutex<()>,
@@ -83,13 +85,14 @@ struct Shared {
 
 impl Door {
     /// A door of this run, with the lease that the host has in it.
-    pub fn new(client: Client, scope: Scope, options: Options, lease: Lease) -> Door {
+    pub fn new(client: Client, scope: Scope, options: Options, lease: Lease, notes: Notes) -> Door {
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         let tenure = Some(Tenure::begin(lease, &stop, &tasks));
         let shared = Shared {
             client,
             scope,
             options,
+            notes,
             tenure: Mutex::new(tenure),
             granting: tokio::sync::Mutex::default(),
             outage: watch::Sender::new(None),
@@ -128,6 +131,7 @@ impl Door {
         match admitted {
             Ok((tenure, _place)) => {
                 self.shared.programs_ever.fetch_add(1, Ordering::Relaxed);
+                self.shared.notes.has_programs();
                 connection::run(tenure, reader, (writer, outage), peer, stop).await;
             }
             Err(reason) => {
@@ -187,6 +191,7 @@ impl Door {
             () = stop.cancelled() => return Err(Error::Closed),
         };
         info!("took lease {} for this host, {:?} long", lease.id(), lease.ttl());
+        self.shared.notes.holds(lease.terms());
         let begun = Tenure::begin(lease, stop, tasks);
         *tenure.lock() = Some(begun.clone());
         Ok(begun)
@@ -225,6 +230,11 @@ impl Door {
     /// Why this host does not hold the run any more; none while it does.
     pub fn lost(&self) -> Option<&str> {
         self.shared.lost.get().map(String::as_str)
+    }
+
+    /// Where it is written what an agent that follows has to know.
+    pub(crate) fn notes(&self) -> &Notes {
+        &self.shared.notes
     }
 
     /// Programs that were ever let in.

@@ -185,7 +185,10 @@ impl Attempts {
 
     /// One more address of the door.
     pub fn listen(&self, address: SocketAddr) {
-        self.listening.lock().push(address);
+        let mut listening = self.listening.lock();
+        if !listening.contains(&address) {
+            listening.push(address);
+        }
     }
 
     /// One less.
@@ -203,10 +206,11 @@ impl Attempts {
         Some(Box::pin(of_process(process, ports, reads, known)))
     }
 
-    /// Takes note of a key that a client uses: a launcher is known by its own.
-    pub fn meet_key(&self, told: &Told, key: &[u8]) {
+    /// Takes note of a key that a client uses: a launcher is known by its own. Answers
+    /// whether it is one.
+    pub fn meet_key(&self, told: &Told, key: &[u8]) -> bool {
         if !key.windows(LAUNCHERS_KEYS.len()).any(|part| part == LAUNCHERS_KEYS) {
-            return;
+            return false;
         }
         let mut known = self.known.lock();
         match told.identity {
@@ -215,6 +219,12 @@ impl Attempts {
             }
             _ => known.unseen = true,
         }
+        true
+    }
+
+    /// A launcher was known to the agent before.
+    pub fn had_launcher(&self) {
+        self.known.lock().unseen = true;
     }
 
     /// Which attempt's keys a client gets that was found to be this; `newest` is

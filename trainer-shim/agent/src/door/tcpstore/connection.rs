@@ -212,12 +212,26 @@ impl Connection {
         self.queue.push_back(Queued { message, size, muted: false, apart: false });
     }
 
-    /// What was received last does not start together with what is before it: it
-    /// has to wait for more.
-    pub fn keep_apart(&mut self) {
+    /// Whether what was received last does not start together with what is before it:
+    /// it has to wait for more.
+    pub fn keep_apart(&mut self, apart: bool) {
         if let Some(queued) = self.queue.back_mut() {
-            queued.apart = true;
+            queued.apart = apart;
         }
+    }
+
+    /// It waits, as another one did that was answered everything else.
+    pub fn resume_wait(&mut self) {
+        self.wait = Waiting::Yes;
+    }
+
+    /// Whether nothing is under way but a wait, and all replies have left.
+    pub fn is_at_rest(&self) -> bool {
+        self.queue.is_empty()
+            && self.running.is_none()
+            && self.ready.is_none()
+            && self.wait != Waiting::Stopping
+            && self.unsent().is_empty()
     }
 
     /// No more messages will come. Those that have are still carried out; a

@@ -59,6 +59,8 @@ pub struct Decoder {
     limits: Limits,
     buffer: Buffer,
     partial: Option<Partial>,
+    /// Bytes that came behind the last complete message.
+    undecoded: usize,
     validated: bool,
     failed: Option<WireError>,
 }
@@ -146,13 +148,25 @@ struct Partial {
 impl Decoder {
     /// A decoder for a new connection.
     pub fn new(limits: Limits) -> Decoder {
-        Decoder { limits, buffer: Buffer::default(), partial: None, validated: false, failed: None }
+        let buffer = Buffer::default();
+        Decoder { limits, buffer, partial: None, undecoded: 0, validated: false, failed: None }
+    }
+
+    /// One for a connection whose beginning another one has decoded.
+    pub fn go_on(&mut self) {
+        self.validated = true;
+    }
+
+    /// Bytes that came behind the last complete message.
+    pub fn undecoded_bytes(&self) -> usize {
+        self.undecoded
     }
 
     /// Takes in bytes as they arrived. Nothing is kept after an error.
     pub fn feed(&mut self, bytes: &[u8]) {
         if self.failed.is_none() {
             self.buffer.bytes.extend_from_slice(bytes);
+            self.undecoded += bytes.len();
         }
     }
 
@@ -164,7 +178,7 @@ impl Decoder {
         }
         let result = self.decode();
         match &result {
-            Ok(Some(_)) => {}
+            Ok(Some(_)) => self.undecoded = self.buffer.left(),
             Ok(None) => self.buffer.compact(),
             Err(error) => {
                 self.failed = Some(error.clone());

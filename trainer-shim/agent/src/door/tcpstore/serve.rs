@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use holdfast_api::{Name, Scope};
-use holdfast_client::Client;
+use holdfast_client::{Client, Unclaimed};
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -25,7 +25,10 @@ use super::pace::Beat;
 use super::presence::Presence;
 use super::socket::Task;
 use super::visibility::Visibility;
+use crate::keeper::link::Accepted;
+use crate::keeper::recorder::Recorder;
 use crate::namespace::Namespace;
+use crate::ports::Listener;
 use crate::process;
 use crate::roster::Roster;
 
@@ -77,7 +80,13 @@ pub(super) struct Shared {
     pub(super) beat: Beat,
     pub(super) fence: Fence,
     pub(super) drain: Drain,
+    /// What an agent before had sent for its connections.
+    pub(super) unclaimed: Unclaimed,
 }
+
+/// Connections of a port that an agent before has served.
+#[derive(Debug, Default)]
+pub struct Restored(Vec<(Task, SocketAddr)>);
 
 impl Handle {
     /// Connections open now.
@@ -120,6 +129,11 @@ impl Handle {
 impl Door {
     /// A door to the keys of `scope`.
     pub fn new(client: Client, scope: Scope, options: Options) -> Door {
+        Door::going_on(client, scope, options, Unclaimed::default())
+    }
+
+    /// A door that goes on where another one was, which had sent this.
+    pub fn going_on(client: Client, scope: Scope, options: Options, unclaimed: Unclaimed) -> Door {
         let limits = &options.limits;
         let attempts = Attempts::new(options.single_attempt);
         let free = limits.budget_free_bytes;
@@ -141,6 +155,7 @@ impl Door {
             beat: Beat::new(),
             fence: Fence::default(),
             drain: Drain::default(),
+            unclaimed,
         }))
     }
 
@@ -155,17 +170,31 @@ impl Door {
     /// that had arrived get `drain_time_max` to be committed.
     pub async fn run(
         self,
-        listener: TcpListener,
+        listener: impl Into<Listener>,
         namespace: Namespace,
         shutdown: CancellationToken,
     ) {
-        let address = listener.local_addr().ok();
+        self.go_on(listener.into(), namespace, Restored::default(), shutdown).await;
+    }
+
+    /// The same, with connections that an agent before has served.
+    pub async fn go_on(
+        self,
+        mut listener: Listener,
+        namespace: Namespace,
+        restored: Restored,
+        shutdown: CancellationToken,
+    ) {
+        let address = listener.address();
         if let Some(address) = address {
             self.0.attempts.listen(address);
         }
-        let limits = self.0.options.limits.clone();
-        let mapping = Mapping { scope: self.0.scope.clone(), namespace, limits };
+        let mapping = self.mapping(namespace);
         let mut connections = JoinSet::new();
+        for (task, peer) in restored.0 {
+            let shutdown = shutdown.clone();
+            connections.spawn(async move { task.serve(peer, &shutdown).await });
+        }
         let mut drained = std::pin::pin!(self.0.drained());
         loop {
             tokio::select! {
@@ -175,8 +204,8 @@ impl Door {
                     report_panic(ended);
                 }
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, peer)) => {
-                        let task = self.admit(stream, peer, &mapping);
+                    Ok((stream, peer, recorder)) => {
+                        let task = self.admit(stream, peer, &mapping, recorder);
                         if let Some(task) = task {
                             let shutdown = shutdown.clone();
                             connections.spawn(async move { task.serve(peer, &shutdown).await });
@@ -198,8 +227,54 @@ impl Door {
         }
     }
 
+    /// Takes up connections of a port that an agent before has served. No connection of any
+    /// port is to be served before that is done for all: they see what these wrote.
+    pub fn restore(&self, accepted: Vec<Accepted>, namespace: Namespace) -> Restored {
+        let mapping = self.mapping(namespace);
+        let restored = accepted.into_iter().filter_map(|accepted| {
+            let restored = self.restore_one(accepted, &mapping);
+            let restored = restored.inspect_err(|error| {
+                warn!(%error, "a connection of the agent before is closed: what there is of it cannot be used");
+            });
+            restored.ok().flatten()
+        });
+        Restored(restored.collect())
+    }
+
+    fn restore_one(
+        &self,
+        accepted: Accepted,
+        mapping: &Mapping,
+    ) -> anyhow::Result<Option<(Task, SocketAddr)>> {
+        let (stream, recorder, recorded) = accepted.open()?;
+        let peer = peer_of(&stream);
+        let Some(task) = self.admit(stream, peer, mapping, recorder) else { return Ok(None) };
+        Ok(Some((task.restore(recorded)?, peer)))
+    }
+
+    /// Connections that are taken up may have come here.
+    pub fn listens(&self, address: SocketAddr) {
+        self.0.attempts.listen(address);
+    }
+
+    /// Nobody else takes up what an agent before had sent.
+    pub fn is_restored(&self) {
+        self.0.unclaimed.give_up();
+    }
+
+    fn mapping(&self, namespace: Namespace) -> Mapping {
+        let limits = self.0.options.limits.clone();
+        Mapping { scope: self.0.scope.clone(), namespace, limits }
+    }
+
     /// A connection to serve; none if there are too many.
-    fn admit(&self, stream: TcpStream, peer: SocketAddr, mapping: &Mapping) -> Option<Task> {
+    fn admit(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        mapping: &Mapping,
+        recorder: Recorder,
+    ) -> Option<Task> {
         let limit = self.0.options.limits.connections_max;
         if *self.0.open.borrow() >= limit {
             warn!(%peer, limit, "connection refused: too many are open (limits.connections_max)");
@@ -220,8 +295,14 @@ impl Door {
         let door = mapping.namespace.name().map_or("", Name::as_str);
         let entry = self.0.roster.enter(process::Connection { peer, local }, door);
         let is_local = local.ip() == peer.ip();
-        Some(Task::new(Arc::clone(&self.0), stream, entry, mapping.clone(), guest, is_local))
+        let (shared, mapping) = (Arc::clone(&self.0), mapping.clone());
+        Some(Task::new(shared, stream, entry, mapping, guest, recorder, is_local))
     }
+}
+
+/// Where a connection comes from; nowhere, once it is reset.
+pub(crate) fn peer_of(stream: &TcpStream) -> SocketAddr {
+    stream.peer_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)))
 }
 
 fn report_panic(ended: Result<(), tokio::task::JoinError>) {

@@ -1,4 +1,10 @@
 //! One connection's socket loop: bytes in and out, and the store's answers.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `restored` | a connection that another process served before |
+
+mod restored;
 
 use std::fmt;
 use std::io;
@@ -10,7 +16,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use holdfast_api::{Code, Condition, Effectiveness, Read, ReadOutcome, Refusal};
-use holdfast_client::{Client, Consistency, Deadline, Error};
+use holdfast_client::{Client, Consistency, Deadline, Error, Mark, Settled};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -26,6 +32,7 @@ use super::pace::Pace;
 use super::presence::{BeingCollected, Guest};
 use super::serve::Shared;
 use super::visibility::{Before, Sender};
+use crate::keeper::recorder::{Base, Recorder};
 use crate::roster::Entry;
 
 /// Read at once, and at most this many times before others get their turn.
@@ -61,6 +68,14 @@ enum Closed {
     Unknown(#[from] Unknown),
     #[error(transparent)]
     Over(#[from] BeingCollected),
+    #[error("what happens on it cannot be written down for an agent that follows: {0}")]
+    Unrecorded(#[from] io::Error),
+}
+
+/// What the store answered, and its place in the session until that is recorded.
+struct Answered {
+    answer: CallAnswer,
+    settled: Option<Settled>,
 }
 
 type Asked<T> = Option<BoxFuture<'static, Result<T, Error>>>;
@@ -76,6 +91,10 @@ pub(super) struct Task {
     connection: Connection,
     /// What the other connections see of it.
     sender: Sender,
+    /// What an agent that follows this one will know of it.
+    recorder: Recorder,
+    /// The place in the session of a call whose answer is not recorded yet.
+    settled: Option<Settled>,
     /// Whether the last read found the socket's end, and whether all of it is taken in.
     is_dry: bool,
     is_taken_in: bool,
@@ -83,8 +102,10 @@ pub(super) struct Task {
     wait_account: Account,
     /// The operation whose call is open; named in the reason for closing.
     calling: Op,
-    call: Asked<CallAnswer>,
+    call: Asked<Answered>,
     wait: Asked<()>,
+    /// What it waits for; known where it is recorded.
+    wait_conditions: Option<Vec<Condition>>,
     pace: Pace,
     /// Whether it has sent a message of the protocol.
     is_client: bool,
@@ -121,6 +142,7 @@ impl Task {
         entry: Entry,
         mapping: Mapping,
         guest: Guest,
+        recorder: Recorder,
         local: bool,
     ) -> Task {
         shared.open.send_modify(|open| *open += 1);
@@ -128,6 +150,8 @@ impl Task {
         Task {
             client: shared.client.bound_to_session(),
             sender: shared.visibility.enter(&stream, entry.origin()),
+            recorder,
+            settled: None,
             is_dry: false,
             is_taken_in: false,
             stream,
@@ -139,6 +163,7 @@ impl Task {
             calling: Op::Validate,
             call: None,
             wait: None,
+            wait_conditions: None,
             pace: Pace::default(),
             is_client: false,
             may_tell_attempt: local,
@@ -227,6 +252,7 @@ impl Task {
         };
         self.guest = self.shared.presence.enter(here.with_attempt(attempt))?;
         self.connection.enter_attempt(attempt);
+        self.recorder.entered(attempt);
         self.told = Some((told, FIRST_KEYS_MAX));
         Ok(())
     }
@@ -235,7 +261,11 @@ impl Task {
     fn advance(&mut self) -> Result<(), Closed> {
         loop {
             let received = self.decode();
+            self.recorder.starts();
             let started = self.start()?;
+            // Before anything of it is seen outside.
+            self.recorder.commit()?;
+            self.settled = None;
             // Before a reply leaves: its client's next bytes count.
             let counts = self.asking.is_none() && self.connection.counts();
             self.sender.took_in(self.is_taken_in, self.is_dry, counts);
@@ -247,11 +277,26 @@ impl Task {
         let held =
             self.decoder.held_bytes() + self.connection.held_bytes() + self.sender.held_bytes();
         self.account.set(held)?;
+        self.begin_anew()?;
         Ok(())
     }
 
+    /// Shortens what is recorded, where it is long and all of it is over.
+    fn begin_anew(&mut self) -> io::Result<()> {
+        if !self.recorder.wants_base() || self.asking.is_some() || !self.connection.is_at_rest() {
+            return Ok(());
+        }
+        let rest = Base {
+            may_tell_attempt: self.may_tell_attempt,
+            is_client: self.is_client,
+            waits: self.wait_conditions.clone(),
+            ..Base::default()
+        };
+        self.recorder.begin_anew(rest, self.decoder.undecoded_bytes())
+    }
+
     fn wants_input(&self) -> bool {
-        self.connection.wants_input(self.sender.is_wanted())
+        self.connection.wants_input(self.sender.is_wanted()) && self.recorder.has_room()
     }
 
     /// Hands complete messages on, as many as are wanted.
@@ -265,7 +310,8 @@ impl Task {
                     if !message.is_poll() {
                         self.entry.calls(message.op().name(), message.first_key());
                     }
-                    self.sender.receive(&mut self.connection, message);
+                    let apart = self.sender.receive(&mut self.connection, message);
+                    self.recorder.received(apart);
                     received = true;
                 }
                 Ok(None) if self.ended => {
@@ -299,7 +345,9 @@ impl Task {
         }
         if let (Some((told, left @ 1..)), Some(key)) = (&mut self.told, message.first_key()) {
             *left -= 1;
-            self.shared.attempts.meet_key(told, key.as_bytes());
+            if self.shared.attempts.meet_key(told, key.as_bytes()) {
+                self.recorder.is_launcher();
+            }
         }
         self.may_tell_attempt &= *message == Message::Validate;
     }
@@ -321,22 +369,28 @@ impl Task {
                     let not_before = (!hold.is_zero()).then(|| now + hold);
                     let before = self.sender.before(replied);
                     let client = self.client.clone();
-                    self.call = Some(self.shared.call(client, call, before, not_before));
+                    let mark = self.recorder.calls();
+                    self.call = Some(self.shared.call(client, call, before, not_before, mark));
                 }
-                Action::Wait(conditions) => {
-                    let bytes = conditions.iter().map(|condition| condition.key.len()).sum();
-                    self.wait_account.set(bytes)?;
-                    self.entry.waits(&conditions);
-                    self.wait = Some(self.shared.wait(conditions));
-                }
+                Action::Wait(conditions) => self.begin_wait(conditions)?,
                 Action::StopWaiting => self.stop_waiting(),
             }
         }
         Ok(started)
     }
 
+    fn begin_wait(&mut self, conditions: Vec<Condition>) -> Result<(), BudgetExceeded> {
+        let bytes = conditions.iter().map(|condition| condition.key.len()).sum();
+        self.wait_account.set(bytes)?;
+        self.entry.waits(&conditions);
+        self.wait_conditions = self.recorder.is_on().then(|| conditions.clone());
+        self.wait = Some(self.shared.wait(conditions));
+        Ok(())
+    }
+
     fn stop_waiting(&mut self) {
         self.wait = None;
+        self.wait_conditions = None;
         self.entry.goes_on();
         // Holding less is never refused.
         let _ = self.wait_account.set(0);
@@ -348,12 +402,14 @@ impl Task {
             match self.stream.try_write(self.connection.unsent()) {
                 Ok(count) => {
                     self.connection.sent(count);
+                    self.recorder.sent(count);
                     progress = true;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => {
                     // Nobody is there to read; what was sent still counts.
+                    self.recorder.sent(self.connection.unsent().len());
                     self.connection.discard_replies();
                     self.ended = true;
                     progress = true;
@@ -376,7 +432,7 @@ impl Task {
         self.is_dry = false;
         CHUNK.with_borrow_mut(|chunk| {
             for _ in 0..READS_PER_TURN {
-                match self.sender.read(&self.stream, chunk) {
+                match self.sender.read(&self.stream, chunk, &mut self.recorder) {
                     Ok(0) => self.ended = true,
                     Ok(count) => {
                         self.decoder.feed(&chunk[..count]);
@@ -392,8 +448,12 @@ impl Task {
         });
     }
 
-    fn answered(&mut self, answer: Result<CallAnswer, Error>) -> Result<(), Closed> {
+    fn answered(&mut self, answered: Result<Answered, Error>) -> Result<(), Closed> {
         let op = self.calling;
+        let answer = answered.map(|Answered { answer, settled }| {
+            self.settled = settled;
+            answer
+        });
         let answer = answer
             .or_else(|error| match too_long(&error) {
                 Some(refusal) if op == Op::MultiGet => {
@@ -405,6 +465,7 @@ impl Task {
         if let CallAnswer::Read(ReadOutcome::Checked { all_exist }) = &answer {
             self.pace.answered(*all_exist, Instant::now());
         }
+        self.recorder.answered(&answer);
         self.connection
             .answered(answer)
             .map_err(|error| Closed::Store { op, reason: error.to_string() })?;
@@ -415,6 +476,7 @@ impl Task {
     fn released(&mut self, released: Result<(), Error>) -> Result<(), Closed> {
         self.stop_waiting();
         released.map_err(|error| self.shared.closes(Op::Wait, &error))?;
+        self.recorder.released();
         self.connection.released();
         Ok(())
     }
@@ -432,22 +494,26 @@ impl Shared {
         call: Call,
         before: Before,
         not_before: Option<Instant>,
-    ) -> BoxFuture<'static, Result<CallAnswer, Error>> {
+        mark: Option<Mark>,
+    ) -> BoxFuture<'static, Result<Answered, Error>> {
         let patience = self.options.store_lost_deadline;
         Box::pin(async move {
             let deadline = Deadline::after(patience);
             in_time(before.passed(&call), deadline).await?;
             match call {
                 Call::Propose(command) => {
-                    let answer = client.propose(command, deadline).await?;
-                    Ok(CallAnswer::Proposed(answer.outcome))
+                    let (answer, settled) = match mark {
+                        Some(mark) => client.propose_marked(command, mark, deadline).await,
+                        None => (client.propose(command, deadline).await, None),
+                    };
+                    Ok(Answered { answer: CallAnswer::Proposed(answer?.outcome), settled })
                 }
                 Call::Read(read) => {
                     let answer = match not_before {
                         Some(at) => client.read_together(read, at, deadline).await?,
                         None => client.read(read, Consistency::Linearizable, deadline).await?,
                     };
-                    Ok(CallAnswer::Read(answer.outcome))
+                    Ok(Answered { answer: CallAnswer::Read(answer.outcome), settled: None })
                 }
             }
         })

@@ -53,6 +53,7 @@ use self::writes::{Write, Writes};
 use super::codec::Message;
 use super::connection::Connection;
 use super::mapping::Call;
+use crate::keeper::recorder::Recorder;
 use crate::roster::Origin;
 
 /// Sockets that the kernel names at once.
@@ -383,13 +384,18 @@ struct Open {
 
 impl Sender {
     /// Reads its socket.
-    pub fn read(&mut self, stream: &TcpStream, chunk: &mut [u8]) -> io::Result<usize> {
+    pub fn read(
+        &mut self,
+        stream: &TcpStream,
+        chunk: &mut [u8],
+        recorder: &mut Recorder,
+    ) -> io::Result<usize> {
         if !self.is_behind {
             self.is_behind = true;
             self.visibility.behind.lock().insert(self.id);
         }
         let mut read = self.socket.read.lock();
-        let count = stream.try_read(chunk)?;
+        let count = recorder.read(stream, chunk)?;
         *read += count as u64;
         self.read = *read;
         Ok(count)
@@ -428,16 +434,17 @@ impl Sender {
     }
 
     /// Its connection takes in a message. A write that counts is noted, and starts
-    /// apart from those before it if it has to wait for another connection's.
-    pub fn receive(&mut self, connection: &mut Connection, message: Message) {
+    /// apart from those before it if it has to wait for another connection's: answers
+    /// whether it does.
+    pub fn receive(&mut self, connection: &mut Connection, message: Message) -> bool {
         let written = match connection.counts() {
             true => connection.written_in_silence(&message),
             false => Vec::new(),
         };
         connection.receive(message);
-        if !written.is_empty() && self.wrote(connection.silent_received(), written) {
-            connection.keep_apart();
-        }
+        let apart = !written.is_empty() && self.wrote(connection.silent_received(), written);
+        connection.keep_apart(apart);
+        apart
     }
 
     /// Its `nth` write without a reply was read, to these keys of the store. Whether

@@ -54,6 +54,8 @@ pub struct Start {
     /// The lease with which it held the run.
     lease: Option<LeaseId>,
     connect_deadline: Duration,
+    /// The agent has a keeper: it is started again by that, and connections go on.
+    is_kept: bool,
 }
 
 /// What the agent answered.
@@ -120,6 +122,7 @@ impl Start {
             again: Vec::new(),
             lease: None,
             connect_deadline: settings.connect_deadline,
+            is_kept: !settings.no_keeper,
         })
     }
 
@@ -216,7 +219,7 @@ impl Start {
     /// connects from now on waits for it, and finds it gone should it die.
     fn spawn(&self, listener: OwnedFd) -> anyhow::Result<()> {
         let mut command = Command::new(own_program());
-        command.arg("host");
+        command.arg(if self.is_kept { "keeper" } else { "host" });
         if !self.again.is_empty() {
             let ports: Vec<String> = self.again.iter().map(ToString::to_string).collect();
             command.arg("--join").arg(ports.join(","));
@@ -332,6 +335,25 @@ impl Link {
     }
 
     fn lost(&mut self) {
+        let start = self.start.clone();
+        if start.is_kept {
+            self.restarts.note();
+            self.state = State::Returning(Box::pin(async move {
+                // The keeper still has the socket, where only the agent was killed.
+                match start.found().await? {
+                    Some(_) => info!(
+                        "the agent has ended before its commands; its keeper starts it again, and \
+                         connections of their ranks go on"
+                    ),
+                    None => warn!(
+                        "the agent and its keeper have ended before their commands: connections of \
+                         their ranks are broken, and what needs the store fails there; no key is lost"
+                    ),
+                }
+                start.attach().await
+            }));
+            return;
+        }
         warn!(
             "the agent has ended before its commands: connections of their ranks are broken, \
              and what needs the store fails there; no key is lost; its log is {}",
@@ -345,7 +367,6 @@ impl Link {
                 pause.as_secs()
             );
         }
-        let start = self.start.clone();
         self.state = State::Returning(Box::pin(async move {
             sleep(pause).await;
             start.attach().await

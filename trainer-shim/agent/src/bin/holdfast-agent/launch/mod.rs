@@ -23,7 +23,7 @@ mod bypass;
 mod environment;
 mod expectation;
 mod launcher;
-mod link;
+pub mod link;
 mod membership;
 mod memory;
 mod mpi;
@@ -312,7 +312,7 @@ async fn attend(
 }
 
 /// The command's exit code as a shell would give it.
-fn code_of(status: ExitStatus) -> u8 {
+pub fn code_of(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => code.to_le_bytes()[0],
         (None, Some(signal)) => signal_code(signal),

@@ -23,6 +23,11 @@ impl Restarts {
         self.ever
     }
 
+    /// One more, which somebody else sees to.
+    pub fn note(&mut self) {
+        self.ever = true;
+    }
+
     /// One more; answers how long it has to wait.
     pub fn pause(&mut self, now: Instant) -> Duration {
         self.ever = true;

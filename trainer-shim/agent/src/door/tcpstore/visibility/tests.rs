@@ -56,7 +56,10 @@ impl End {
     }
 
     fn reads(&mut self, bytes: usize) {
-        assert_eq!(self.sender.read(&self.stream, &mut vec![0; bytes]).unwrap(), bytes);
+        assert_eq!(
+            self.sender.read(&self.stream, &mut vec![0; bytes], &mut Recorder::default()).unwrap(),
+            bytes
+        );
     }
 
     fn receives(&mut self, messages: impl IntoIterator<Item = Message>) {

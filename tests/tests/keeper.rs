@@ -1,0 +1,185 @@
+//! Agents that are killed while their ranks work: to these it is a pause.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use holdfast_tests::command::{Command, process_at};
+use holdfast_tests::tcpstore::{TcpStore, key, op, text};
+use holdfast_tests::{Cluster, eventually};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+/// Connections that work while agents are killed.
+const CLIENTS: usize = 6;
+/// Kills of a test, unless `HOLDFAST_AGENT_KILLS` says how many.
+const KILLS: usize = 8;
+/// Longest time from one agent to its end.
+const LIFE_MS_MAX: u64 = 400;
+
+fn kills() -> usize {
+    let asked = std::env::var("HOLDFAST_AGENT_KILLS").ok();
+    asked.map_or(KILLS, |asked| asked.parse().expect("HOLDFAST_AGENT_KILLS is a number"))
+}
+
+fn signal(process: i32, signal: Signal) {
+    kill(Pid::from_raw(process), signal).expect("it is ours");
+}
+
+/// Kills the agent at this socket at random instants; each that follows has a moment.
+async fn kill_agents(control: &Path, kills: usize) {
+    let mut before = 0;
+    for _ in 0..kills {
+        before = next_process(control, before).await;
+        sleep(Duration::from_millis(rand::random_range(0..LIFE_MS_MAX))).await;
+        signal(before, Signal::SIGKILL);
+    }
+    next_process(control, before).await;
+}
+
+/// The process of the agent that follows this one.
+async fn next_process(control: &Path, before: i32) -> i32 {
+    eventually("another agent", async || {
+        let process = process_at(control).await;
+        (process != before).then_some(process)
+    })
+    .await
+}
+
+/// What a client did.
+#[derive(Debug, Default)]
+struct Done {
+    rounds: i64,
+}
+
+/// Every operation, checked at once, until the others stop; answers how often.
+async fn work(address: String, me: usize, stops: Arc<AtomicBool>) -> Done {
+    let mut store = TcpStore::connect(&address).await;
+    let (own, list, queue) = (format!("own/{me}"), format!("list/{me}"), format!("queue/{me}"));
+    let (cell, value) = (format!("cell/{me}"), vec![b'x'; 3_000]);
+    let mut done = Done::default();
+    let mut held = Vec::new();
+    while !stops.load(Ordering::Relaxed) {
+        done.rounds += 1;
+        let n = done.rounds;
+        assert_eq!(store.add(&own, 1).await, n, "client {me}");
+        store.add("all", 1).await;
+        let desired = n.to_string().into_bytes();
+        assert_eq!(store.compare_set(&cell, &held, &desired).await, desired, "client {me}");
+        held = desired;
+        // Several that wait for no answer, in one piece: as commands that are joined.
+        let mut piece = Vec::new();
+        for part in 0..5 {
+            piece.extend(
+                [&[op::SET][..], &key(&format!("set/{me}/{part}")), &text(&value)].concat(),
+            );
+        }
+        piece.extend([&[op::APPEND][..], &key(&list), &text(b".")].concat());
+        piece.extend([&[op::QUEUE_PUSH][..], &key(&queue), &text(&held)].concat());
+        store.send_raw(&piece).await;
+        assert_eq!(store.get_now(&format!("set/{me}/4")).await, value);
+        assert_eq!(store.get(&list).await.len() as i64, n, "client {me}: appended once each");
+        store.send(op::QUEUE_POP, &[&key(&queue)]).await;
+        let length = store.integer("a QUEUE_POP").await;
+        assert_eq!(length, 1, "client {me}: one was pushed");
+        assert_eq!(store.bytes("what was pushed").await, held, "client {me}");
+    }
+    done
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_go_on_when_their_agent_is_killed_and_count_exactly() {
+    let mut cluster = Cluster::start(1).await;
+    let command = Command::start(&mut cluster, "kept", &["--job", "kept"]).await;
+    let stops = Arc::new(AtomicBool::new(false));
+    let mut clients = JoinSet::new();
+    for me in 0..CLIENTS {
+        clients.spawn(work(command.address.clone(), me, stops.clone()));
+    }
+    // One that waits all the time, and one that has said nothing.
+    let mut waits = TcpStore::connect(&command.address).await;
+    waits.start_wait(&["over"]).await;
+    let mut silent = TcpStore::connect(&command.address).await;
+    let kills = kills();
+    let killing = kill_agents(&command.control, kills);
+    tokio::select! {
+        () = killing => {}
+        Some(ended) = clients.join_next() => panic!("a client ended early: {ended:?}"),
+    }
+    stops.store(true, Ordering::Relaxed);
+    let mut rounds = 0;
+    while let Some(done) = clients.join_next().await {
+        rounds += done.expect("a client").rounds;
+    }
+    assert_eq!(silent.add("all", 0).await, rounds, "counted together");
+    silent.set("over", b"").await;
+    assert_eq!(waits.byte("a WAIT").await, 0);
+    eprintln!("{kills} agents were killed during {rounds} rounds of {CLIENTS} clients");
+    assert!(
+        command.agent.said().contains("its keeper starts it again"),
+        "{}",
+        command.agent.said()
+    );
+    command.end(0).await;
+}
+
+/// The keeper of an agent: its parent.
+fn keeper_of(process: i32) -> i32 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("it runs");
+    let rest = stat.rsplit(')').next().expect("a name in brackets");
+    rest.split_whitespace().nth(1).and_then(|parent| parent.parse().ok()).expect("its parent")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_kills_the_keeper_ends_the_connections_of_its_host() {
+    let mut cluster = Cluster::start(1).await;
+    let mut command = Command::start(&mut cluster, "keeper", &["--job", "keeper"]).await;
+    let mut store = TcpStore::connect(&command.address).await;
+    assert_eq!(store.add("n", 1).await, 1);
+    let process = process_at(&command.control).await;
+    signal(keeper_of(process), Signal::SIGKILL);
+    assert!(store.is_closed().await);
+    command.agent.says("the agent and its keeper have ended before their commands").await;
+    command.agent.says("another agent serves run r1 at the same ports").await;
+    assert_ne!(process_at(&command.control).await, process);
+    assert_eq!(TcpStore::connect(&command.address).await.add("n", 1).await, 2);
+    command.end(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_is_replaced_while_its_ranks_work() {
+    let mut cluster = Cluster::start(1).await;
+    let command = Command::start(&mut cluster, "upgrade", &["--job", "upgrade"]).await;
+    let mut store = TcpStore::connect(&command.address).await;
+    assert_eq!(store.add("n", 1).await, 1);
+    let process = process_at(&command.control).await;
+    let agent: PathBuf = holdfast_tests::binaries::path("holdfast-agent");
+    let control = command.control.display().to_string();
+    let output = tokio::process::Command::new(&agent)
+        .args(["upgrade", "--control", &control])
+        .output()
+        .await
+        .expect("it is there");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("serves 1 connections"), "{said}");
+    assert_ne!(process_at(&command.control).await, process);
+    assert_eq!(store.add("n", 1).await, 2);
+    command.end(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_without_a_keeper_takes_its_connections_with_it() {
+    let mut cluster = Cluster::start(1).await;
+    let flags = ["--job", "alone", "--no-keeper"];
+    let mut command = Command::start(&mut cluster, "alone", &flags).await;
+    let mut store = TcpStore::connect(&command.address).await;
+    assert_eq!(store.add("n", 1).await, 1);
+    signal(process_at(&command.control).await, Signal::SIGKILL);
+    assert!(store.is_closed().await);
+    command.agent.says("another agent serves run r1 at the same ports").await;
+    command.end(0).await;
+}

@@ -1,0 +1,90 @@
+//! What the agent before left with the keeper, and whether this one can be the same.
+
+use std::os::fd::OwnedFd;
+
+use holdfast_client::{Client, Resumed, Unclaimed};
+use tracing::{info, warn};
+
+use crate::keeper::ledger::SessionLedger;
+use crate::keeper::link::{HandedPort, Keeper};
+use crate::keeper::state::{Notes, State};
+
+/// What an agent has of its keeper.
+#[derive(Debug)]
+pub struct Kept {
+    pub(super) keeper: Keeper,
+    pub(super) notes: Notes,
+    ledger: SessionLedger,
+    resumed: Option<Resumed>,
+    /// The agent before, if this one is the same.
+    pub(super) same: Option<State>,
+    /// The agent before, if it is not.
+    pub(super) other: Option<State>,
+    pub(super) ports: Vec<HandedPort>,
+}
+
+impl Kept {
+    /// Reads what there is. Memory that makes no sense is not believed.
+    pub fn read(
+        keeper: Keeper,
+        (state, session): (OwnedFd, OwnedFd),
+        mut ports: Vec<HandedPort>,
+    ) -> std::io::Result<Kept> {
+        let (notes, state) = Notes::open(state)?;
+        let (ledger, resumed) = SessionLedger::open(session)?;
+        let is_whole = notes.is_whole() && ledger.is_whole();
+        let goes_on = |state: &State| is_whole && !state.has_programs;
+        let (same, other) = match state {
+            Some(state) if goes_on(&state) => (Some(state), None),
+            state => (None, state),
+        };
+        match (&same, &other) {
+            (Some(state), _) => {
+                let connections: usize = ports.iter().map(|port| port.connections.len()).sum();
+                info!(
+                    "going on in the place of the agent before: run {}, {connections} connections",
+                    state.run
+                );
+            }
+            (None, Some(state)) if state.has_programs => warn!(
+                "programs had joined the agent before with the library: their lives end with it, \
+                 and so do the connections of this host"
+            ),
+            (None, Some(_)) => warn!(
+                "what the agent before has written down cannot be read: this one starts anew, and \
+                 connections are closed"
+            ),
+            (None, None) => {}
+        }
+        if same.is_none() {
+            // Closed with that.
+            ports.clear();
+        }
+        Ok(Kept { keeper, notes, ledger, resumed, same, other, ports })
+    }
+
+    /// The keeper.
+    pub fn keeper(&self) -> &Keeper {
+        &self.keeper
+    }
+
+    /// The client: with the session of the agent before, if this is the same.
+    pub(super) fn client(
+        self,
+        options: holdfast_client::Options,
+    ) -> (Client, Unclaimed, KeptParts) {
+        let Kept { keeper, notes, ledger, resumed, same, other: _, ports } = self;
+        let resumed = resumed.filter(|_| same.is_some());
+        let (client, unclaimed) = Client::kept(options, Box::new(ledger), resumed);
+        (client, unclaimed, KeptParts { keeper, notes, same, ports })
+    }
+}
+
+/// The rest, once there is a client.
+#[derive(Debug)]
+pub(super) struct KeptParts {
+    pub(super) keeper: Keeper,
+    pub(super) notes: Notes,
+    pub(super) same: Option<State>,
+    pub(super) ports: Vec<HandedPort>,
+}

@@ -1,0 +1,84 @@
+//! The keeper of an agent, as a process: the agent's parent.
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::Context;
+use holdfast_agent::keeper::process::{Keeper, Said, Start, in_words};
+use nix::unistd::setsid;
+
+use crate::launch::{code_of, link::own_program};
+use crate::output::Lines;
+
+/// Where agents are started from: this program, whatever stands at its path by now.
+const OWN: &str = "/proc/self/exe";
+
+/// Keeps the agent of `run`, whose control socket is this process's standard input.
+pub fn of_host(arguments: Vec<OsString>, output: &Lines) -> anyhow::Result<u8> {
+    // As for the agent: what the terminal sends is for the commands.
+    let _ = setsid();
+    let listener: OwnedFd = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let advice = "this is started by `holdfast-agent run`, not by hand";
+    let address = UnixListener::from(listener.try_clone()?).local_addr().context(advice)?;
+    let path = address.as_pathname().context(advice)?.to_owned();
+    let mut all = vec![OsString::from("host"), "--kept".into(), path.into()];
+    all.extend(arguments);
+    keep(all, Some(listener), output)
+}
+
+/// Keeps an agent that is started with these arguments; answers its exit code.
+fn keep(arguments: Vec<OsString>, control: Option<OwnedFd>, output: &Lines) -> anyhow::Result<u8> {
+    let start = Agent { arguments, path: own_program(), output: output.clone() };
+    let signals = crate::signals::not_ignored(&crate::host::CAUGHT);
+    let keeper = Keeper::new(start, &signals, control).context("cannot keep an agent")?;
+    Ok(code_of(keeper.run().context("cannot keep the agent")?))
+}
+
+struct Agent {
+    arguments: Vec<OsString>,
+    path: PathBuf,
+    output: Lines,
+}
+
+impl Start for Agent {
+    fn command(&mut self, anew: bool) -> Command {
+        let mut command = match anew {
+            true => Command::new(&self.path),
+            false => Command::new(OWN),
+        };
+        command.args(&self.arguments);
+        command
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        let mut command = Command::new(&self.path);
+        command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        match command.status() {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => {
+                Err(format!("{} --version ended {}", self.path.display(), in_words(status)))
+            }
+            Err(error) => Err(format!("{} cannot be started: {error}", self.path.display())),
+        }
+    }
+
+    fn say(&mut self, said: Said) {
+        let text = match said {
+            Said::Again { pid, status, pause } => format!(
+                "the agent (process {pid}) has ended {}; its keeper starts it again{}",
+                in_words(status),
+                if pause.is_zero() { String::new() } else { format!(" in {pause:?}") }
+            ),
+            Said::GivenUp { connections } => format!(
+                "agents end before they have taken up what was kept for them: {connections} \
+                 connections are closed; please report this with the log"
+            ),
+            Said::Replaced => format!("the agent is replaced by {}", self.path.display()),
+            Said::NotReplaced(reason) => format!("the agent is not replaced: {reason}"),
+        };
+        self.output.say(format_args!("holdfast-agent: {text}"));
+    }
+}

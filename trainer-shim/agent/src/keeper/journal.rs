@@ -1,0 +1,275 @@
+//! Records in memory that outlives its writer: a file without a name, which the keeper
+//! holds open.
+//!
+//! Writing is `pwrite`: what the kernel has taken stays, whatever becomes of the process
+//! behind it. A record that its writer was killed in the middle of has a wrong checksum and
+//! is the last; nothing was done yet that it would have allowed.
+//!
+//! The file has two areas of which one is in use. A journal that is written anew goes into
+//! the other one, and then the heading names that. Each checksum includes the number of the
+//! writing, so that nothing left of an earlier one is taken for a record.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+
+/// Where the areas begin. The file has holes, which take no memory.
+const AREAS: [u64; 2] = [4096, 1 << 40];
+const MAGIC: u64 = 0x6b65_6570_6572_3031;
+/// Of each of the two headings, one for each area.
+const HEADING_BYTES: usize = 24;
+const HEADINGS: [u64; 2] = [0, 64];
+/// Length and checksum of a record, and its kind.
+const RECORD_HEADING_BYTES: usize = 9;
+/// Longest record that is believed.
+pub const RECORD_BYTES_MAX: usize = 128 * 1024 * 1024;
+/// Longest journal that is read.
+pub const JOURNAL_BYTES_MAX: u64 = 512 * 1024 * 1024;
+
+/// A record, as it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// What it is; for the reader to know.
+    pub kind: u8,
+    /// What it says.
+    pub bytes: Vec<u8>,
+}
+
+/// A journal. Records wait until [`Journal::commit`].
+#[derive(Debug)]
+pub struct Journal {
+    file: File,
+    /// How often it was written anew; tells the area.
+    writing: u64,
+    end: u64,
+    waiting: Vec<u8>,
+}
+
+/// Memory for a journal.
+pub fn memory(name: &str) -> io::Result<OwnedFd> {
+    Ok(memfd_create(name, MemfdFlags::CLOEXEC)?)
+}
+
+impl Journal {
+    /// Opens what somebody may have written before; answers that.
+    pub fn open(memory: OwnedFd) -> io::Result<(Journal, Vec<Record>)> {
+        let file = File::from(memory);
+        let writing = HEADINGS.iter().filter_map(|at| read_heading(&file, *at)).max();
+        let Some(writing) = writing else {
+            let journal = Journal { file, writing: 0, end: AREAS[0], waiting: Vec::new() };
+            journal.write_heading()?;
+            return Ok((journal, Vec::new()));
+        };
+        let begin = area(writing);
+        let (records, end) = read(&file, writing, begin)?;
+        Ok((Journal { file, writing, end, waiting: Vec::new() }, records))
+    }
+
+    /// One more record.
+    pub fn push(&mut self, kind: u8, bytes: &[u8]) {
+        append(&mut self.waiting, self.writing, kind, &[bytes]);
+    }
+
+    /// Whether records wait to be written.
+    pub fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Bytes that it has.
+    pub fn bytes(&self) -> u64 {
+        self.end - area(self.writing) + self.waiting.len() as u64
+    }
+
+    /// Writes what waits.
+    pub fn commit(&mut self) -> io::Result<()> {
+        if self.waiting.is_empty() {
+            return Ok(());
+        }
+        self.file.write_all_at(&self.waiting, self.end)?;
+        self.end += self.waiting.len() as u64;
+        self.waiting.clear();
+        Ok(())
+    }
+
+    /// What is written, from the beginning.
+    pub fn records(&self) -> io::Result<Vec<Record>> {
+        Ok(read(&self.file, self.writing, area(self.writing))?.0)
+    }
+
+    /// Begins anew with these records, all or none of which are there afterwards.
+    pub fn rewrite<'r>(
+        &mut self,
+        records: impl IntoIterator<Item = (u8, &'r [u8])>,
+    ) -> io::Result<()> {
+        let (before, writing) = (self.writing, self.writing + 1);
+        let mut bytes = Vec::new();
+        for (kind, record) in records {
+            append(&mut bytes, writing, kind, &[record]);
+        }
+        let begin = area(writing);
+        self.file.write_all_at(&bytes, begin)?;
+        let old = (area(before), self.end - area(before));
+        (self.writing, self.end) = (writing, begin + bytes.len() as u64);
+        self.waiting.clear();
+        self.write_heading()?;
+        if old.1 > 0 {
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            fallocate(&self.file, hole, old.0, old.1)?;
+        }
+        Ok(())
+    }
+
+    fn write_heading(&self) -> io::Result<()> {
+        let mut heading = [0; HEADING_BYTES];
+        heading[..8].copy_from_slice(&MAGIC.to_le_bytes());
+        heading[8..16].copy_from_slice(&self.writing.to_le_bytes());
+        let checksum = crc32c::crc32c(&heading[..16]);
+        heading[16..20].copy_from_slice(&checksum.to_le_bytes());
+        self.file.write_all_at(&heading, HEADINGS[index(self.writing)])
+    }
+}
+
+fn index(writing: u64) -> usize {
+    usize::from(writing % 2 == 1)
+}
+
+fn area(writing: u64) -> u64 {
+    AREAS[index(writing)]
+}
+
+fn append(to: &mut Vec<u8>, writing: u64, kind: u8, parts: &[&[u8]]) {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    let length = u32::try_from(length).expect("a record is shorter than RECORD_BYTES_MAX");
+    to.extend_from_slice(&length.to_le_bytes());
+    let sum =
+        parts.iter().fold(checksum(writing, kind), |sum, part| crc32c::crc32c_append(sum, part));
+    to.extend_from_slice(&sum.to_le_bytes());
+    to.push(kind);
+    parts.iter().for_each(|part| to.extend_from_slice(part));
+}
+
+fn checksum(writing: u64, kind: u8) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&writing.to_le_bytes()), &[kind])
+}
+
+fn read_heading(file: &File, at: u64) -> Option<u64> {
+    let mut heading = [0; HEADING_BYTES];
+    file.read_exact_at(&mut heading, at).ok()?;
+    let number = |range: std::ops::Range<usize>| {
+        heading[range].try_into().map(u64::from_le_bytes).unwrap_or_default()
+    };
+    let sum = crc32c::crc32c(&heading[..16]).to_le_bytes();
+    (number(0..8) == MAGIC && heading[16..20] == sum).then(|| number(8..16))
+}
+
+/// The records from there on, and where they end.
+fn read(file: &File, writing: u64, begin: u64) -> io::Result<(Vec<Record>, u64)> {
+    let (mut records, mut at) = (Vec::new(), begin);
+    while at - begin < JOURNAL_BYTES_MAX {
+        let mut heading = [0; RECORD_HEADING_BYTES];
+        match file.read_exact_at(&mut heading, at) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
+            Err(error) => return Err(error),
+        }
+        let [l0, l1, l2, l3, s0, s1, s2, s3, kind] = heading;
+        let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
+        if length > RECORD_BYTES_MAX {
+            break;
+        }
+        let from = at + RECORD_HEADING_BYTES as u64;
+        let mut bytes = Vec::new();
+        // Nothing is allocated for a length that nobody wrote.
+        if from + length as u64 > file.metadata()?.len() {
+            break;
+        }
+        bytes.resize(length, 0);
+        file.read_exact_at(&mut bytes, from)?;
+        let sum = crc32c::crc32c_append(checksum(writing, kind), &bytes);
+        if sum != u32::from_le_bytes([s0, s1, s2, s3]) {
+            break;
+        }
+        at = from + length as u64;
+        records.push(Record { kind, bytes });
+    }
+    Ok((records, at))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn again(journal: &Journal) -> (Journal, Vec<Record>) {
+        Journal::open(journal.file.try_clone().unwrap().into()).unwrap()
+    }
+
+    fn kinds(records: &[Record]) -> Vec<u8> {
+        records.iter().map(|record| record.kind).collect()
+    }
+
+    #[test]
+    fn what_was_committed_is_there_and_what_waits_is_not() {
+        let (mut journal, none) = Journal::open(memory("test").unwrap()).unwrap();
+        assert_eq!(none, []);
+        journal.push(1, b"one");
+        journal.push(2, b"");
+        journal.commit().unwrap();
+        journal.push(3, b"lost");
+        let (mut next, records) = again(&journal);
+        let record = |kind, bytes: &[u8]| Record { kind, bytes: bytes.to_vec() };
+        assert_eq!(records, [record(1, b"one"), record(2, b"")]);
+        next.push(4, b"more");
+        next.commit().unwrap();
+        assert_eq!(kinds(&again(&next).1), [1, 2, 4]);
+    }
+
+    #[test]
+    fn a_journal_is_written_anew_at_once_and_gives_memory_back() {
+        let (mut journal, _) = Journal::open(memory("test").unwrap()).unwrap();
+        let long = vec![7; 1 << 20];
+        for _ in 0..3 {
+            journal.push(1, &long);
+            journal.commit().unwrap();
+            journal.rewrite([(9, &b"base"[..])]).unwrap();
+            assert_eq!(kinds(&again(&journal).1), [9]);
+            journal.push(2, b"");
+            journal.commit().unwrap();
+            assert_eq!(kinds(&again(&journal).1), [9, 2]);
+        }
+        use std::os::unix::fs::MetadataExt;
+        let blocks = journal.file.metadata().unwrap().blocks();
+        assert!(blocks * 512 < 64 * 1024, "{blocks} blocks are left");
+    }
+
+    #[test]
+    fn a_writing_anew_that_was_not_finished_leaves_the_one_before() {
+        let (mut journal, _) = Journal::open(memory("test").unwrap()).unwrap();
+        journal.push(1, b"x");
+        journal.commit().unwrap();
+        journal.file.write_all_at(&[0xff; 64], AREAS[1]).unwrap();
+        journal.file.write_all_at(&[0xff; HEADING_BYTES], HEADINGS[1]).unwrap();
+        assert_eq!(kinds(&again(&journal).1), [1]);
+    }
+
+    proptest! {
+        /// Whatever byte somebody changes: what is read is a beginning of what was written.
+        #[test]
+        fn damage_is_an_end(at in 0_usize..200, byte: u8) {
+            let (mut journal, _) = Journal::open(memory("test").unwrap()).unwrap();
+            for n in 0..10 {
+                journal.push(n, &[n; 11]);
+            }
+            journal.commit().unwrap();
+            journal.file.write_all_at(&[byte], AREAS[0] + at as u64).unwrap();
+            let records = again(&journal).1;
+            for (n, record) in (0..).zip(&records) {
+                prop_assert_eq!(record, &Record { kind: n, bytes: vec![n; 11] });
+            }
+        }
+    }
+}

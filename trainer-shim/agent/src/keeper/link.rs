@@ -1,0 +1,291 @@
+//! The agent's end of the socket to its keeper.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, mpsc as std_mpsc};
+use std::thread;
+
+use parking_lot::Mutex;
+use rustix::net::RecvFlags;
+use serde::{Deserialize, Serialize};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::recorder::{Recorded, Recorder};
+use super::wire::{self, ToAgent, ToKeeper};
+use crate::namespace::Namespace;
+
+/// What a listener is for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum About {
+    /// Commands and programs of this host; the agent accepts by itself.
+    Control,
+    /// TCPStore clients.
+    Port {
+        /// Where.
+        address: SocketAddr,
+        /// Whose keys they get.
+        namespace: Namespace,
+        /// It was opened while the agent ran, and closes when its namespace is over.
+        by_name: bool,
+    },
+}
+
+/// The keeper. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Keeper(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    outgoing: std_mpsc::Sender<Outgoing>,
+    ports: Mutex<BTreeMap<u64, mpsc::UnboundedSender<Accepted>>>,
+    gone: CancellationToken,
+}
+
+type Outgoing = (ToKeeper, Option<OwnedFd>, Option<std_mpsc::SyncSender<()>>);
+
+/// What a keeper has handed over.
+#[derive(Debug)]
+pub struct Handed {
+    /// An agent was there before.
+    pub again: bool,
+    /// Memory for the state and for the session.
+    pub state: OwnedFd,
+    /// The same, for the session.
+    pub session: OwnedFd,
+    /// The control socket, if there is one.
+    pub control: Option<OwnedFd>,
+    /// TCPStore ports.
+    pub ports: Vec<HandedPort>,
+    /// Signals that came to the keeper: number, and whether the whole group got it.
+    pub signals: mpsc::UnboundedReceiver<(i32, bool)>,
+}
+
+/// A port that was kept.
+#[derive(Debug)]
+pub struct HandedPort {
+    /// Where.
+    pub address: SocketAddr,
+    /// Whose keys.
+    pub namespace: Namespace,
+    /// It closes when that is over.
+    pub by_name: bool,
+    /// Its listener.
+    pub port: KeptPort,
+    /// Its connections.
+    pub connections: Vec<Accepted>,
+}
+
+/// A port whose connections the keeper accepts. Closed when it is dropped.
+#[derive(Debug)]
+pub struct KeptPort {
+    id: u64,
+    keeper: Keeper,
+    accepted: mpsc::UnboundedReceiver<Accepted>,
+}
+
+/// A connection that the keeper has accepted.
+#[derive(Debug)]
+pub struct Accepted {
+    socket: OwnedFd,
+    memory: OwnedFd,
+    kept: KeptSocket,
+}
+
+/// That the keeper has a connection; told when it is over.
+#[derive(Debug)]
+pub struct KeptSocket {
+    id: u64,
+    keeper: Keeper,
+}
+
+impl Keeper {
+    /// Meets the keeper at the other end of this socket, and takes what it hands over. To be
+    /// called before any task is started: it waits.
+    pub fn meet(socket: OwnedFd) -> io::Result<(Keeper, Handed)> {
+        let closed = || io::Error::new(io::ErrorKind::UnexpectedEof, "the keeper has ended");
+        let next = || wire::receive::<ToAgent>(&socket, RecvFlags::empty())?.ok_or_else(closed);
+        let broken = || io::Error::other("the keeper speaks of something else");
+        let (outgoing, to_send) = std_mpsc::channel();
+        let shared = Shared { outgoing, ports: Mutex::default(), gone: CancellationToken::new() };
+        let keeper = Keeper(Arc::new(shared));
+        let (ToAgent::Hello { again }, descriptors) = next()? else { return Err(broken()) };
+        let [state, session] = <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| broken())?;
+        let (signal, signals) = mpsc::unbounded_channel();
+        let mut handed =
+            Handed { again, state, session, control: None, ports: Vec::new(), signals };
+        loop {
+            let (message, mut descriptors) = next()?;
+            match message {
+                ToAgent::Ready => break,
+                ToAgent::Signal { number, from_terminal } => {
+                    // Whoever listens has it from there.
+                    let _ = signal.send((number, from_terminal));
+                }
+                ToAgent::Listener { id, about } => match serde_json::from_str(&about)? {
+                    About::Control => handed.control = descriptors.pop(),
+                    About::Port { address, namespace, by_name } => {
+                        let port = keeper.port(id);
+                        let connections = Vec::new();
+                        let port = HandedPort { address, namespace, by_name, port, connections };
+                        handed.ports.push(port);
+                    }
+                },
+                ToAgent::Connection { id, listener } => {
+                    let port = handed.ports.iter_mut().find(|handed| handed.port.id == listener);
+                    let accepted = keeper.accepted(id, descriptors).ok_or_else(broken)?;
+                    // One whose port was closed is closed by this.
+                    if let Some(port) = port {
+                        port.connections.push(accepted);
+                    }
+                }
+                ToAgent::Hello { .. } => return Err(broken()),
+            }
+        }
+        let sends = socket.try_clone()?;
+        thread::Builder::new().name("to-keeper".to_owned()).spawn(move || {
+            for (message, descriptor, done) in to_send {
+                let descriptors: Vec<_> = descriptor.iter().map(AsFd::as_fd).collect();
+                // A keeper that has ended is noticed by whoever receives.
+                let _ = wire::send(&sends, &message, &descriptors);
+                if let Some(done) = done {
+                    let _ = done.send(());
+                }
+            }
+        })?;
+        let receives = keeper.clone();
+        thread::Builder::new().name("from-keeper".to_owned()).spawn(move || {
+            while let Ok(Some((message, descriptors))) =
+                wire::receive::<ToAgent>(&socket, RecvFlags::empty())
+            {
+                match message {
+                    ToAgent::Connection { id, listener } => {
+                        receives.hand_on(id, listener, descriptors);
+                    }
+                    ToAgent::Signal { number, from_terminal } => {
+                        let _ = signal.send((number, from_terminal));
+                    }
+                    _ => {}
+                }
+            }
+            receives.0.gone.cancel();
+        })?;
+        Ok((keeper, handed))
+    }
+
+    /// What was handed over has been taken up.
+    pub fn is_up(&self) {
+        self.tell(ToKeeper::Up);
+    }
+
+    /// Another agent is to take over, from the program that is there now.
+    pub fn replace(&self) {
+        self.tell(ToKeeper::Replace);
+    }
+
+    /// Returns when the keeper has ended.
+    pub async fn gone(&self) {
+        self.0.gone.cancelled().await;
+    }
+
+    /// Gives a listener to be kept, from before it listens: whoever connects is the keeper's.
+    pub fn keep(&self, listener: TcpListener, about: &About) -> io::Result<KeptPort> {
+        let id = rand::random();
+        let port = self.port(id);
+        let about = serde_json::to_string(about)?;
+        let listener = listener.into_std()?.into();
+        self.deposit(ToKeeper::Listener { id, about }, listener);
+        self.tell(ToKeeper::Accept { id });
+        Ok(port)
+    }
+
+    /// Gives the control socket to be kept.
+    pub fn keep_control(&self, listener: OwnedFd) -> io::Result<()> {
+        let about = serde_json::to_string(&About::Control)?;
+        self.deposit(ToKeeper::Listener { id: rand::random(), about }, listener);
+        Ok(())
+    }
+
+    fn deposit(&self, message: ToKeeper, descriptor: OwnedFd) {
+        let (done, sent) = std_mpsc::sync_channel(1);
+        // A keeper that has ended is noticed by whoever receives.
+        if self.0.outgoing.send((message, Some(descriptor), Some(done))).is_ok() {
+            let _ = sent.recv();
+        }
+    }
+
+    fn tell(&self, message: ToKeeper) {
+        let _ = self.0.outgoing.send((message, None, None));
+    }
+
+    fn port(&self, id: u64) -> KeptPort {
+        let (sender, accepted) = mpsc::unbounded_channel();
+        self.0.ports.lock().insert(id, sender);
+        KeptPort { id, keeper: self.clone(), accepted }
+    }
+
+    fn accepted(&self, id: u64, descriptors: Vec<OwnedFd>) -> Option<Accepted> {
+        let kept = KeptSocket { id, keeper: self.clone() };
+        let [socket, memory] = <[OwnedFd; 2]>::try_from(descriptors).ok()?;
+        Some(Accepted { socket, memory, kept })
+    }
+
+    fn hand_on(&self, id: u64, listener: u64, descriptors: Vec<OwnedFd>) {
+        let ports = self.0.ports.lock();
+        if let (Some(accepted), Some(port)) = (self.accepted(id, descriptors), ports.get(&listener))
+        {
+            // A port that is closed closes it.
+            let _ = port.send(accepted);
+        }
+    }
+}
+
+impl KeptPort {
+    /// The keeper accepts its connections again.
+    pub fn go_on(&self) {
+        self.keeper.tell(ToKeeper::Accept { id: self.id });
+    }
+
+    /// The next connection.
+    pub async fn accept(&mut self) -> Accepted {
+        match self.accepted.recv().await {
+            Some(accepted) => accepted,
+            // The sender goes with this.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for KeptPort {
+    fn drop(&mut self) {
+        self.keeper.0.ports.lock().remove(&self.id);
+        self.keeper.tell(ToKeeper::Close { id: self.id });
+    }
+}
+
+impl Accepted {
+    /// The connection, and what there is of it.
+    pub fn open(self) -> io::Result<(TcpStream, Recorder, Recorded)> {
+        let Accepted { socket, memory, kept } = self;
+        let stream = std::net::TcpStream::from(socket);
+        stream.set_nonblocking(true)?;
+        let (recorder, recorded) = Recorder::open(kept, memory)?;
+        Ok((TcpStream::from_std(stream)?, recorder, recorded))
+    }
+}
+
+impl KeptSocket {
+    /// By what the keeper knows it.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+}
+
+impl Drop for KeptSocket {
+    fn drop(&mut self) {
+        self.keeper.tell(ToKeeper::Close { id: self.id });
+    }
+}

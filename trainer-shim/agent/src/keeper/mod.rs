@@ -1,0 +1,61 @@
+//! An agent that can die: what outlives it, and how the next one is the same.
+//!
+//! A PyTorch process dies of a broken connection. So the sockets do not belong to the agent
+//! alone: its parent, the *keeper*, holds a second descriptor of each, and of some memory in
+//! which the agent writes what it does. When the agent has ended by a signal, the keeper
+//! starts it again and hands all of it over: to the ranks that is a pause.
+//!
+//! ```text
+//! run ──starts──▶ keeper ──starts──▶ agent ──killed──▶ (waited for) ──▶ agent
+//!                  │ listeners, connections, one journal each, state, session ▲
+//!                  └──────────── over a socket pair, with descriptors ────────┘
+//! ```
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`process`] | the keeper: accepts, holds, starts the agent again; no protocol in it |
+//! | [`wire`] | what keeper and agent say to each other |
+//! | [`link`] | the agent's end of that |
+//! | [`journal`] | records in memory that outlives their writer |
+//! | [`recorder`] | one TCPStore connection, written down |
+//! | [`counters`] | how far a connection was read and written, as the kernel counts |
+//! | [`ledger`] | the session: sequences, and the commands in flight |
+//! | [`state`] | the agent: run, lease, name, stores of programs |
+//! | [`pace`] | how soon an agent is started again |
+//!
+//! # Why nothing is lost or done twice
+//!
+//! * The keeper accepts: no connection is the agent's alone at any time.
+//! * A byte is recorded, then consumed. What of the recorded was consumed the kernel counts,
+//!   and the next agent discards the rest from the socket.
+//! * An answer is recorded, then sent. What of it was sent the kernel counts, and the next
+//!   agent sends the rest.
+//! * A command is recorded with its session and sequence, then sent. The next agent repeats it
+//!   there, and the cluster gives the same answer to what it has done already. The place in the
+//!   session is given back only when the answer is recorded with its connection.
+//! * Reads are asked again, waits are parked again: they change nothing.
+//! * Two agents are never there at once: the next is started when the one before was waited
+//!   for.
+//!
+//! # What goes on, and what does not
+//!
+//! TCPStore ports and connections, blocked WAITs and BARRIERs, attempts, programs' own stores,
+//! session and lease go on. Commands under `run` attach again by themselves. An agent that
+//! programs have joined with the library is not the same afterwards: their lives end with their
+//! connections, and connections of their host that could write after that would be wrong; such
+//! a host starts anew, as one without a keeper does.
+//!
+//! An agent that is not there again within the TTL of its lease finds it ended, and the ranks
+//! are told so. Where a journal cannot be read to its end (somebody wrote into it), the
+//! connection is closed: no answer is better than a wrong one. Whoever kills the keeper kills
+//! the agent, and the ranks of its host lose their connections; other hosts go on.
+
+pub mod counters;
+pub mod journal;
+pub mod ledger;
+pub mod link;
+pub mod pace;
+pub mod process;
+pub mod recorder;
+pub mod state;
+pub mod wire;

@@ -1,0 +1,388 @@
+//! The keeper: the agent's parent. It accepts connections, holds them, and starts the agent
+//! again when that has ended by a signal. What goes over the connections it does not know.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, accept_with, socketpair};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use signal_hook::iterator::backend::SignalDelivery;
+use signal_hook::iterator::exfiltrator::origin::WithOrigin;
+use signal_hook::low_level::siginfo::Cause;
+
+use super::journal::memory;
+use super::link::About;
+use super::pace::Pace;
+use super::wire::{self, ToAgent, ToKeeper};
+
+/// Messages that wait for an agent; no connection is accepted meanwhile.
+const WAITING_MAX: usize = 64;
+/// Pause when no connection can be accepted: when descriptors run out, one must close.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Agents that end before they have taken up what was kept. Then it is given up: something
+/// in it ends them.
+const DEATHS_MAX: u32 = 5;
+/// The exit code of a program that ended in a defect.
+const PANICKED: i32 = 101;
+
+/// What the keeper tells of, for a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Said {
+    /// An agent has ended, and is started again after this time.
+    Again {
+        /// Its process id.
+        pid: u32,
+        /// How it ended.
+        status: ExitStatus,
+        /// The pause.
+        pause: Duration,
+    },
+    /// What was kept is given up.
+    GivenUp {
+        /// How many connections.
+        connections: usize,
+    },
+    /// The agent is replaced.
+    Replaced,
+    /// The agent is not replaced, for this reason.
+    NotReplaced(String),
+}
+
+/// How agents are started.
+pub trait Start {
+    /// The command; `anew`: of the program that is there now.
+    fn command(&mut self, anew: bool) -> Command;
+    /// Whether the program that is there now runs at all.
+    fn check(&mut self) -> Result<(), String>;
+    /// Tells people.
+    fn say(&mut self, said: Said);
+}
+
+/// What is kept beside the sockets.
+#[derive(Debug)]
+struct Listener {
+    socket: OwnedFd,
+    about: String,
+    accepts: bool,
+}
+
+#[derive(Debug)]
+struct Connection {
+    socket: OwnedFd,
+    memory: OwnedFd,
+    listener: u64,
+}
+
+/// The keeper.
+pub struct Keeper<S> {
+    start: S,
+    signals: SignalDelivery<UnixStream, WithOrigin>,
+    state: OwnedFd,
+    session: OwnedFd,
+    listeners: BTreeMap<u64, Listener>,
+    connections: BTreeMap<u64, Connection>,
+    /// The last id of a connection.
+    last: u64,
+    pace: Pace,
+    deaths: u32,
+    is_new: bool,
+    paused_until: Option<Instant>,
+}
+
+/// What waits to be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Waiting {
+    Hello { again: bool },
+    Listener(u64),
+    Connection(u64),
+    Ready,
+    Signal { number: i32, from_terminal: bool },
+}
+
+/// An agent that runs.
+struct Agent {
+    child: Child,
+    watch: OwnedFd,
+    /// None once it has closed its end.
+    socket: Option<OwnedFd>,
+    waiting: VecDeque<Waiting>,
+    is_ready: bool,
+    is_up: bool,
+    is_replaced: bool,
+}
+
+impl<S: Start> Keeper<S> {
+    /// A keeper that passes on these signals, and keeps this control socket from the
+    /// beginning.
+    pub fn new(start: S, signals: &[i32], control: Option<OwnedFd>) -> io::Result<Keeper<S>> {
+        let (read, write) = UnixStream::pair()?;
+        let signals = SignalDelivery::with_pipe(read, write, WithOrigin::default(), signals)?;
+        let mut listeners = BTreeMap::new();
+        if let Some(socket) = control {
+            let about = serde_json::to_string(&About::Control)?;
+            listeners.insert(0, Listener { socket, about, accepts: false });
+        }
+        Ok(Keeper {
+            start,
+            signals,
+            state: memory("holdfast-state")?,
+            session: memory("holdfast-session")?,
+            listeners,
+            connections: BTreeMap::new(),
+            last: 0,
+            pace: Pace::default(),
+            deaths: 0,
+            is_new: false,
+            paused_until: None,
+        })
+    }
+
+    /// Keeps until an agent ends by itself; answers how.
+    pub fn run(mut self) -> io::Result<ExitStatus> {
+        let mut again = false;
+        let mut left = Vec::new();
+        loop {
+            let mut agent = self.begin(again, std::mem::take(&mut left))?;
+            let status = self.attend(&mut agent)?;
+            let ended = status.code().is_some_and(|code| code != PANICKED);
+            if ended && !agent.is_replaced {
+                return Ok(status);
+            }
+            // What is for the next agent, too.
+            left.extend(agent.waiting.drain(..).filter(|w| matches!(w, Waiting::Signal { .. })));
+            self.deaths = if agent.is_up { 0 } else { self.deaths + 1 };
+            if self.deaths >= DEATHS_MAX {
+                self.give_up()?;
+            }
+            if !agent.is_replaced {
+                let pause = self.pace.pause(Instant::now());
+                self.start.say(Said::Again { pid: agent.child.id(), status, pause });
+                std::thread::sleep(pause);
+            }
+            again = true;
+        }
+    }
+
+    /// Closes what ends each agent that takes it up. The state stays: it names the run.
+    fn give_up(&mut self) -> io::Result<()> {
+        self.start.say(Said::GivenUp { connections: self.connections.len() });
+        self.connections.clear();
+        self.session = memory("holdfast-session")?;
+        self.deaths = 0;
+        Ok(())
+    }
+
+    fn begin(&mut self, again: bool, left: Vec<Waiting>) -> io::Result<Agent> {
+        let flags = SocketFlags::CLOEXEC;
+        let (own, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        rustix::io::ioctl_fionbio(&own, true)?;
+        let mut command = self.start.command(self.is_new);
+        let child = command.stdin(Stdio::from(other)).spawn()?;
+        drop(command);
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let watch = pidfd_open(pid.unwrap_or(Pid::INIT), PidfdFlags::empty())?;
+        let mut waiting: VecDeque<Waiting> = [Waiting::Hello { again }].into();
+        waiting.extend(self.listeners.keys().map(|id| Waiting::Listener(*id)));
+        waiting.extend(self.connections.keys().map(|id| Waiting::Connection(*id)));
+        waiting.push_back(Waiting::Ready);
+        waiting.extend(left);
+        let socket = Some(own);
+        let (is_ready, is_up, is_replaced) = (false, false, false);
+        Ok(Agent { child, watch, socket, waiting, is_ready, is_up, is_replaced })
+    }
+
+    /// Serves an agent until it has ended, and was waited for.
+    fn attend(&mut self, agent: &mut Agent) -> io::Result<ExitStatus> {
+        loop {
+            let mut ready = self.wait(agent)?;
+            if std::mem::take(&mut ready.signals) {
+                for origin in self.signals.pending() {
+                    let from_terminal = origin.cause == Cause::Kernel;
+                    let signal = Waiting::Signal { number: origin.signal, from_terminal };
+                    agent.waiting.push_back(signal);
+                }
+            }
+            if ready.agent {
+                self.hear(agent);
+            }
+            for id in ready.listeners {
+                self.accept(agent, id);
+            }
+            self.send(agent);
+            if ready.ended {
+                // What it said last is heard: it may have closed something.
+                self.hear(agent);
+                return agent.child.wait();
+            }
+        }
+    }
+
+    fn wait(&mut self, agent: &Agent) -> io::Result<Ready> {
+        let now = Instant::now();
+        let pause = self.paused_until.and_then(|until| until.checked_duration_since(now));
+        let accepts = agent.is_ready && agent.waiting.len() < WAITING_MAX && pause.is_none();
+        let polled: Vec<u64> = match accepts {
+            true => self.listeners.iter().filter(|(_, l)| l.accepts).map(|(id, _)| *id).collect(),
+            false => Vec::new(),
+        };
+        let mut descriptors = vec![
+            PollFd::new(self.signals.get_read(), PollFlags::IN),
+            PollFd::new(&agent.watch, PollFlags::IN),
+        ];
+        let first = descriptors.len();
+        for id in &polled {
+            descriptors.push(PollFd::new(&self.listeners[id].socket, PollFlags::IN));
+        }
+        if let Some(socket) = &agent.socket {
+            let sends = !agent.waiting.is_empty();
+            let flags = if sends { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+            descriptors.push(PollFd::new(socket, flags));
+        }
+        let most = pause.map(|pause| Timespec::try_from(pause).unwrap_or_default());
+        match poll(&mut descriptors, most.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let is_ready = |at: usize| !descriptors[at].revents().is_empty();
+        Ok(Ready {
+            signals: is_ready(0),
+            ended: is_ready(1),
+            listeners: (first..)
+                .zip(&polled)
+                .filter(|(at, _)| is_ready(*at))
+                .map(|(_, id)| *id)
+                .collect(),
+            agent: agent.socket.is_some() && is_ready(first + polled.len()),
+        })
+    }
+
+    fn hear(&mut self, agent: &mut Agent) {
+        while let Some(socket) = &agent.socket {
+            match wire::receive::<ToKeeper>(socket, RecvFlags::DONTWAIT) {
+                Ok(Some((message, descriptors))) => self.obey(agent, message, descriptors),
+                Ok(None) => agent.socket = None,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => agent.socket = None,
+            }
+        }
+    }
+
+    fn obey(&mut self, agent: &mut Agent, message: ToKeeper, mut descriptors: Vec<OwnedFd>) {
+        match message {
+            ToKeeper::Listener { id, about } => {
+                if let Some(socket) = descriptors.pop() {
+                    self.listeners.insert(id, Listener { socket, about, accepts: false });
+                }
+            }
+            ToKeeper::Accept { id } => {
+                if let Some(listener) = self.listeners.get_mut(&id) {
+                    listener.accepts = true;
+                }
+            }
+            ToKeeper::Close { id } => {
+                self.listeners.remove(&id);
+                self.connections.remove(&id);
+            }
+            ToKeeper::Up => agent.is_up = true,
+            ToKeeper::Replace => match self.start.check() {
+                Ok(()) => {
+                    self.start.say(Said::Replaced);
+                    (self.is_new, agent.is_replaced) = (true, true);
+                    // It may have ended by itself.
+                    let _ = agent.child.kill();
+                }
+                Err(reason) => self.start.say(Said::NotReplaced(reason)),
+            },
+        }
+    }
+
+    fn accept(&mut self, agent: &mut Agent, listener: u64) {
+        let Some(Listener { socket, .. }) = self.listeners.get(&listener) else { return };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let accepted = accept_with(socket, flags).map_err(io::Error::from);
+        match accepted.and_then(|socket| Ok((socket, memory("holdfast-connection")?))) {
+            Ok((socket, memory)) => {
+                self.last += 1;
+                // Never that of a listener, which is random and large.
+                let id = self.last;
+                self.connections.insert(id, Connection { socket, memory, listener });
+                agent.waiting.push_back(Waiting::Connection(id));
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => self.paused_until = Some(Instant::now() + ACCEPT_PAUSE),
+        }
+    }
+
+    fn send(&mut self, agent: &mut Agent) {
+        while let (Some(socket), Some(next)) = (&agent.socket, agent.waiting.front()) {
+            match self.send_one(socket, next) {
+                Ok(()) => {
+                    if agent.waiting.pop_front() == Some(Waiting::Ready) {
+                        agent.is_ready = true;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // It is full, or nobody is there any more: seen when polled.
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn send_one(&self, socket: &OwnedFd, next: &Waiting) -> io::Result<()> {
+        let send = |message: ToAgent, descriptors: &[BorrowedFd<'_>]| {
+            wire::send(socket, &message, descriptors)
+        };
+        match next {
+            Waiting::Hello { again } => {
+                let memory = [self.state.as_fd(), self.session.as_fd()];
+                send(ToAgent::Hello { again: *again }, &memory)
+            }
+            Waiting::Listener(id) => match self.listeners.get(id) {
+                Some(Listener { socket, about, .. }) => {
+                    let message = ToAgent::Listener { id: *id, about: about.clone() };
+                    send(message, &[socket.as_fd()])
+                }
+                None => Ok(()),
+            },
+            Waiting::Connection(id) => match self.connections.get(id) {
+                Some(Connection { socket, memory, listener }) => {
+                    let message = ToAgent::Connection { id: *id, listener: *listener };
+                    send(message, &[socket.as_fd(), memory.as_fd()])
+                }
+                None => Ok(()),
+            },
+            Waiting::Ready => send(ToAgent::Ready, &[]),
+            Waiting::Signal { number, from_terminal } => {
+                let (number, from_terminal) = (*number, *from_terminal);
+                send(ToAgent::Signal { number, from_terminal }, &[])
+            }
+        }
+    }
+}
+
+/// What can be done without waiting.
+#[derive(Debug)]
+struct Ready {
+    signals: bool,
+    ended: bool,
+    agent: bool,
+    listeners: Vec<u64>,
+}
+
+/// How a process ended, in words.
+pub fn in_words(status: ExitStatus) -> String {
+    let signal = status.signal().and_then(|signal| Signal::try_from(signal).ok());
+    match (signal, status.code()) {
+        (Some(signal), _) => format!("by {signal}"),
+        (None, Some(code)) => format!("with code {code}"),
+        (None, None) => "somehow".to_owned(),
+    }
+}

@@ -1,0 +1,372 @@
+//! One connection, written down: what came, what was made of it, and what was answered, in
+//! the order in which it happened.
+//!
+//! A connection is a state machine without I/O. So the next agent has it again by letting the
+//! same things happen to another one: bytes came, a message was taken, what could start was
+//! started, the store answered. Before any of this is seen outside, it is written:
+//!
+//! * a byte is consumed only once it is recorded ([`Recorder::read`]);
+//! * a command is proposed, and an answer is sent, only once what led to it is
+//!   ([`Recorder::commit`]).
+//!
+//! What was consumed of what is recorded, and what was sent of what was answered, the kernel
+//! counts ([`super::counters`]).
+//!
+//! While a connection is at rest all this comes to its [`Base`], with which its journal
+//! begins anew when it has become long.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use holdfast_api::{Condition, Outcome, ReadOutcome};
+use holdfast_client::Mark;
+use rustix::net::{RecvFlags, recv};
+use serde::{Deserialize, Serialize};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+use super::journal::{Journal, Record};
+use super::link::KeptSocket;
+use crate::door::tcpstore::mapping::CallAnswer;
+
+const BASE: u8 = 1;
+const INPUT: u8 = 2;
+const RECEIVED: u8 = 3;
+const STARTED: u8 = 4;
+const ANSWERED: u8 = 5;
+const RELEASED: u8 = 6;
+const SENT: u8 = 7;
+const ENTERED: u8 = 8;
+const LAUNCHES: u8 = 9;
+
+/// A journal that has grown by so much begins anew when its connection is at rest.
+const SLACK_BYTES: u64 = 64 * 1024;
+/// One that has grown by so much reads nothing more until it is.
+const GROWTH_BYTES_MAX: u64 = 8 * 1024 * 1024;
+
+/// What a connection at rest comes to.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Base {
+    /// Bytes that came, those of a message that is not complete left out.
+    pub input: u64,
+    /// Bytes that were answered, all of them sent.
+    pub output: u64,
+    /// Calls of the store that were begun.
+    pub calls: u64,
+    /// The attempt that its process told.
+    pub attempt: Option<u32>,
+    /// Whether its process may still tell one.
+    pub may_tell_attempt: bool,
+    /// Whether it has said a word.
+    pub is_client: bool,
+    /// Whether it has used a launcher's keys.
+    pub is_launcher: bool,
+    /// What it waits for.
+    pub waits: Option<Vec<Condition>>,
+    /// What came of a message that is not complete.
+    #[serde(with = "serde_bytes")]
+    pub tail: Vec<u8>,
+}
+
+/// What happened to a connection.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Happened {
+    /// Bytes came.
+    Input(Vec<u8>),
+    /// A message was taken from them, to start apart from those before it or not.
+    Received {
+        /// Which.
+        apart: bool,
+    },
+    /// What could start was started.
+    Started,
+    /// The store answered.
+    Answered(CallAnswer),
+    /// What it waited for is true.
+    Released,
+    /// So many bytes were sent.
+    Sent(u64),
+    /// Its process told this attempt.
+    Entered(u32),
+    /// It used a launcher's keys.
+    Launches,
+}
+
+/// Writes down one connection, or, without a keeper, nothing.
+#[derive(Debug, Default)]
+pub struct Recorder(Option<Box<Recording>>);
+
+#[derive(Debug)]
+struct Recording {
+    socket: KeptSocket,
+    journal: Journal,
+    base_bytes: u64,
+    input: u64,
+    output: u64,
+    calls: u64,
+    attempt: Option<u32>,
+    is_launcher: bool,
+    broken: Option<io::Error>,
+    /// Something happened since what could start was started.
+    is_stirred: bool,
+}
+
+/// A connection as it was written down.
+#[derive(Debug)]
+pub struct Recorded {
+    /// What it was at first.
+    pub base: Base,
+    /// What happened then.
+    pub happened: Vec<Happened>,
+    /// Bytes that are recorded, and may not be consumed yet.
+    pub input: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Answer<O, R> {
+    Proposed(O),
+    Read(R),
+}
+
+impl Recorder {
+    /// For a connection that the keeper has, and what there is of it.
+    pub fn open(socket: KeptSocket, memory: OwnedFd) -> io::Result<(Recorder, Recorded)> {
+        let (journal, records) = Journal::open(memory)?;
+        let mut base = Base { may_tell_attempt: true, ..Base::default() };
+        let mut happened = Vec::new();
+        for record in records {
+            match record.kind {
+                BASE => base = decode(&record.bytes)?,
+                _ => happened.push(of_record(record)?),
+            }
+        }
+        let mut recording = Recording {
+            socket,
+            journal,
+            base_bytes: 0,
+            input: base.input + base.tail.len() as u64,
+            output: base.output,
+            calls: base.calls,
+            attempt: base.attempt,
+            is_launcher: base.is_launcher,
+            broken: None,
+            is_stirred: false,
+        };
+        for event in &happened {
+            match event {
+                Happened::Input(bytes) => recording.input += bytes.len() as u64,
+                Happened::Sent(count) => recording.output += count,
+                Happened::Entered(attempt) => recording.attempt = Some(*attempt),
+                Happened::Launches => recording.is_launcher = true,
+                _ => {}
+            }
+            recording.is_stirred = *event != Happened::Started
+                && (recording.is_stirred || !matches!(event, Happened::Input(_)));
+        }
+        let input = recording.input;
+        Ok((Recorder(Some(Box::new(recording))), Recorded { base, happened, input }))
+    }
+
+    /// Whether there is a keeper.
+    pub fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Reads a socket: each byte is recorded before it is consumed.
+    pub fn read(&mut self, stream: &TcpStream, chunk: &mut [u8]) -> io::Result<usize> {
+        let Some(recording) = &mut self.0 else { return stream.try_read(chunk) };
+        let peek = || Ok(recv(stream, &mut *chunk, RecvFlags::PEEK)?.1);
+        let count = stream.try_io(Interest::READABLE, peek)?;
+        if count == 0 {
+            return Ok(0);
+        }
+        recording.journal.push(INPUT, &chunk[..count]);
+        recording.journal.commit().inspect_err(|error| recording.note_broken(error))?;
+        recording.input += count as u64;
+        let mut consumed = 0;
+        while consumed < count {
+            match recv(stream, &mut chunk[consumed..count], RecvFlags::empty()) {
+                // Only a connection that was reset takes back what it had.
+                Ok((_, 0)) => break,
+                Ok((_, more)) => consumed += more,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => break,
+            }
+        }
+        Ok(count)
+    }
+
+    /// A message was taken.
+    pub fn received(&mut self, apart: bool) {
+        self.happened(RECEIVED, &[u8::from(apart)]);
+    }
+
+    /// What can start is about to be.
+    pub fn starts(&mut self) {
+        if let Some(recording) = &mut self.0
+            && std::mem::take(&mut recording.is_stirred)
+        {
+            recording.journal.push(STARTED, &[]);
+        }
+    }
+
+    /// The mark of a call that is begun.
+    pub fn calls(&mut self) -> Option<Mark> {
+        let recording = self.0.as_mut()?;
+        recording.calls += 1;
+        Some(Mark { caller: recording.socket.id(), nth: recording.calls })
+    }
+
+    /// The store answered.
+    pub fn answered(&mut self, answer: &CallAnswer) {
+        if self.is_on() {
+            let answer = match answer {
+                CallAnswer::Proposed(outcome) => Answer::Proposed(outcome),
+                CallAnswer::Read(outcome) => Answer::Read(outcome),
+            };
+            let bytes = rmp_serde::to_vec_named(&answer).expect("an answer came encoded");
+            self.happened(ANSWERED, &bytes);
+        }
+    }
+
+    /// A wait is over.
+    pub fn released(&mut self) {
+        self.happened(RELEASED, &[]);
+    }
+
+    /// Bytes of replies were sent, or nobody is there to have them.
+    pub fn sent(&mut self, count: usize) {
+        self.happened(SENT, &(count as u64).to_le_bytes());
+        if let Some(recording) = &mut self.0 {
+            recording.output += count as u64;
+        }
+    }
+
+    /// The attempt is known.
+    pub fn entered(&mut self, attempt: u32) {
+        self.happened(ENTERED, &attempt.to_le_bytes());
+        if let Some(recording) = &mut self.0 {
+            recording.attempt = Some(attempt);
+        }
+    }
+
+    /// It uses keys of a launcher.
+    pub fn is_launcher(&mut self) {
+        if let Some(recording) = &mut self.0
+            && !std::mem::replace(&mut recording.is_launcher, true)
+        {
+            recording.journal.push(LAUNCHES, &[]);
+        }
+    }
+
+    fn happened(&mut self, kind: u8, bytes: &[u8]) {
+        if let Some(recording) = &mut self.0 {
+            recording.is_stirred = true;
+            recording.journal.push(kind, bytes);
+        }
+    }
+
+    /// Writes what happened, before any of it is seen outside.
+    pub fn commit(&mut self) -> io::Result<()> {
+        let Some(recording) = &mut self.0 else { return Ok(()) };
+        match recording.broken.take() {
+            Some(error) => Err(error),
+            None => recording.journal.commit(),
+        }
+    }
+
+    /// Whether the journal has room for more.
+    pub fn has_room(&self) -> bool {
+        self.0.as_ref().is_none_or(|recording| recording.growth() < GROWTH_BYTES_MAX)
+    }
+
+    /// Whether it should begin anew.
+    pub fn wants_base(&self) -> bool {
+        self.0
+            .as_ref()
+            .is_some_and(|recording| recording.growth() > SLACK_BYTES + recording.base_bytes)
+    }
+
+    /// Begins anew from a connection at rest; the last `undecoded` bytes that came are of a
+    /// message that is not complete.
+    pub fn begin_anew(&mut self, rest: Base, undecoded: usize) -> io::Result<()> {
+        let Some(recording) = &mut self.0 else { return Ok(()) };
+        let tail = recording.tail(undecoded)?;
+        let base = Base {
+            input: recording.input - tail.len() as u64,
+            output: recording.output,
+            calls: recording.calls,
+            attempt: recording.attempt,
+            is_launcher: recording.is_launcher,
+            tail,
+            ..rest
+        };
+        let bytes = rmp_serde::to_vec_named(&base).expect("a base can be encoded");
+        recording.journal.rewrite([(BASE, &bytes[..])])?;
+        recording.base_bytes = recording.journal.bytes();
+        recording.is_stirred = false;
+        Ok(())
+    }
+}
+
+impl Recording {
+    fn note_broken(&mut self, error: &io::Error) {
+        self.broken = Some(io::Error::new(error.kind(), error.to_string()));
+    }
+
+    fn growth(&self) -> u64 {
+        self.journal.bytes().saturating_sub(self.base_bytes)
+    }
+
+    /// The last bytes that came.
+    fn tail(&mut self, mut wanted: usize) -> io::Result<Vec<u8>> {
+        if wanted == 0 {
+            return Ok(Vec::new());
+        }
+        let mut pieces: Vec<Vec<u8>> = Vec::new();
+        self.journal.commit()?;
+        for record in self.journal.records()?.into_iter().rev() {
+            let bytes = match record.kind {
+                INPUT => record.bytes,
+                BASE => decode::<Base>(&record.bytes)?.tail,
+                _ => continue,
+            };
+            let from = bytes.len().saturating_sub(wanted);
+            wanted -= bytes.len() - from;
+            pieces.push(bytes[from..].to_vec());
+            if wanted == 0 {
+                break;
+            }
+        }
+        pieces.reverse();
+        Ok(pieces.concat())
+    }
+}
+
+fn of_record(Record { kind, bytes }: Record) -> io::Result<Happened> {
+    let number = || {
+        let array = bytes.as_slice().try_into().map(u64::from_le_bytes);
+        array.map_err(|_| io::Error::other("a number of another length"))
+    };
+    Ok(match kind {
+        INPUT => Happened::Input(bytes),
+        RECEIVED => Happened::Received { apart: bytes.first().is_some_and(|apart| *apart > 0) },
+        STARTED => Happened::Started,
+        ANSWERED => match decode::<Answer<Outcome, ReadOutcome>>(&bytes)? {
+            Answer::Proposed(outcome) => Happened::Answered(CallAnswer::Proposed(outcome)),
+            Answer::Read(outcome) => Happened::Answered(CallAnswer::Read(outcome)),
+        },
+        RELEASED => Happened::Released,
+        LAUNCHES => Happened::Launches,
+        SENT => Happened::Sent(number()?),
+        ENTERED => {
+            let attempt = bytes.as_slice().try_into().map(u32::from_le_bytes);
+            Happened::Entered(attempt.map_err(io::Error::other)?)
+        }
+        _ => return Err(io::Error::other("a record of another kind")),
+    })
+}
+
+fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
+    rmp_serde::from_slice(bytes).map_err(io::Error::other)
+}

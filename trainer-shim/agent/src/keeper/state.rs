@@ -1,0 +1,123 @@
+//! What an agent has to know of the one before it to be the same: its run, its lease, its
+//! name, and the stores of its programs. Written anew at each change, of which there are few.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use holdfast_api::Name;
+use holdfast_trainer_shim::{LeaseTerms, Met};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tracing::error;
+
+use super::journal::Journal;
+use crate::stores::StoreNote;
+
+const STATE: u8 = 1;
+
+/// What was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// Tells the agent from all others.
+    pub id: String,
+    /// Its run, and how it was met.
+    pub run: Name,
+    /// It was opened by this agent.
+    pub opened: bool,
+    /// The run that this ended.
+    pub ended: Option<Name>,
+    /// Other agents that were in it.
+    pub others: u64,
+    /// The lease with which it holds the run.
+    pub lease: LeaseTerms,
+    /// Its ports from the start, in their order.
+    pub addresses: Vec<SocketAddr>,
+    /// Programs have joined with the library: what is theirs ends with the agent.
+    pub has_programs: bool,
+    /// Stores that programs of this host use.
+    pub stores: Vec<StoreNote>,
+}
+
+impl State {
+    /// How the run was met.
+    pub fn met(&self) -> Met {
+        let State { run, opened, ended, others, .. } = self.clone();
+        Met { run, opened, ended, others }
+    }
+}
+
+/// Where an agent writes what the next one has to know; without a keeper, nowhere. Cheap to
+/// clone.
+#[derive(Debug, Clone, Default)]
+pub struct Notes(Option<Arc<Mutex<Written>>>);
+
+#[derive(Debug)]
+struct Written {
+    journal: Journal,
+    state: Option<State>,
+    is_whole: bool,
+}
+
+impl Notes {
+    /// Whether what was written made sense.
+    pub fn is_whole(&self) -> bool {
+        self.0.as_ref().is_none_or(|written| written.lock().is_whole)
+    }
+
+    /// What is in this memory, and where to go on writing.
+    pub fn open(memory: OwnedFd) -> io::Result<(Notes, Option<State>)> {
+        let (journal, records) = Journal::open(memory)?;
+        let read = records.last().map(|record| serde_json::from_slice(&record.bytes));
+        let (state, is_whole): (Option<State>, bool) = match read {
+            Some(Ok(state)) => (state, true),
+            Some(Err(_)) => (None, false),
+            None => (None, true),
+        };
+        let written = Written { journal, state: state.clone(), is_whole };
+        Ok((Notes(Some(Arc::new(Mutex::new(written)))), state))
+    }
+
+    /// The agent begins.
+    pub fn begin(&self, state: State) {
+        self.change(|now| *now = Some(state));
+    }
+
+    /// It holds the run with another lease.
+    pub fn holds(&self, lease: LeaseTerms) {
+        self.change_state(|state| state.lease = lease);
+    }
+
+    /// A program joins with the library.
+    pub fn has_programs(&self) {
+        self.change_state(|state| state.has_programs = true);
+    }
+
+    /// The stores of programs are these.
+    pub fn stores(&self, stores: impl FnOnce() -> Vec<StoreNote>) {
+        self.change_state(|state| state.stores = stores());
+    }
+
+    fn change_state(&self, change: impl FnOnce(&mut State)) {
+        self.change(|state| {
+            if let Some(state) = state {
+                change(state);
+            }
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Option<State>)) {
+        let Some(written) = &self.0 else { return };
+        let Written { journal, state, .. } = &mut *written.lock();
+        let before = state.clone();
+        change(state);
+        if *state == before {
+            return;
+        }
+        let bytes = serde_json::to_vec(state).expect("a state can be written");
+        if let Err(error) = journal.rewrite([(STATE, &bytes[..])]) {
+            error!(%error, "the agent's state cannot be written down; one that follows it starts anew");
+        }
+    }
+}
