@@ -93,7 +93,11 @@ async fn work(address: String, me: usize, stops: Arc<AtomicBool>) -> Done {
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_go_on_when_their_agent_is_killed_and_count_exactly() {
     let mut cluster = Cluster::start(1).await;
-    let command = Command::start(&mut cluster, "kept", &["--job", "kept"]).await;
+    let kills = kills();
+    // Two seconds for each kill, and a minute.
+    let turns = (1_200 + kills * 40).to_string();
+    let variables = [("WAIT_TURNS", &*turns)];
+    let command = Command::start_with(&mut cluster, "kept", &variables, &["--job", "kept"]).await;
     let stops = Arc::new(AtomicBool::new(false));
     let mut clients = JoinSet::new();
     for me in 0..CLIENTS {
@@ -103,7 +107,6 @@ async fn connections_go_on_when_their_agent_is_killed_and_count_exactly() {
     let mut waits = TcpStore::connect(&command.address).await;
     waits.start_wait(&["over"]).await;
     let mut silent = TcpStore::connect(&command.address).await;
-    let kills = kills();
     let killing = kill_agents(&command.control, kills);
     tokio::select! {
         () = killing => {}
