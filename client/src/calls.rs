@@ -24,7 +24,7 @@ pub(crate) use self::queues::Group;
 use self::queues::Queues;
 use self::request::{deadline_error, request_body};
 use crate::backoff::Backoff;
-use crate::call::{Ask, Call, CallId, Progress};
+use crate::call::{Ask, Call, CallId, Pipeline, Progress};
 use crate::error::Error;
 use crate::flights::{Flights, Left};
 use crate::navigator::Wants;
@@ -68,8 +68,11 @@ pub(crate) struct Calls {
     over: SessionId,
     /// Where it is written what another process would have to know.
     ledger: Option<Box<dyn Ledger>>,
-    /// Sequences of calls that are answered, until their callers have the answers safe.
+    /// Calls that are answered, and their sequences, until their callers have the answers
+    /// safe.
     unsettled: BTreeMap<CallId, u64>,
+    /// How many of them there are of each sequence.
+    unsettled_of: BTreeMap<u64, usize>,
 }
 
 impl Calls {
@@ -94,6 +97,7 @@ impl Calls {
             over: 0,
             ledger: None,
             unsettled: BTreeMap::new(),
+            unsettled_of: BTreeMap::new(),
         }
     }
 
@@ -118,9 +122,23 @@ impl Calls {
 
     /// The answer of a marked call is safe, or nobody wants it.
     pub(crate) fn settled(&mut self, id: CallId) {
-        if let Some(sequence) = self.unsettled.remove(&id) {
+        let Some(sequence) = self.unsettled.remove(&id) else { return };
+        let Some(left) = self.unsettled_of.get_mut(&sequence) else { return };
+        *left -= 1;
+        if *left == 0 {
+            self.unsettled_of.remove(&sequence);
             self.release(sequence);
         }
+    }
+
+    /// This sequence is answered. It is held for those of its callers who have to make the
+    /// answer safe.
+    fn answered(&mut self, sequence: u64, callers: &[CallId]) {
+        if callers.is_empty() {
+            return self.release(sequence);
+        }
+        self.unsettled_of.insert(sequence, callers.len());
+        self.unsettled.extend(callers.iter().map(|caller| (*caller, sequence)));
     }
 
     /// A sequence whose answer nobody wants any more.
@@ -159,8 +177,11 @@ impl Calls {
             }
             _ => id,
         };
-        let not_before = call.not_before;
+        let (not_before, goes_with) = (call.not_before, call.progress.pipeline);
         self.open.insert(id, call);
+        if goes_with.is_some() {
+            return;
+        }
         if lead == id {
             self.hold_or_enqueue(id);
         } else {
@@ -343,7 +364,7 @@ impl Calls {
         }
         let wire = self.next_wire();
         let call = self.open.get_mut(&id)?;
-        let mut session = None;
+        let (mut session, mut is_new) = (None, false);
         if matches!(call.ask, Ask::Propose { .. } | Ask::Pipeline(_)) && call.progress.sent {
             self.counters.resent.add(1);
         }
@@ -356,12 +377,7 @@ impl Calls {
                 .tenancy
                 .reference(call.progress.sequence, now)
                 .expect("a command is taken from its queue only when its session can take it");
-            if let (Some(ledger), None, Ask::Propose { command, .. }) =
-                (&mut self.ledger, call.progress.sequence, &call.ask)
-            {
-                ledger.takes(reference.sequence, call.mark.map(|mark| (mark, command)));
-            }
-            call.progress.sequence = Some(reference.sequence);
+            is_new = call.progress.sequence.replace(reference.sequence).is_none();
             session = Some(reference);
         }
         if let Ask::Read { read, stale, .. } = &call.ask {
@@ -377,7 +393,26 @@ impl Calls {
             self.queues.small.went(group);
         }
         self.on_wire.insert(wire, id);
+        if is_new {
+            self.write_down(id);
+        }
+        let call = self.open.get(&id)?;
         Some(Request { id: wire, body: request_body(&call.ask, session) })
+    }
+
+    /// A call that has a new sequence is written down.
+    fn write_down(&mut self, id: CallId) {
+        let (Some(ledger), Some(call)) = (&mut self.ledger, self.open.get(&id)) else { return };
+        let Some(sequence) = call.progress.sequence else { return };
+        match &call.ask {
+            Ask::Propose { command, .. } => ledger.takes(sequence, command, &[call.mark]),
+            Ask::Pipeline(Pipeline { command, members }) => {
+                let mark = |member: &CallId| self.open.get(member).and_then(|call| call.mark);
+                let marks: Vec<_> = members.iter().map(|m| m.as_ref().and_then(mark)).collect();
+                ledger.takes(sequence, command, &marks);
+            }
+            _ => {}
+        }
     }
 
     /// The connected node would take this call for a broken frame, and close the
@@ -488,10 +523,15 @@ impl Calls {
             self.cancels.push(wire);
         }
         if let Some(sequence) = call.progress.sequence {
-            match call.mark {
-                Some(_) => drop(self.unsettled.insert(id, sequence)),
-                None => self.release(sequence),
-            }
+            let is_marked = |id: &CallId| self.open.get(id).is_some_and(|call| call.mark.is_some());
+            let callers: Vec<CallId> = match (&call.ask, call.mark) {
+                (Ask::Pipeline(pipeline), _) => {
+                    pipeline.members.iter().flatten().copied().filter(is_marked).collect()
+                }
+                (_, Some(_)) => vec![id],
+                (_, None) => Vec::new(),
+            };
+            self.answered(sequence, &callers);
         }
         if let Some(pipeline) = call.progress.pipeline {
             self.leave_pipeline(pipeline, id);

@@ -15,12 +15,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use holdfast_api::frame::encoded_bytes;
 use holdfast_api::{Answer, Command, SessionId};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::actor::Event;
-use crate::call::{Ask, Call, CallId, Permits};
+use crate::call::{Ask, Call, CallId, Permits, Pipeline, Progress};
 use crate::client::{CallGuard, Client};
 use crate::error::Error;
 
@@ -38,8 +39,9 @@ pub struct Mark {
 pub trait Ledger: Send + fmt::Debug {
     /// A session is open; what was written of another one is void.
     fn opened(&mut self, session: SessionId, window: u64, ttl: Duration);
-    /// A sequence is taken, for this command if it has a mark.
-    fn takes(&mut self, sequence: u64, marked: Option<(Mark, &Command)>);
+    /// A sequence is taken for this command. It has a mark, or in a pipeline one for each
+    /// of its commands; those without are nobody's who could ask for them again.
+    fn takes(&mut self, sequence: u64, command: &Command, marks: &[Option<Mark>]);
     /// Nobody wants its answer any more.
     fn released(&mut self, sequence: u64);
     /// What was written is about to be acted on.
@@ -57,8 +59,8 @@ pub struct Resumed {
     pub ttl: Duration,
     /// The lowest sequence that was never used.
     pub next: u64,
-    /// The commands that may be under way, by sequence.
-    pub in_flight: BTreeMap<u64, (Mark, Command)>,
+    /// The commands that may be under way, by sequence, with the marks of their parts.
+    pub in_flight: BTreeMap<u64, (Vec<Option<Mark>>, Command)>,
 }
 
 /// Commands that another process had sent, until somebody asks for them.
@@ -114,24 +116,47 @@ impl InFlight {
 /// The calls in which commands of another process go out again.
 pub(crate) fn calls_of(
     client: &Client,
-    in_flight: BTreeMap<u64, (Mark, Command)>,
+    in_flight: BTreeMap<u64, (Vec<Option<Mark>>, Command)>,
     mut next_call: impl FnMut() -> CallId,
 ) -> (Vec<Event>, Unclaimed) {
     let (mut events, unclaimed) = (Vec::new(), Unclaimed::default());
-    for (sequence, (mark, command)) in in_flight {
+    let claimable = |command: &Command, mark: Mark, id: CallId| {
         let (reply, answer) = oneshot::channel();
-        let id = next_call();
-        let ask = Ask::Propose { command: command.clone(), reply };
-        let bytes = holdfast_api::frame::encoded_bytes(&command);
-        let mut call = Call::new(ask, None, bytes, Permits::default());
-        call.mark = Some(mark);
-        call.bound = Some(0);
-        call.progress.sequence = Some(sequence);
-        call.progress.sent = true;
-        call.progress.uncertain = true;
-        events.push(Event::Submit(id, Box::new(call)));
         let settled = Settled::new(client.guard(id));
-        unclaimed.0.lock().insert(mark, InFlight { command, answer, settled });
+        let in_flight = InFlight { command: command.clone(), answer, settled };
+        unclaimed.0.lock().insert(mark, in_flight);
+        let ask = Ask::Propose { command: command.clone(), reply };
+        let bytes = encoded_bytes(command);
+        let call = Call::new(ask, None, bytes, Permits::default());
+        Call { mark: Some(mark), bound: Some(0), ..call }
+    };
+    let mut submit = |id: CallId, call: Call| events.push(Event::Submit(id, Box::new(call)));
+    for (sequence, (marks, command)) in in_flight {
+        let id = next_call();
+        let progress = Progress {
+            sequence: Some(sequence),
+            sent: true,
+            uncertain: true,
+            ..Progress::default()
+        };
+        let Command::Pipeline { scope, ops } = &command else {
+            let Some(mark) = marks.first().copied().flatten() else { continue };
+            submit(id, Call { progress, ..claimable(&command, mark, id) });
+            continue;
+        };
+        let mut members = Vec::new();
+        for (op, mark) in ops.iter().zip(marks) {
+            members.push(mark.map(|_| next_call()));
+            if let (Some(mark), Some(Some(member))) = (mark, members.last().copied()) {
+                let command = Command::Kv { scope: scope.clone(), op: op.clone() };
+                let progress = Progress { pipeline: Some(id), ..Progress::default() };
+                submit(member, Call { progress, ..claimable(&command, mark, member) });
+            }
+        }
+        let bytes = encoded_bytes(&command);
+        let ask = Ask::Pipeline(Pipeline { command, members });
+        let call = Call::new(ask, None, bytes, Permits::default());
+        submit(id, Call { bound: Some(0), progress, ..call });
     }
     (events, unclaimed)
 }

@@ -15,6 +15,7 @@ impl Calls {
         let Some(session) = self.tenancy.expired() else { return };
         self.over = session;
         self.unsettled.clear();
+        self.unsettled_of.clear();
         self.counters.sessions_over.add(1);
         let is_lost = self.tenancy.has_borne_processes();
         if is_lost {

@@ -126,6 +126,11 @@ impl Calls {
         if whole {
             return vec![id];
         }
+        // Nobody waits for an answer under that sequence.
+        let sequence = self.open.get_mut(&id).and_then(|call| call.progress.sequence.take());
+        if let Some(sequence) = sequence {
+            self.release(sequence);
+        }
         let Some(Call { ask: Ask::Pipeline(pipeline), progress, .. }) = self.remove(id) else {
             return Vec::new();
         };

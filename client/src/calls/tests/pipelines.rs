@@ -20,19 +20,19 @@ fn lengths(requests: &[Request]) -> Vec<usize> {
     requests.iter().map(length).collect()
 }
 
-fn command(request: &Request) -> &Command {
+pub(super) fn command(request: &Request) -> &Command {
     match &request.body {
         RequestBody::Propose(proposal) => &proposal.command,
         other => panic!("a command expected, not {other:?}"),
     }
 }
 
-fn pipelined(outcomes: impl IntoIterator<Item = PipelinedOutcome>) -> ReplyBody {
+pub(super) fn pipelined(outcomes: impl IntoIterator<Item = PipelinedOutcome>) -> ReplyBody {
     let place = |(at, outcome)| Pipelined { revision: 10 + at as u64, outcome };
     answer(Outcome::Pipeline(outcomes.into_iter().enumerate().map(place).collect()), false)
 }
 
-fn added(value: i64) -> PipelinedOutcome {
+pub(super) fn added(value: i64) -> PipelinedOutcome {
     PipelinedOutcome::Kv(KvOutcome::Added { value })
 }
 

@@ -2,8 +2,12 @@
 
 use std::sync::Mutex;
 
+use super::pipelines::{added, pipelined};
 use super::*;
-use crate::resume::{Ledger, Mark};
+use crate::actor::Event;
+use crate::client::Client;
+use crate::options::{Options, parse_endpoints};
+use crate::resume::{Ledger, Mark, calls_of};
 use crate::session::Session;
 
 /// What was written down, in words.
@@ -25,9 +29,9 @@ impl Ledger for Notes {
         self.note(format!("session {session}, window {window}"));
     }
 
-    fn takes(&mut self, sequence: u64, marked: Option<(Mark, &Command)>) {
-        let by = marked.map_or(String::new(), |(mark, _)| format!(" by {}", mark.caller));
-        self.note(format!("{sequence}{by}"));
+    fn takes(&mut self, sequence: u64, _: &Command, marks: &[Option<Mark>]) {
+        let callers = marks.iter().flatten().map(|mark| format!(" by {}", mark.caller));
+        self.note(format!("{sequence}{}", callers.collect::<String>()));
     }
 
     fn released(&mut self, sequence: u64) {
@@ -84,4 +88,80 @@ fn what_another_process_had_sent_goes_out_first_under_its_own_sequence() {
     bench.calls.submit(bench.next_call, call);
     assert_eq!(references(&bench.sent()), [(5, 5), (8, 5)]);
     drop((fresh, result));
+}
+
+#[test]
+fn a_pipeline_keeps_its_place_until_the_last_of_its_answers_is_safe() {
+    let (mut bench, notes) = (Bench::with_session(10), Notes::default());
+    bench.calls.linked(MINOR, LEVEL_PIPELINES);
+    bench.calls.keep(Box::new(notes.clone()));
+    let (one, two) = (propose_marked(&mut bench, 1), propose_marked(&mut bench, 2));
+    let (unmarked, left) = (bench.propose(3), propose_marked(&mut bench, 4));
+    let sent = bench.sent();
+    assert_eq!(notes.taken(), ["2 by 9 by 9 by 9"]);
+    bench.calls.abandon(left.id);
+    bench.reply(sent[0].id, pipelined((1..5).map(added)));
+    let ids = [one.id, two.id];
+    one.now().unwrap();
+    two.now().unwrap();
+    unmarked.now().unwrap();
+    bench.calls.settled(ids[0]);
+    assert_eq!(notes.taken(), Vec::<String>::new(), "one answer is not safe yet");
+    bench.calls.settled(ids[1]);
+    assert_eq!(notes.taken(), ["2 released"]);
+    assert_eq!(bench.calls.tenancy.session().map(Session::ack), Some(3));
+}
+
+#[test]
+fn a_pipeline_taken_apart_gives_its_place_back() {
+    let (mut bench, notes) = (Bench::with_session(10), Notes::default());
+    bench.calls.linked(MINOR, LEVEL_PIPELINES);
+    bench.calls.keep(Box::new(notes.clone()));
+    let calls = [propose_marked(&mut bench, 1), propose_marked(&mut bench, 2)];
+    let sent = bench.sent();
+    bench.problem(sent[0].id, Problem::retryable(Code::Overloaded, "busy"));
+    bench.pass(SECOND);
+    let again = bench.sent();
+    assert_eq!(notes.taken(), ["2 by 9 by 9", "2 released", "3 by 9 by 9"]);
+    bench.reply(again[0].id, pipelined([added(1), added(2)]));
+    let ids = calls.each_ref().map(|call| call.id);
+    calls.into_iter().for_each(|call| drop(call.now().unwrap()));
+    ids.into_iter().for_each(|id| bench.calls.settled(id));
+    assert_eq!(notes.taken(), ["3 released"]);
+    assert_eq!(bench.calls.tenancy.session().map(Session::ack), Some(4));
+}
+
+#[tokio::test]
+async fn each_command_of_a_pipeline_of_another_process_is_claimed_by_its_mark() {
+    let mut bench = Bench::new();
+    bench.calls.linked(MINOR, LEVEL_PIPELINES);
+    let session = Session::resumed(SESSION, 10, 8, [5].into());
+    bench.calls.tenancy.resumed(session, TTL, bench.now);
+    let op = |n| match add(n) {
+        Command::Kv { op, .. } => op,
+        other => panic!("{other:?}"),
+    };
+    let ops = (1..4).map(op).collect();
+    let command = Command::Pipeline { scope: Scope::default(), ops };
+    let marks = vec![Some(MARK), None, Some(Mark { nth: 1, ..MARK })];
+    let client = Client::new(Options::new(parse_endpoints("127.0.0.1:1").unwrap()));
+    let mut next = 0;
+    let (events, unclaimed) = calls_of(&client, [(5, (marks, command.clone()))].into(), || {
+        next += 1;
+        next
+    });
+    for event in events {
+        let Event::Submit(id, call) = event else { panic!("{event:?}") };
+        bench.calls.submit(id, *call);
+    }
+    let sent = bench.sent();
+    assert_eq!(references(&sent), [(5, 5)]);
+    assert_eq!(*pipelines::command(&sent[0]), command);
+    bench.reply(sent[0].id, pipelined((1..4).map(added)));
+    for (nth, value) in [(0, 1), (1, 3)] {
+        let found = unclaimed.claim(Mark { nth, ..MARK }).unwrap();
+        let (answer, _settled) = found.answer().await;
+        assert_eq!(answer.unwrap().outcome, Outcome::Kv(KvOutcome::Added { value }));
+    }
+    assert!(unclaimed.claim(MARK).is_none(), "once");
 }

@@ -45,8 +45,8 @@ struct Opened {
 #[derive(Serialize, Deserialize)]
 struct Takes<C> {
     sequence: u64,
-    caller: u64,
-    nth: u64,
+    /// Caller and number of each of its parts that somebody asks for again.
+    marks: Vec<Option<(u64, u64)>>,
     command: C,
 }
 
@@ -89,7 +89,7 @@ impl SessionLedger {
         &mut self,
         kind: u8,
         bytes: Vec<u8>,
-        commands: &mut BTreeMap<u64, (Mark, Command)>,
+        commands: &mut BTreeMap<u64, (Vec<Option<Mark>>, Command)>,
     ) -> Result<(), rmp_serde::decode::Error> {
         match kind {
             OPENED => {
@@ -99,8 +99,10 @@ impl SessionLedger {
             }
             TAKES => {
                 let takes: Takes<Command> = rmp_serde::from_slice(&bytes)?;
-                let Takes { sequence, caller, nth, command } = takes;
-                commands.insert(sequence, (Mark { caller, nth }, command));
+                let Takes { sequence, marks, command } = takes;
+                let mark = |(caller, nth)| Mark { caller, nth };
+                let marks = marks.into_iter().map(|found| found.map(mark)).collect();
+                commands.insert(sequence, (marks, command));
                 self.take(sequence, Some(bytes));
             }
             TAKES_UNMARKED => self.take(rmp_serde::from_slice(&bytes)?, None),
@@ -155,12 +157,14 @@ impl Ledger for SessionLedger {
         self.push(OPENED, &opened);
     }
 
-    fn takes(&mut self, sequence: u64, marked: Option<(Mark, &Command)>) {
-        let written = match marked {
-            Some((Mark { caller, nth }, command)) => {
-                Some(self.push(TAKES, &Takes { sequence, caller, nth, command }))
+    fn takes(&mut self, sequence: u64, command: &Command, marks: &[Option<Mark>]) {
+        let written = match marks.iter().any(Option::is_some) {
+            true => {
+                let numbers = |mark: Mark| (mark.caller, mark.nth);
+                let marks = marks.iter().map(|mark| mark.map(numbers)).collect();
+                Some(self.push(TAKES, &Takes { sequence, marks, command }))
             }
-            None => {
+            false => {
                 self.push(TAKES_UNMARKED, &sequence);
                 None
             }
@@ -213,14 +217,14 @@ mod tests {
         assert_eq!(none, None);
         ledger.opened(70, 10, Duration::from_secs(60));
         for sequence in 1..=3 {
-            ledger.takes(sequence, Some((mark(sequence), &add(1, 9))));
+            ledger.takes(sequence, &add(1, 9), &[Some(mark(sequence))]);
         }
-        ledger.takes(4, None);
+        ledger.takes(4, &add(1, 9), &[None]);
         ledger.released(2);
         ledger.commit();
-        ledger.takes(5, Some((mark(5), &add(1, 9))));
+        ledger.takes(5, &add(1, 9), &[Some(mark(5))]);
         let (_, resumed) = again();
-        let in_flight = [1, 3].map(|sequence| (sequence, (mark(sequence), add(1, 9))));
+        let in_flight = [1, 3].map(|sequence| (sequence, (vec![Some(mark(sequence))], add(1, 9))));
         let expected = Resumed {
             session: 70,
             window: 10,
@@ -237,9 +241,9 @@ mod tests {
         let again = || SessionLedger::open(memory.try_clone().unwrap()).unwrap();
         let (mut ledger, _) = again();
         ledger.opened(70, 10, Duration::from_secs(60));
-        ledger.takes(1, Some((mark(1), &add(1, 100_000))));
+        ledger.takes(1, &add(1, 100_000), &[Some(mark(1))]);
         for sequence in 2..200 {
-            ledger.takes(sequence, Some((mark(sequence), &add(1, 100_000))));
+            ledger.takes(sequence, &add(1, 100_000), &[Some(mark(sequence))]);
             ledger.commit();
             ledger.released(sequence);
             assert!(ledger.journal.bytes() < 2 * SLACK_BYTES, "{}", ledger.journal.bytes());
