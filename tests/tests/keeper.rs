@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use holdfast_tests::command::{Command, process_at};
+use holdfast_tests::job::TORCHRUN;
+use holdfast_tests::python::{python, script};
 use holdfast_tests::tcpstore::{TcpStore, key, op, text};
-use holdfast_tests::{Cluster, eventually};
+use holdfast_tests::{Cluster, Job, Script, Torch, binaries, eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::task::JoinSet;
@@ -127,6 +129,56 @@ async fn connections_go_on_when_their_agent_is_killed_and_count_exactly() {
         command.agent.said()
     );
     command.end(0).await;
+}
+
+/// Says where its agent's control socket is, and becomes the command.
+const SAYS_CONTROL: [&str; 4] =
+    ["sh", "-c", "echo control $HOLDFAST_CONTROL.; exec \"$@\"", "says-control"];
+
+/// The control socket that a program has named.
+async fn control_of(program: &mut Script) -> PathBuf {
+    let line = program.says("control /").await;
+    let path = line.strip_prefix("control ").and_then(|rest| rest.strip_suffix('.'));
+    PathBuf::from(path.unwrap_or_else(|| panic!("{line:?}")))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_trains_while_its_agent_is_killed_and_counts_exactly() {
+    let mut cluster = Cluster::start(3).await;
+    let mut command = binaries::command("holdfast-agent");
+    command.args(["run", "--store", &cluster.list(), "--job", "ddp", "--"]).args(SAYS_CONTROL);
+    command.arg(python()).arg("-u").arg(script("ddp_job.py"));
+    let mut job = Script::start_command(&mut cluster, "ddp", command);
+    let control = control_of(&mut job).await;
+    job.says("step").await;
+    kill_agents(&control, kills()).await;
+    // A group is formed while there is no agent.
+    signal(process_at(&control).await, Signal::SIGKILL);
+    job.order("group").await;
+    job.says("grouped").await;
+    job.order("finish").await;
+    job.says("trained").await;
+    job.succeeds().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn torchrun_and_its_ranks_go_on_when_their_agent_is_killed() {
+    let torch = Torch::newest();
+    let mut cluster = Cluster::start(3).await;
+    let mut job = Job::new(&cluster, &torch, "torchrun");
+    let options = ["--nproc-per-node=2", "--max-restarts=3", "--monitor-interval=0.1", "JOB"];
+    let command = job.command(&cluster, &[], &[&SAYS_CONTROL[..], &TORCHRUN, &options].concat());
+    job.start(&mut cluster, command);
+    let control = control_of(job.first()).await;
+    job.first().says("attempt 0 step").await;
+    kill_agents(&control, kills()).await;
+    job.first().says_anew("attempt 0 step").await;
+    // Workers end, and torchrun starts them again, while there is no agent.
+    job.order("fail-0");
+    signal(process_at(&control).await, Signal::SIGKILL);
+    job.first().says("attempt 1 step").await;
+    kill_agents(&control, 2).await;
+    job.finishes("with 2 ranks in attempt 1").await;
 }
 
 /// The keeper of an agent: its parent.
