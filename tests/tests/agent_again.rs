@@ -18,7 +18,8 @@ async fn an_agent_that_is_started_again_never_opens_its_run_anew() {
     let mut cluster = Cluster::start(1).await;
     for (run, deleted, words) in [("ended", false, "has ended"), ("gone", true, "is gone")] {
         let mut command =
-            Command::start(&mut cluster, run, &["--job", "again", "--run", run]).await;
+            Command::start(&mut cluster, run, &["--job", "again", "--run", run, "--no-keeper"])
+                .await;
         let process = process_at(&command.control).await;
         let live = format!("after-{run}");
         cluster.cli_ok(&["--job", "again", "run", "open", &live, "--takeover"]).await;
@@ -37,7 +38,8 @@ async fn an_agent_that_is_started_again_never_opens_its_run_anew() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_is_killed_again_and_again_is_started_again_after_a_pause() {
     let mut cluster = Cluster::start(1).await;
-    let mut command = Command::start(&mut cluster, "often", &["--job", "often"]).await;
+    let mut command =
+        Command::start(&mut cluster, "often", &["--job", "often", "--no-keeper"]).await;
     for n in 1..=5 {
         signal(process_at(&command.control).await, Signal::SIGKILL);
         eventually("the next agent", async || {

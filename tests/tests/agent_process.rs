@@ -85,7 +85,8 @@ async fn commands_of_one_run_share_an_agent_that_goes_with_the_last() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_is_killed_is_started_again_on_the_same_run_and_port() {
     let mut cluster = Cluster::start(1).await;
-    let mut command = Command::start(&mut cluster, "killed", &["--job", "killed"]).await;
+    let mut command =
+        Command::start(&mut cluster, "killed", &["--job", "killed", "--no-keeper"]).await;
     let mut store = TcpStore::connect(&command.address).await;
     assert_eq!(store.add("n", 1).await, 1);
     let process = process_at(&command.control).await;
@@ -112,7 +113,7 @@ async fn an_agent_that_is_killed_is_started_again_on_the_same_run_and_port() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_socket_that_nobody_listens_to_is_no_agent() {
     let mut cluster = Cluster::start(1).await;
-    let flags = ["--job", "stale", "--run", "r"];
+    let flags = ["--job", "stale", "--run", "r", "--no-keeper"];
     let first = Command::start(&mut cluster, "stale-1", &flags).await;
     let control = first.control.clone();
     let process = process_at(&control).await;

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 const FLAGS: [&str; 6] = ["--job", "meet", "--run", "auto", "--lease-ttl", "60s"];
 
 /// A host that is lost is soon missed, and not before another comes in its place.
-const BRIEF: [&str; 6] = ["--job", "meet", "--run", "auto", "--lease-ttl", "10s"];
+const BRIEF: [&str; 7] = ["--job", "meet", "--run", "auto", "--lease-ttl", "10s", "--no-keeper"];
 
 /// A command on a host: agents of one host share a folder.
 async fn command(cluster: &mut Cluster, name: &str, host: &str, flags: &[&str]) -> Command {

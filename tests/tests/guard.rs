@@ -158,7 +158,7 @@ async fn a_run_that_its_last_agent_has_left_is_entered_by_nobody() {
 async fn a_launch_behind_one_of_which_nothing_is_left_meets_none_of_its_keys() {
     let mut cluster = Cluster::start(1).await;
     let variables = [("RANK", "0"), ("WORLD_SIZE", "2")];
-    let flags = ["--job", "lost", "--lease-ttl", "1s"];
+    let flags = ["--job", "lost", "--lease-ttl", "1s", "--no-keeper"];
     let mut lost = Command::start_with(&mut cluster, "lost", &variables, &flags).await;
     let mut store = TcpStore::connect(&lost.address).await;
     assert_eq!(store.add("rank0", 1).await, 1);

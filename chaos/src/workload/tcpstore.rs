@@ -150,6 +150,8 @@ impl Worker<Agent> {
             let mut other = Connection::open(&life.address).await?;
             store.set(&key, &value).await?;
             let seen = other.get(&key).await?;
+            // A set has no answer: written to an agent that was killed, it is lost unseen.
+            store.get(&key).await?;
             io::Result::Ok(Answer::Value((!seen.is_empty()).then_some(seen)))
         };
         let showing = async {
