@@ -160,7 +160,7 @@ async fn the_log_of_an_agent_stays_where_it_was_named_and_is_of_bounded_size() {
     let mut cluster = Cluster::start(1).await;
     let folder = cluster.folder().join("agents").display().to_string();
     let variables = [("HOLDFAST_RUNTIME_DIR", &*folder)];
-    let flags = ["--job", "logs", "--run", "auto"];
+    let flags = ["--job", "logs", "--run", "auto", "--no-keeper"];
     let mut first = Command::start_with(&mut cluster, "log-1", &variables, &flags).await;
     let (log, older) = (beside(&first, ".log"), beside(&first, ".log.1"));
     let mode = std::os::unix::fs::MetadataExt::mode(&log.metadata().expect("there is a log"));

@@ -17,8 +17,9 @@ use holdfast_agent::keeper::link::{Handed, Keeper};
 use holdfast_api::RunChoice;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
-use nix::unistd::setsid;
+use nix::unistd::{Pid, getppid, setsid};
 use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -39,6 +40,10 @@ pub const CAUGHT: [Signal; 7] = [
     Signal::SIGUSR2,
     Signal::SIGALRM,
 ];
+
+/// A keeper that was killed is gone within this time, looked for so often.
+const KEEPER_END_TIME_MAX: Duration = Duration::from_secs(5);
+const KEEPER_END_PAUSE: Duration = Duration::from_millis(1);
 
 /// How long the agent before may take to end: it commits what has arrived.
 const FORMER_TIME_MAX: Duration = Duration::from_secs(30);
@@ -65,7 +70,7 @@ pub async fn host(
         false => (UnixListener::from(std::io::stdin().as_fd().try_clone_to_owned()?), None),
     };
     let place = place_of(&listener)?;
-    let keeper = kept.as_ref().map(|kept| kept.keeper().clone());
+    let (keeper, parent) = (kept.as_ref().map(|kept| kept.keeper().clone()), getppid());
     listener.set_nonblocking(true)?;
     let listener = tokio::net::UnixListener::from_std(listener)?;
     let own_file = place.file();
@@ -95,7 +100,7 @@ pub async fn host(
                 leaving = Some(left);
             }
             ended = &mut running, if code.is_none() => code = Some(ended),
-            () = ended(keeper.as_ref()) => {
+            () = ended(keeper.as_ref(), parent) => {
                 warn!("the keeper of this agent has ended, and it ends with that");
                 output.flush();
                 return Ok(crate::FAILURE);
@@ -111,12 +116,18 @@ pub async fn host(
     Ok(code.unwrap_or(crate::FAILURE))
 }
 
-/// Returns when the keeper has ended, if there is one.
-async fn ended(keeper: Option<&Keeper>) {
-    match keeper {
-        Some(keeper) => keeper.gone().await,
-        None => std::future::pending().await,
-    }
+/// Returns when the keeper, which is this parent, has ended, if there is one.
+async fn ended(keeper: Option<&Keeper>, parent: Pid) {
+    let Some(keeper) = keeper else { return std::future::pending().await };
+    keeper.gone().await;
+    // It has closed the control socket, too, when another process is the parent of this one:
+    // `run` takes a socket that still answers for a sign of the keeper.
+    let closed = async {
+        while getppid() == parent {
+            sleep(KEEPER_END_PAUSE).await;
+        }
+    };
+    let _ = timeout(KEEPER_END_TIME_MAX, closed).await;
 }
 
 /// The agent itself; answers the exit code.

@@ -338,16 +338,20 @@ impl Link {
         let start = self.start.clone();
         if start.is_kept {
             self.restarts.note();
+            let log = self.log();
             self.state = State::Returning(Box::pin(async move {
                 // The keeper still has the socket, where only the agent was killed.
                 match start.found().await? {
                     Some(_) => info!(
                         "the agent has ended before its commands; its keeper starts it again, and \
-                         connections of their ranks go on"
+                         connections of their ranks go on; its log is {}",
+                        log.display()
                     ),
                     None => warn!(
                         "the agent and its keeper have ended before their commands: connections of \
-                         their ranks are broken, and what needs the store fails there; no key is lost"
+                         their ranks are broken, and what needs the store fails there; no key is \
+                         lost; its log is {}",
+                        log.display()
                     ),
                 }
                 start.attach().await
