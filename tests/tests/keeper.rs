@@ -137,9 +137,8 @@ const SAYS_CONTROL: [&str; 4] =
 
 /// The control socket that a program has named.
 async fn control_of(program: &mut Script) -> PathBuf {
-    let line = program.says("control /").await;
-    let path = line.strip_prefix("control ").and_then(|rest| rest.strip_suffix('.'));
-    PathBuf::from(path.unwrap_or_else(|| panic!("{line:?}")))
+    let path = program.says("control ").await;
+    PathBuf::from(path.strip_suffix('.').unwrap_or_else(|| panic!("{path:?}")))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -211,7 +210,7 @@ async fn an_agent_is_replaced_while_its_ranks_work() {
     let mut store = TcpStore::connect(&command.address).await;
     assert_eq!(store.add("n", 1).await, 1);
     let process = process_at(&command.control).await;
-    let agent: PathBuf = holdfast_tests::binaries::path("holdfast-agent");
+    let agent: PathBuf = binaries::path("holdfast-agent");
     let control = command.control.display().to_string();
     let output = tokio::process::Command::new(&agent)
         .args(["upgrade", "--control", &control])
