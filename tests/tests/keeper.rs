@@ -237,3 +237,23 @@ async fn an_agent_without_a_keeper_takes_its_connections_with_it() {
     command.agent.says("another agent serves run r1 at the same ports").await;
     command.end(0).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_is_away_for_longer_than_its_lease_goes_on_in_a_run_that_is_open() {
+    let mut cluster = Cluster::start(1).await;
+    let flags = ["--job", "away", "--lease-ttl", "1s"];
+    let command = Command::start(&mut cluster, "away", &flags).await;
+    let mut store = TcpStore::connect(&command.address).await;
+    assert_eq!(store.add("n", 1).await, 1);
+    let process = process_at(&command.control).await;
+    let keeper = keeper_of(process);
+    signal(keeper, Signal::SIGSTOP);
+    signal(process, Signal::SIGKILL);
+    eventually("its lease to end", async || {
+        (cluster.metric(1, "holdfast_leases_active").await == 0.0).then_some(())
+    })
+    .await;
+    signal(keeper, Signal::SIGCONT);
+    assert_eq!(store.add("n", 1).await, 2);
+    command.end(0).await;
+}

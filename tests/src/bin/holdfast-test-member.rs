@@ -60,7 +60,7 @@ async fn take_part(process: u32, group: &str, stop_max: Duration, log: EventLog)
     let manager = CommunicatorManager::new(process.clone(), backend);
     let spec = Spec { holding: Holding { stop_max, ..Holding::default() }, ..Spec::default() };
     let mut member = Member { manager, process, spec, log, leaving, known: 0, steps: 0 };
-    match member.steps(group).await {
+    match Box::pin(member.steps(group)).await {
         Ok(()) => {
             member.process.leave().await.expect("an end");
             member.log.write(Event::Left);
