@@ -8,9 +8,9 @@ use crate::patience::eventually;
 use crate::process::Process;
 
 /// Says where its agent is, and ends with the code that it is told in a file,
-/// or after a minute: a test that fails leaves it to itself.
+/// or after two minutes: a test that fails leaves it to itself.
 pub const WAITS: &str = "echo place $MASTER_ADDR:$MASTER_PORT of $HOLDFAST_CONTROL.; \
-                     for n in $(seq 1200); do test -s \"$0\" && exit $(cat \"$0\"); sleep 0.05; done; \
+                     for n in $(seq 2400); do test -s \"$0\" && exit $(cat \"$0\"); sleep 0.05; done; \
                      exit 99";
 
 /// For bash: a TCPStore client on file descriptor 3, which the agent has heard

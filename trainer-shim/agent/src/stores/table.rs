@@ -1,7 +1,7 @@
 //! The stores that programs of this host use now: who is about to connect, who is
 //! connected, and whose store it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -35,6 +35,8 @@ struct Open {
     /// Those that are about to connect, by side.
     owners: usize,
     others: usize,
+    /// Attempts of restarted ranks that have come.
+    restarts: BTreeSet<u32>,
     /// That a program of this host is its master.
     owned: Option<Owned>,
 }
@@ -66,12 +68,49 @@ impl Table {
         Table(Arc::new(Shared { presence, open: Mutex::default(), changed: Notify::new() }))
     }
 
-    /// A program is about to connect.
-    pub fn hold(&self, name: &Name, side: Side, shown: &str) -> Hold {
+    /// A program is about to connect to this namespace of a store.
+    ///
+    /// # Panics
+    ///
+    /// If it is no store's.
+    pub fn hold(&self, namespace: &Namespace, shown: &str) -> Hold {
+        let name = namespace.name().expect("a store has a name").clone();
+        let (side, attempt) = (namespace.side(), namespace.attempt());
         let mut open = self.0.open.lock();
-        let shown = || Open { shown: shown.to_owned(), owners: 0, others: 0, owned: None };
-        *open.entry(name.clone()).or_insert_with(shown).about_to_connect(side) += 1;
-        Hold { table: self.clone(), name: name.clone(), side }
+        let new = || Open {
+            shown: shown.to_owned(),
+            owners: 0,
+            others: 0,
+            restarts: BTreeSet::new(),
+            owned: None,
+        };
+        let one = open.entry(name.clone()).or_insert_with(new);
+        *one.about_to_connect(side) += 1;
+        if attempt > 0 {
+            one.restarts.insert(attempt);
+        }
+        Hold { table: self.clone(), name, side }
+    }
+
+    /// Stores of this host's programs that are open, and what the cluster is told of
+    /// each.
+    pub fn noted(&self) -> Vec<(Name, Vec<(Blob, Blob)>)> {
+        let open = self.0.open.lock();
+        let noted = open.iter().filter_map(|(name, open)| {
+            let owned = open.owned.as_ref().filter(|owned| !owned.is_over)?;
+            Some((name.clone(), owned.noted.clone()))
+        });
+        noted.collect()
+    }
+
+    /// The cluster is told something else of a store.
+    pub fn note(&self, name: &Name, key: &Blob, value: Blob) {
+        let mut open = self.0.open.lock();
+        let owned = open.get_mut(name).and_then(|open| open.owned.as_mut());
+        let noted = owned.and_then(|owned| owned.noted.iter_mut().find(|(other, _)| other == key));
+        if let Some((_, noted)) = noted {
+            *noted = value;
+        }
     }
 
     /// Somebody of this host, who holds it, is its master.
@@ -131,9 +170,12 @@ impl Table {
     pub fn unused(&self) -> Vec<Name> {
         let mut unused = Vec::new();
         self.0.open.lock().retain(|name, open| {
-            let waited_for = open.owners + open.others;
-            let used =
-                waited_for + self.guests(name, Side::Owner) + self.guests(name, Side::Others);
+            let of_restart = |attempt: &u32| {
+                self.0.presence.guests(&Namespace::of_restart(name.clone(), *attempt))
+            };
+            let restarted: usize = open.restarts.iter().map(of_restart).sum();
+            let connected = self.guests(name, Side::Owner) + self.guests(name, Side::Others);
+            let used = open.owners + open.others + connected + restarted;
             if used == 0 {
                 unused.push(name.clone());
             }
@@ -179,6 +221,10 @@ mod tests {
         "localhost.12355.1-00000000".parse().unwrap()
     }
 
+    fn of(side: Side) -> Namespace {
+        Namespace::of_store(name(), side)
+    }
+
     fn owned() -> Owned {
         let address = "127.0.0.1:20000".parse().unwrap();
         Owned { pid: Some(7), address, noted: Vec::new(), is_over: false }
@@ -189,7 +235,7 @@ mod tests {
         let presence = Presence::default();
         let table = Table::new(presence.clone());
         let enter = |side| presence.enter(Namespace::of_store(name(), side)).unwrap();
-        let master = table.hold(&name(), Side::Owner, "localhost:12355");
+        let master = table.hold(&of(Side::Owner), "localhost:12355");
         assert!(!table.is_owned(&name()), "the cluster does not know of it yet");
         table.own(&name(), owned());
         let owner = enter(Side::Owner);
@@ -202,8 +248,30 @@ mod tests {
         assert!(!table.is_owned(&name()) && table.ended().is_empty(), "it ends once");
         assert!(table.unused().is_empty());
         drop(others);
+        // Ranks that were started anew are there, too.
+        let second = Namespace::of_restart(name(), 1);
+        let about_to = table.hold(&second, "localhost:12355");
+        let restarted = presence.enter(second).unwrap();
+        drop(about_to);
+        assert!(table.unused().is_empty());
+        drop(restarted);
         assert_eq!(table.unused(), [name()]);
         assert!(table.unused().is_empty());
+    }
+
+    #[test]
+    fn what_the_cluster_is_told_of_a_store_changes_while_it_is_open() {
+        let table = Table::new(Presence::default());
+        let master = table.hold(&of(Side::Owner), "x");
+        assert!(table.noted().is_empty());
+        let noted = |value: &str| vec![(Blob::from("key"), Blob::from(value))];
+        table.own(&name(), Owned { noted: noted("before"), ..owned() });
+        table.note(&name(), &Blob::from("key"), Blob::from("now"));
+        table.note(&name(), &Blob::from("another"), Blob::from("never"));
+        assert_eq!(table.noted(), [(name(), noted("now"))]);
+        drop(master);
+        assert_eq!(table.ended()[0].1.noted, noted("now"));
+        assert!(table.noted().is_empty());
     }
 
     #[test]
@@ -213,7 +281,7 @@ mod tests {
         for n in 0..OF_ONE_MAX {
             assert!(table.has_room_for(7), "{n}");
             let name: Name = format!("x.{n}").parse().unwrap();
-            held.push(table.hold(&name, Side::Owner, "x"));
+            held.push(table.hold(&Namespace::of_store(name.clone(), Side::Owner), "x"));
             table.own(&name, owned());
         }
         assert!(!table.has_room_for(7));
@@ -227,7 +295,7 @@ mod tests {
     async fn whoever_leaves_a_store_is_noticed() {
         let presence = Presence::default();
         let table = Table::new(presence.clone());
-        drop(table.hold(&name(), Side::Others, "x"));
+        drop(table.hold(&of(Side::Others), "x"));
         table.changed().await;
         drop(presence.enter(Namespace::of_store(name(), Side::Owner)).unwrap());
         table.changed().await;

@@ -85,8 +85,9 @@ fn advice(launcher: &str) -> &'static str {
         ),
         (
             ["accelerate", "accelerate"],
-            "accelerate sets its own port: give it --main_process_ip=$MASTER_ADDR \
-             --main_process_port=$MASTER_PORT, or start the program with torchrun",
+            "accelerate starts a store of its own, whatever it is told: install Holdfast's wheel \
+             into its Python, which puts that store on Holdfast, or start the program, as it is, \
+             with torchrun",
         ),
         (
             ["deepspeed", "deepspeed"],
@@ -239,7 +240,7 @@ mod tests {
             "process 21 (python train.py)",
             "MASTER_PORT=41001",
             "process 20 (accelerate launch train.py) probably",
-            "--main_process_port",
+            "Holdfast's wheel",
         ] {
             assert!(text.contains(part), "{part:?} is missing in: {text}");
         }
