@@ -248,9 +248,7 @@ pub enum Refusal {
         limit: u64,
     },
     /// The cluster holds as many of something as it may.
-    #[error(
-        "the cluster holds as many as it may: {what} is {limit}; close what is no longer used, or raise the limit"
-    )]
+    #[error("the cluster holds as many as it may: {what} is {limit}; {}", more_room(what))]
     ClusterFull {
         /// Which limit, by its field name in [`crate::Limits`].
         what: String,
@@ -548,6 +546,16 @@ fn over(revoked: Option<&Revocation>) -> String {
 }
 
 /// How to make room in a job.
+/// How there will be more room for something of which the cluster has a limit.
+fn more_room(what: &str) -> &'static str {
+    match what {
+        "job_names_max" => {
+            "use the name of a job that is there (--job, HOLDFAST_JOB) in place of a new one for each launch; only jobs all of whose runs were named by the store (r1, r2, ...) make room for new ones, 24 h after their latest run ended and once their runs are deleted (`holdfast job delete JOB`)"
+        }
+        _ => "close what is no longer used, or raise the limit",
+    }
+}
+
 fn room_advice(job: &Name, oldest_ended: Option<&Name>) -> String {
     match oldest_ended {
         Some(run) => {

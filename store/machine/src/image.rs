@@ -8,7 +8,7 @@
 
 use std::io::{self, Read, Write};
 
-use crate::cluster::{LIFE_LEVEL, RUNS_LEVEL};
+use crate::cluster::{LIFE_LEVEL, NAMES_LEVEL, RUNS_LEVEL};
 use crate::codec::DecodeError;
 use crate::machine::Machine;
 
@@ -23,7 +23,10 @@ mod recount;
 /// Newest version of the image format that this build writes and reads. A
 /// state is written in the version of its feature level, so that every node
 /// that obeys the level can read it.
-pub const IMAGE_VERSION: u32 = LIFE_VERSION;
+pub const IMAGE_VERSION: u32 = NAMES_VERSION;
+
+/// Version with what [`NAMES_LEVEL`] added.
+const NAMES_VERSION: u32 = 4;
 
 /// Version with leases, processes and rounds.
 const LIFE_VERSION: u32 = 3;
@@ -84,7 +87,8 @@ impl Machine {
         match self.feature_level() {
             ..RUNS_LEVEL => FIRST_VERSION,
             RUNS_LEVEL..LIFE_LEVEL => RUNS_VERSION,
-            _ => LIFE_VERSION,
+            LIFE_LEVEL..NAMES_LEVEL => LIFE_VERSION,
+            _ => NAMES_VERSION,
         }
     }
 

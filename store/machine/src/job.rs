@@ -6,14 +6,13 @@ use imbl::{OrdMap, OrdSet, Vector};
 use std::sync::Arc;
 
 use crate::applied::RunKey;
-use crate::cluster::{Cluster, LIFE_LEVEL, RUNS_LEVEL};
+use crate::cluster::{Cluster, LIFE_LEVEL, NAMES_LEVEL, RUNS_LEVEL};
+use crate::forgotten::{Floor, JOB_NAMES_MAX};
 use crate::life::{JobLife, Life};
 
-/// Most names of jobs in the life of a cluster.
-pub(crate) const JOB_NAMES_MAX: u64 = 100_000;
-
-/// All jobs. A job stays for ever: its numbering of runs must not start again,
-/// and a late write must not bring a deleted run back.
+/// All jobs. A job outlives its runs: its numbering must not start again, and a
+/// late write must not bring a deleted run back. For those that are forgotten when
+/// the names are full the floor stands.
 #[derive(Clone, Default)]
 pub(crate) struct Jobs {
     pub by_name: OrdMap<Name, Arc<Job>>,
@@ -26,6 +25,11 @@ pub(crate) struct Jobs {
     /// All ended runs by the log time of their end, and the lost ones by that of
     /// their loss; first those that ended before it was kept.
     pub endings: OrdSet<(Option<LogTime>, RunKey)>,
+    /// The jobs that may be forgotten, by when the last of them was over: see
+    /// [`Job::idle_since`].
+    pub idle: OrdSet<(LogTime, Name)>,
+    /// What stays of those that were.
+    pub floor: Floor,
 }
 
 /// A job.
@@ -40,6 +44,9 @@ pub(crate) struct Job {
     pub next_number: u64,
     /// Of all its runs together.
     pub usage: Usage,
+    /// When its latest run ended; 0 before. None if it is never forgotten: it was
+    /// there before [`NAMES_LEVEL`], or had a run whose name is no number.
+    pub ended_at: Option<LogTime>,
     pub life: JobLife,
 }
 
@@ -154,7 +161,7 @@ impl Jobs {
     /// The run that a read, a wait or a watch means.
     pub fn readable(&self, scope: &Scope) -> Result<RunKey, Refusal> {
         let Some(job) = self.by_name.get(&scope.job) else {
-            return Ok(first_run(scope));
+            return self.first_run(scope);
         };
         let run = match &scope.run {
             Some(run) if job.runs.contains_key(run) => run,
@@ -170,7 +177,7 @@ impl Jobs {
     /// The run that a write means, if it can be written to.
     pub fn writable(&self, scope: &Scope) -> Result<Target, Refusal> {
         let Some(job) = self.by_name.get(&scope.job) else {
-            return Ok(Target { key: first_run(scope), exists: false });
+            return Ok(Target { key: self.first_run(scope)?, exists: false });
         };
         let run = match &scope.run {
             Some(name) => {
@@ -183,6 +190,16 @@ impl Jobs {
             None => job.open.as_ref().ok_or_else(|| no_open_run(&scope.job))?,
         };
         Ok(Target { key: RunKey { job: scope.job.clone(), run: run.clone() }, exists: true })
+    }
+
+    /// The run that the first write to a job opens. One that may have been in a
+    /// forgotten job is not brought back.
+    fn first_run(&self, scope: &Scope) -> Result<RunKey, Refusal> {
+        let run = scope.run.clone().unwrap_or_else(default_name);
+        if self.was_forgotten(&run) {
+            return Err(run_not_found(&scope.job, &run));
+        }
+        Ok(RunKey { job: scope.job.clone(), run })
     }
 
     /// Whether the job may hold what a write adds. A write that shrinks the
@@ -209,7 +226,7 @@ impl Jobs {
     }
 
     /// Whether one more run fits, in a new job if there is none of the name.
-    pub fn room_for_run(&self, job: &Name, cluster: &Cluster) -> Result<(), Refusal> {
+    pub fn room_for_run(&self, job: &Name, now: LogTime, cluster: &Cluster) -> Result<(), Refusal> {
         let limits = cluster.limits();
         let known = self.by_name.get(job);
         let runs = known.map_or(0, |job| job.runs.len() as u64);
@@ -223,7 +240,12 @@ impl Jobs {
         if comes && present >= limits.jobs_max {
             return Err(full("jobs_max", limits.jobs_max));
         }
-        if cluster.feature_level >= RUNS_LEVEL && known.is_none() && names >= JOB_NAMES_MAX {
+        let name_fits = match cluster.feature_level {
+            ..RUNS_LEVEL => true,
+            RUNS_LEVEL..NAMES_LEVEL => names < JOB_NAMES_MAX,
+            _ => self.room_for_name(JOB_NAMES_MAX, now),
+        };
+        if known.is_none() && !name_fits {
             return Err(full("job_names_max", JOB_NAMES_MAX));
         }
         if runs >= limits.runs_per_job_max {
@@ -240,14 +262,27 @@ impl Jobs {
         Refusal::QuotaExceeded { job: job.clone(), what: what.to_owned(), limit, oldest_ended }
     }
 
-    /// Puts in a new open run; the one before must have been ended.
-    pub fn insert_open(&mut self, key: &RunKey, opened: Revision, opened_at: LogTime) {
+    /// Puts in a new open run; the one before must have been ended. A job that comes
+    /// with it may be `forgettable`.
+    pub fn insert_open(
+        &mut self,
+        key: &RunKey,
+        opened: Revision,
+        opened_at: LogTime,
+        forgettable: bool,
+    ) {
+        let new = || Arc::new(self.floor.job(forgettable.then_some(0)));
         let known = self.by_name.contains_key(&key.job);
-        let job = Arc::make_mut(self.by_name.entry(key.job.clone()).or_default());
+        let job = Arc::make_mut(self.by_name.entry(key.job.clone()).or_insert_with(new));
         assert!(job.open.is_none(), "a job has at most one open run");
-        self.empty -= u64::from(known && job.runs.is_empty());
+        if known && job.runs.is_empty() {
+            self.empty -= 1;
+            job.idle_since().map(|since| self.idle.remove(&(since, key.job.clone())));
+        }
+        let number_after = number_after(&key.run);
+        job.ended_at = job.ended_at.filter(|_| number_after > 0);
         job.open = Some(key.run.clone());
-        job.next_number = job.next_number.max(number_after(&key.run));
+        job.next_number = job.next_number.max(number_after);
         job.by_opening.insert(opened, key.run.clone());
         job.runs.insert(key.run.clone(), Arc::new(Run::new(opened, opened_at)));
         self.runs += 1;
@@ -301,6 +336,7 @@ impl Jobs {
         let job = job.expect("the caller found the job in the same command");
         assert_eq!(job.open.as_ref(), Some(&key.run), "only the open run ends");
         job.open = None;
+        job.ended_at = job.ended_at.map(|at| at.max(end.time.unwrap_or_default()));
         self.endings.insert((end.time, key.clone()));
         self.change(key, &Balance::default(), |run| run.end = Some(end));
     }
@@ -312,6 +348,7 @@ impl Jobs {
         job.by_opening.remove(&run.opened);
         job.usage.subtract(run.usage);
         self.empty += u64::from(job.runs.is_empty());
+        job.idle_since().map(|since| self.idle.insert((since, key.job.clone())));
         self.usage.subtract(run.usage);
         self.runs -= 1;
         if let Some(end) = &run.end {
@@ -329,6 +366,7 @@ impl Default for Job {
             open: None,
             next_number: 1,
             usage: Usage::default(),
+            ended_at: None,
             life: JobLife::default(),
         }
     }
@@ -386,15 +424,10 @@ fn no_open_run(job: &Name) -> Refusal {
     Refusal::NoOpenRun { job: job.clone() }
 }
 
-/// The run that the first write to a job opens.
-fn first_run(scope: &Scope) -> RunKey {
-    RunKey { job: scope.job.clone(), run: scope.run.clone().unwrap_or_else(default_name) }
-}
-
 /// A run that somebody named `r7` moves the numbering behind 7, so that no
 /// automatic name equals one that was deleted. Numbers too high to be reached
 /// by counting are left alone, so that the numbering cannot run out.
-fn number_after(name: &Name) -> u64 {
+pub(crate) fn number_after(name: &Name) -> u64 {
     const REACHABLE_MAX: u64 = u64::MAX / 2;
     let digits = name.as_str().strip_prefix('r').filter(|digits| !digits.starts_with(['+', '0']));
     match digits.and_then(|digits| digits.parse::<u64>().ok()) {

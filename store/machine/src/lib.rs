@@ -12,6 +12,7 @@
 //! | `machine` | the fields of the state, and the way of an entry through it |
 //! | `applied` | what applying hands back: answers, effects, garbage |
 //! | `job` | jobs, runs, keys and queues, and their accounts |
+//! | `forgotten` | jobs that are forgotten when the names are full, and the floor that stays |
 //! | `run` | opening, ending and deleting runs |
 //! | `kv`, `draft`, `transaction` | key-value commands, staged before they are carried out |
 //! | `queue` | queues |
@@ -60,6 +61,7 @@ mod cluster;
 mod codec;
 mod deadlines;
 mod draft;
+mod forgotten;
 mod history;
 mod image;
 mod job;
@@ -80,7 +82,8 @@ mod transaction;
 
 pub use applied::{Applied, Compacted, Counts, Effect, RunKey};
 pub use cluster::{
-    CLUSTER_ID_BYTES_MAX, FEATURE_LEVEL, LIFE_LEVEL, PIPELINE_LEVEL, RETIRED_NODES_MAX, RUNS_LEVEL,
+    CLUSTER_ID_BYTES_MAX, FEATURE_LEVEL, LIFE_LEVEL, NAMES_LEVEL, PIPELINE_LEVEL,
+    RETIRED_NODES_MAX, RUNS_LEVEL,
 };
 pub use codec::{DecodeError, decode_entry, encode_entry};
 pub use image::IMAGE_VERSION;

@@ -9,8 +9,9 @@ use holdfast_api::{
 };
 
 use crate::applied::{Applied, Effect, RunKey};
-use crate::cluster::{LIFE_LEVEL, RUNS_LEVEL};
-use crate::job::{Job, Left, RunEnd, fence, run_not_found};
+use crate::cluster::{LIFE_LEVEL, NAMES_LEVEL, RUNS_LEVEL};
+use crate::forgotten::JOB_NAMES_MAX;
+use crate::job::{Left, RunEnd, fence, run_not_found};
 use crate::life::Live;
 use crate::machine::Machine;
 
@@ -90,9 +91,10 @@ impl Machine {
         }
         let run = match choice {
             RunChoice::Named(name) => name.clone(),
-            RunChoice::Auto | RunChoice::Held | RunChoice::New => job
-                .map(|job| job.automatic_name())
-                .unwrap_or_else(|| Job::default().automatic_name()),
+            RunChoice::Auto | RunChoice::Held | RunChoice::New => {
+                let new = || self.jobs.floor_for_name(JOB_NAMES_MAX, self.time).job(None);
+                job.map_or_else(|| new().automatic_name(), |job| job.automatic_name())
+            }
         };
         if let Some(open) = open.filter(|_| !takeover) {
             self.not_held(&key(open))?;
@@ -105,7 +107,7 @@ impl Machine {
     /// Opens a run of a new name, as part of the revision that is being made,
     /// and ends the one before; answers that.
     fn open_new(&mut self, key: &RunKey, applied: &mut Applied) -> Result<Option<Name>, Refusal> {
-        self.jobs.room_for_run(&key.job, &self.cluster)?;
+        self.jobs.room_for_run(&key.job, self.time, &self.cluster)?;
         let former = self.jobs.by_name.get(&key.job).and_then(|job| job.open.clone());
         if let Some(former) = &former {
             self.end_open(&key.job, former, Some(key.run.clone()), applied);
@@ -114,9 +116,14 @@ impl Machine {
         Ok(former)
     }
 
-    /// Puts in a new open run, as part of the revision that is being made.
+    /// Puts in a new open run, as part of the revision that is being made. Its name
+    /// may need the place of a job that is over.
     pub(crate) fn insert_open(&mut self, key: &RunKey, applied: &mut Applied) {
-        self.jobs.insert_open(key, self.revision + 1, self.time);
+        let forgets = self.cluster.feature_level >= NAMES_LEVEL;
+        if forgets && !self.jobs.by_name.contains_key(&key.job) {
+            applied.discard(self.jobs.make_room_for_name(JOB_NAMES_MAX, self.time));
+        }
+        self.jobs.insert_open(key, self.revision + 1, self.time, forgets);
         applied.effects.push(Effect::RunOpened { run: key.clone() });
     }
 

@@ -10,12 +10,13 @@ use imbl::{OrdMap, Vector};
 
 use super::encode::RUN_LOST;
 use super::frame::{Reader, yes_or_no};
-use super::{FIRST_VERSION, LIFE_VERSION, held, life};
+use super::{FIRST_VERSION, LIFE_VERSION, NAMES_VERSION, held, life};
 use crate::applied::RunKey;
 use crate::cluster::Cluster;
 use crate::codec::{DecodeError, unpack};
+use crate::forgotten::Floor;
 use crate::history::History;
-use crate::job::{Job, Jobs, Left, Run, RunEnd, Stored, Usage};
+use crate::job::{Job, Jobs, Left, Run, RunEnd, Stored, Usage, number_after};
 use crate::lease::{Lease, Leases};
 use crate::life::JobLife;
 use crate::life::act::Timers;
@@ -82,6 +83,14 @@ fn cluster(version: u32, input: &mut Reader<'_>) -> Result<Cluster, DecodeError>
 
 fn jobs(version: u32, input: &mut Reader<'_>, revision: Revision) -> Result<Jobs, DecodeError> {
     let mut jobs = Jobs::default();
+    if version >= NAMES_VERSION {
+        jobs.floor = Floor {
+            next_number: input.u64()?,
+            incarnation: input.u64()?,
+            generation: input.u64()?,
+            iteration: input.u64()?,
+        };
+    }
     for _ in 0..input.u64()? {
         let name = name(input)?;
         let job = job(version, input, revision)?;
@@ -93,6 +102,7 @@ fn jobs(version: u32, input: &mut Reader<'_>, revision: Revision) -> Result<Jobs
             }
         }
         jobs.empty += u64::from(job.runs.is_empty());
+        job.idle_since().map(|since| jobs.idle.insert((since, name.clone())));
         jobs.usage.add(job.usage);
         jobs.runs += job.runs.len() as u64;
         ascending(&mut jobs.by_name, name, Arc::new(job), "jobs")?;
@@ -102,6 +112,9 @@ fn jobs(version: u32, input: &mut Reader<'_>, revision: Revision) -> Result<Jobs
 
 fn job(version: u32, input: &mut Reader<'_>, revision: Revision) -> Result<Job, DecodeError> {
     let mut job = Job { next_number: input.u64()?, ..Job::default() };
+    if version >= NAMES_VERSION {
+        job.ended_at = end_time(input)?;
+    }
     if version >= LIFE_VERSION {
         job.life = life::read_job(input, revision)?;
     }
@@ -113,6 +126,9 @@ fn job(version: u32, input: &mut Reader<'_>, revision: Revision) -> Result<Job, 
         }
         if job.by_opening.insert(run.opened, name.clone()).is_some() {
             return invalid("two runs were opened at one revision");
+        }
+        if job.ended_at.is_some() && number_after(&name) == 0 {
+            return invalid("a job may be forgotten, and has a run whose name is no number");
         }
         job.usage.add(run.usage);
         ascending(&mut job.runs, name, Arc::new(run), "runs")?;

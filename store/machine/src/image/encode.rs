@@ -6,10 +6,11 @@ use std::io;
 use holdfast_api::{Change, ChangeKind, Name, WatchBatch};
 
 use super::frame::Writer;
-use super::{FIRST_VERSION, LIFE_VERSION, life};
+use super::{FIRST_VERSION, LIFE_VERSION, NAMES_VERSION, life};
 use crate::cluster::Cluster;
 use crate::codec::pack;
 use crate::deadlines::Use;
+use crate::forgotten::Floor;
 use crate::history::History;
 use crate::job::{Job, Jobs, Left, Run, RunEnd, Stored};
 use crate::machine::Machine;
@@ -49,14 +50,26 @@ fn cluster(cluster: &Cluster, version: u32, out: &mut Writer<'_>) -> io::Result<
 }
 
 fn jobs(jobs: &Jobs, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
-    // The accounts are counted again, and the endings found.
-    let Jobs { by_name, usage: _, runs: _, empty: _, endings: _ } = jobs;
+    // The accounts are counted again, the endings and the idle ones found.
+    let Jobs { by_name, usage: _, runs: _, empty: _, endings: _, idle: _, floor } = jobs;
+    if version >= NAMES_VERSION {
+        let Floor { next_number, incarnation, generation, iteration } = floor;
+        out.u64(*next_number)?;
+        out.u64(*incarnation)?;
+        out.u64(*generation)?;
+        out.u64(*iteration)?;
+    }
     out.length(by_name.len())?;
     for (name, job) in by_name {
         out.bytes(name.as_str().as_bytes())?;
         // The order, the open run and the accounts follow from the runs.
-        let Job { runs, by_opening: _, open: _, next_number, usage: _, life } = job.as_ref();
+        let Job { runs, by_opening: _, open: _, next_number, usage: _, ended_at, life } =
+            job.as_ref();
         out.u64(*next_number)?;
+        if version >= NAMES_VERSION {
+            out.bool(ended_at.is_some())?;
+            out.u64(ended_at.unwrap_or_default())?;
+        }
         if version >= LIFE_VERSION {
             life::write_job(life, out)?;
         }

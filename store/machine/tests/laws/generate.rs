@@ -185,7 +185,7 @@ fn cluster_command() -> impl Strategy<Value = Command> {
             Command::Cluster(ClusterCommand::Found { cluster_id })
         }),
         2 => limits().prop_map(|limits| Command::Cluster(ClusterCommand::SetLimits { limits })),
-        1 => (0u32..4).prop_map(|level| Command::Cluster(ClusterCommand::SetFeatureLevel { level })),
+        1 => (0u32..6).prop_map(|level| Command::Cluster(ClusterCommand::SetFeatureLevel { level })),
         1 => (1u64..9).prop_map(|node| Command::Cluster(ClusterCommand::RetireNode { node })),
     ]
 }
