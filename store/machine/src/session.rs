@@ -8,9 +8,8 @@
 use std::sync::Arc;
 
 use holdfast_api::{
-    Answer, Command, Entry, KvOutcome, Limits, LogTime, Nonce, Outcome, Pipelined,
-    PipelinedOutcome, Refusal, RoundOutcome, SessionCommand, SessionId, SessionOutcome, SessionRef,
-    TransactionOutcome,
+    Answer, Command, Entry, KvOutcome, Limits, LogTime, Nonce, Outcome, PipelinedOutcome, Refusal,
+    RoundOutcome, SessionCommand, SessionId, SessionOutcome, SessionRef, TransactionOutcome,
 };
 use imbl::OrdMap;
 
@@ -23,6 +22,12 @@ const ANSWER_BYTES: u64 = 128;
 
 /// What the answer to one arrival weighs.
 const ARRIVAL_ANSWER_BYTES: u64 = 128;
+
+/// What one command's share of the answer to a pipeline weighs beside its values.
+const PIPELINED_BYTES: u64 = 104;
+
+/// What one step's share of the answer to a transaction weighs beside its value.
+const STEP_ANSWER_BYTES: u64 = 24;
 
 /// All sessions.
 #[derive(Clone)]
@@ -297,7 +302,7 @@ pub(crate) fn weight(answer: &Answer) -> u64 {
                     PipelinedOutcome::Kv(outcome) => kv_weight(outcome),
                     PipelinedOutcome::Refused(refusal) => refusal_weight(refusal),
                 };
-                values.saturating_add(size_of::<Pipelined>() as u64)
+                values.saturating_add(PIPELINED_BYTES)
             })
             .sum(),
         Outcome::Round(RoundOutcome::Arrived(answers)) => {
@@ -321,7 +326,7 @@ fn kv_weight(outcome: &KvOutcome) -> u64 {
                 _ => 0,
             })
             .sum::<u64>()
-            .saturating_add(outcomes.len() as u64 * size_of::<TransactionOutcome>() as u64),
+            .saturating_add(outcomes.len() as u64 * STEP_ANSWER_BYTES),
         _ => 0,
     }
 }
