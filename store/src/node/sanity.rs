@@ -2,8 +2,9 @@
 //! say, and what no cluster could work with.
 
 use holdfast_api::{
-    ClusterCommand, Code, Command, Condition, KvOp, LeaseCommand, Limits, Problem, Proposal,
-    Refusal, RoundCommand, RunCommand, SessionCommand, SessionRef,
+    ClusterCommand, Code, Command, Condition, KvOp, LeaseCommand, Limits, PIPELINE_BYTES_MAX,
+    PIPELINE_OPS_MAX, Problem, Proposal, Refusal, RoundCommand, RunCommand, SessionCommand,
+    SessionRef,
 };
 
 /// Largest `command_bytes_max`: half of the longest frame of a stream.
@@ -47,11 +48,28 @@ pub fn is_for_clients(proposal: &Proposal) -> Result<(), Problem> {
                 "a pipeline holds no command that is answered with a value; send it alone",
             ))
         }
-        Command::Kv { .. } | Command::Pipeline { .. } | Command::Run(_) => Ok(()),
+        Command::Pipeline { ops, .. } => is_short(ops),
+        Command::Kv { .. } | Command::Run(_) => Ok(()),
         Command::Session(SessionCommand::Expire { .. }) => Err(only_for_the_leader()),
         Command::Session(_) => Ok(()),
         Command::Cluster(ClusterCommand::SetLimits { limits }) => are_sane(limits),
         Command::Cluster(_) => Err(only_for_the_leader()),
+    }
+}
+
+/// A pipeline that the state machine would refuse for its length is not logged first.
+fn is_short(ops: &[KvOp]) -> Result<(), Problem> {
+    let bytes: usize = ops.iter().map(KvOp::bytes).sum();
+    let sizes = [
+        ("pipeline_ops_max", ops.len(), PIPELINE_OPS_MAX),
+        ("pipeline_bytes_max", bytes, PIPELINE_BYTES_MAX),
+    ];
+    match sizes.into_iter().find(|(_, size, limit)| size > limit) {
+        None => Ok(()),
+        Some((what, size, limit)) => {
+            let (size, limit) = (size as u64, limit as u64);
+            Err(Refusal::LimitExceeded { what: what.to_owned(), size, limit }.into())
+        }
     }
 }
 
@@ -150,6 +168,25 @@ mod tests {
             let problem = check(ops).expect_err("it is refused");
             assert_eq!(problem.code, Code::InvalidRequest);
             assert!(problem.message.contains(words), "{}", problem.message);
+        }
+    }
+
+    #[test]
+    fn pipelines_that_are_too_long_are_refused_before_they_are_logged() {
+        let delete = |bytes: usize| KvOp::Delete { key: Blob::from(vec![b'k'; bytes]) };
+        let check = |ops| {
+            let command = Command::Pipeline { scope: Scope::default(), ops };
+            is_for_clients(&Proposal { session: None, command })
+        };
+        check(vec![delete(1); PIPELINE_OPS_MAX]).expect("it is taken");
+        check(vec![delete(PIPELINE_BYTES_MAX / 2); 2]).expect("it is taken");
+        for (ops, what) in [
+            (vec![delete(0); PIPELINE_OPS_MAX + 1], "pipeline_ops_max"),
+            (vec![delete(PIPELINE_BYTES_MAX / 2 + 1); 2], "pipeline_bytes_max"),
+        ] {
+            let problem = check(ops).expect_err("it is refused");
+            assert_eq!(problem.code, Code::LimitExceeded);
+            assert!(problem.message.contains(what), "{}", problem.message);
         }
     }
 
