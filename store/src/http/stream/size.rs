@@ -2,7 +2,8 @@
 //! never far too little.
 
 use holdfast_api::{
-    KeyEntry, KvOutcome, Outcome, PipelinedOutcome, ReadOutcome, ReplyBody, TransactionOutcome,
+    KeyEntry, KvOutcome, Outcome, PipelinedOutcome, ReadOutcome, Refusal, ReplyBody,
+    TransactionOutcome,
 };
 
 use super::watching;
@@ -33,6 +34,14 @@ fn kv_bytes(outcome: &KvOutcome) -> usize {
             outcomes.iter().map(value).sum()
         }
         _ => 64,
+    }
+}
+
+/// Roughly the bytes of a refusal.
+fn refusal_bytes(refusal: &Refusal) -> usize {
+    match refusal {
+        Refusal::NotANumber { key } => 256 + key.len(),
+        _ => 256,
     }
 }
 
@@ -76,13 +85,37 @@ pub(super) fn reply_bytes(body: &ReplyBody) -> usize {
                 .iter()
                 .map(|pipelined| match &pipelined.outcome {
                     PipelinedOutcome::Kv(outcome) => 32 + kv_bytes(outcome),
-                    PipelinedOutcome::Refused(_) => 256,
+                    PipelinedOutcome::Refused(refusal) => refusal_bytes(refusal),
                 })
                 .sum(),
+            Outcome::Refused(refusal) => refusal_bytes(refusal),
             _ => 64,
         },
         ReplyBody::Changes(batch) => watching::batch_bytes(batch),
         ReplyBody::Progress(progress) => progress.watches.len() * 20,
         _ => 256,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_api::{Answer, Blob, Pipelined};
+
+    use super::*;
+
+    #[test]
+    fn refusals_are_as_long_as_the_keys_they_name() {
+        let key = Blob::from(vec![b'k'; 8 * 1024]);
+        let refusal = Refusal::NotANumber { key };
+        let outcome = PipelinedOutcome::Refused(refusal.clone());
+        let pipelined = vec![Pipelined { revision: 1, outcome }; 100];
+        for (outcome, times) in
+            [(Outcome::Refused(refusal), 1), (Outcome::Pipeline(pipelined), 100)]
+        {
+            let answer = ReplyBody::Answer(Answer { revision: 1, outcome, replayed: false });
+            let length = rmp_serde::to_vec_named(&answer).expect("a reply can be encoded").len();
+            assert!(length > times * 8 * 1024);
+            assert!(reply_bytes(&answer) >= length, "{} for {length}", reply_bytes(&answer));
+        }
     }
 }
