@@ -257,3 +257,22 @@ async fn an_agent_that_is_away_for_longer_than_its_lease_goes_on_in_a_run_that_i
     assert_eq!(store.add("n", 1).await, 2);
     command.end(0).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_is_much_longer_than_a_journal_may_grow_is_taken() {
+    const PART: usize = 7 * 1024 * 1024;
+    let mut cluster = Cluster::start(1).await;
+    let command = Command::start(&mut cluster, "long", &["--job", "long"]).await;
+    let mut store = TcpStore::connect(&command.address).await;
+    let mut message = [&[op::MULTI_SET][..], &4_u64.to_le_bytes()].concat();
+    for part in 0..4_u8 {
+        message.extend(key(&format!("part/{part}")));
+        message.extend(text(&vec![part; PART]));
+    }
+    let sent = tokio::time::timeout(Duration::from_secs(60), store.send_raw(&message)).await;
+    sent.expect("it is read to its end");
+    assert_eq!(store.get("part/3").await, vec![3; PART]);
+    signal(process_at(&command.control).await, Signal::SIGKILL);
+    assert_eq!(store.get("part/2").await, vec![2; PART]);
+    command.end(0).await;
+}

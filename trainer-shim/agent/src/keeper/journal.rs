@@ -22,6 +22,11 @@ const MAGIC: u64 = 0x6b65_6570_6572_3031;
 /// Of each of the two headings, one for each area.
 const HEADING_BYTES: usize = 24;
 const HEADINGS: [u64; 2] = [0, 64];
+/// Where it says whether it is to be believed, behind them: a word that is there from the
+/// beginning, so that changing it needs no memory.
+const BELIEF: u64 = 128;
+const BELIEVED: [u8; 8] = *b"believed";
+const INCOMPLETE: [u8; 8] = *b"is void!";
 /// Length and checksum of a record, and its kind.
 const RECORD_HEADING_BYTES: usize = 9;
 /// Longest record that is believed.
@@ -61,6 +66,7 @@ impl Journal {
         let Some(writing) = writing else {
             let journal = Journal { file, writing: 0, end: AREAS[0], waiting: Vec::new() };
             journal.write_heading()?;
+            journal.believe(true)?;
             return Ok((journal, Vec::new()));
         };
         let begin = area(writing);
@@ -71,6 +77,17 @@ impl Journal {
     /// One more record.
     pub fn push(&mut self, kind: u8, bytes: &[u8]) {
         append(&mut self.waiting, self.writing, kind, &[bytes]);
+    }
+
+    /// Says whether all is here that should be: something could not be written, or can again.
+    pub fn believe(&self, complete: bool) -> io::Result<()> {
+        self.file.write_all_at(if complete { &BELIEVED } else { &INCOMPLETE }, BELIEF)
+    }
+
+    /// Whether its writer said so last.
+    pub fn is_believed(&self) -> bool {
+        let mut word = [0; BELIEVED.len()];
+        self.file.read_exact_at(&mut word, BELIEF).is_ok() && word == BELIEVED
     }
 
     /// Whether records wait to be written.

@@ -29,6 +29,7 @@ pub struct SessionLedger {
     in_flight: BTreeMap<u64, Vec<u8>>,
     in_flight_bytes: u64,
     next: u64,
+    /// Something could not be written, and is not yet.
     is_broken: bool,
     is_whole: bool,
 }
@@ -54,14 +55,15 @@ impl SessionLedger {
     /// What is in this memory, and where to go on writing.
     pub fn open(memory: OwnedFd) -> io::Result<(SessionLedger, Option<Resumed>)> {
         let (journal, records) = Journal::open(memory)?;
+        let is_believed = journal.is_believed();
         let mut ledger = SessionLedger {
             journal,
             opened: None,
             in_flight: BTreeMap::new(),
             in_flight_bytes: 0,
             next: 1,
-            is_broken: false,
-            is_whole: true,
+            is_broken: !is_believed,
+            is_whole: is_believed,
         };
         let mut commands = BTreeMap::new();
         for Record { kind, bytes } in records {
@@ -180,13 +182,20 @@ impl Ledger for SessionLedger {
 
     fn commit(&mut self) {
         let is_long = self.journal.bytes() > 2 * self.in_flight_bytes + SLACK_BYTES;
-        let done = match is_long {
+        let done = match is_long || self.is_broken {
+            // All that is in flight, also what could not be written before.
             true => self.shorten(),
             false => self.journal.commit(),
         };
-        if let (Err(error), false) = (done, std::mem::replace(&mut self.is_broken, false)) {
+        let was_broken = std::mem::replace(&mut self.is_broken, done.is_err());
+        if was_broken != self.is_broken
+            && let Err(error) = self.journal.believe(!self.is_broken)
+        {
             self.is_broken = true;
-            error!(%error, "the session cannot be written down: an agent that follows this one may count twice; restart the job's agents");
+            error!(%error, "the memory of this agent's keeper cannot be written");
+        }
+        if let (Err(error), false) = (done, was_broken) {
+            error!(%error, "the session cannot be written down: until it can, an agent that follows this one closes the connections of this host; free some memory");
         }
     }
 }
@@ -233,6 +242,32 @@ mod tests {
             in_flight: in_flight.into(),
         };
         assert_eq!(resumed, Some(expected), "5 never left");
+    }
+
+    #[test]
+    fn what_could_not_be_written_makes_all_of_it_void_until_it_is_written_anew() {
+        use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+        let memory = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        let (mut ledger, _) = SessionLedger::open(memory.try_clone().unwrap()).unwrap();
+        ledger.opened(70, 10, Duration::from_secs(60));
+        ledger.takes(1, &add(1, 9), &[Some(mark(1))]);
+        ledger.commit();
+        assert!(SessionLedger::open(memory.try_clone().unwrap()).unwrap().0.is_whole());
+        // From now on it takes nothing that makes it longer.
+        fcntl_add_seals(&memory, SealFlags::GROW).unwrap();
+        ledger.takes(2, &add(1, 9), &[Some(mark(2))]);
+        ledger.commit();
+        let (next, _) = SessionLedger::open(memory).unwrap();
+        assert!(!next.is_whole(), "2 left, and is not here");
+        let memory = super::super::journal::memory("test").unwrap();
+        Journal::open(memory.try_clone().unwrap()).unwrap().0.believe(false).unwrap();
+        let (mut next, _) = SessionLedger::open(memory.try_clone().unwrap()).unwrap();
+        assert!(!next.is_whole());
+        next.opened(71, 10, Duration::from_secs(60));
+        next.commit();
+        let (again, resumed) = SessionLedger::open(memory).unwrap();
+        assert!(again.is_whole());
+        assert_eq!(resumed.unwrap().session, 71);
     }
 
     #[test]

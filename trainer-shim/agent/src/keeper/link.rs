@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, mpsc as std_mpsc};
 use std::thread;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::net::RecvFlags;
@@ -17,6 +18,10 @@ use tokio_util::sync::CancellationToken;
 use super::recorder::{Recorded, Recorder};
 use super::wire::{self, ToAgent, ToKeeper};
 use crate::namespace::Namespace;
+
+/// How long a keeper may take to read. It has room for what it has not read, so that only one
+/// that is stopped makes the agent wait.
+const DEPOSIT_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// What a listener is for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -197,7 +202,7 @@ impl Keeper {
         let port = self.port(id);
         let about = serde_json::to_string(about)?;
         let listener = listener.into_std()?.into();
-        self.deposit(ToKeeper::Listener { id, about }, listener);
+        self.deposit(ToKeeper::Listener { id, about }, listener)?;
         self.tell(ToKeeper::Accept { id });
         Ok(port)
     }
@@ -205,16 +210,19 @@ impl Keeper {
     /// Gives the control socket to be kept.
     pub fn keep_control(&self, listener: OwnedFd) -> io::Result<()> {
         let about = serde_json::to_string(&About::Control)?;
-        self.deposit(ToKeeper::Listener { id: rand::random(), about }, listener);
-        Ok(())
+        self.deposit(ToKeeper::Listener { id: rand::random(), about }, listener)
     }
 
-    fn deposit(&self, message: ToKeeper, descriptor: OwnedFd) {
+    fn deposit(&self, message: ToKeeper, descriptor: OwnedFd) -> io::Result<()> {
         let (done, sent) = std_mpsc::sync_channel(1);
         // A keeper that has ended is noticed by whoever receives.
-        if self.0.outgoing.send((message, Some(descriptor), Some(done))).is_ok() {
-            let _ = sent.recv();
+        if self.0.outgoing.send((message, Some(descriptor), Some(done))).is_ok()
+            && sent.recv_timeout(DEPOSIT_TIME_MAX) == Err(std_mpsc::RecvTimeoutError::Timeout)
+        {
+            let text = "the agent's keeper takes nothing: it is stopped; send it SIGCONT";
+            return Err(io::Error::new(io::ErrorKind::TimedOut, text));
         }
+        Ok(())
     }
 
     fn tell(&self, message: ToKeeper) {

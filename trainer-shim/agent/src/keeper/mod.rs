@@ -46,8 +46,8 @@
 //! a host starts anew, as one without a keeper does.
 //!
 //! An agent that is not there again within the TTL of its lease finds it ended, and the ranks
-//! are told so. Where a journal cannot be read to its end (somebody wrote into it), the
-//! connection is closed: no answer is better than a wrong one. Whoever kills the keeper kills
+//! are told so. Where a journal does not agree with what the kernel counted, the connection is
+//! closed: no answer is better than a wrong one. Whoever kills the keeper kills
 //! the agent, and the ranks of its host lose their connections; other hosts go on.
 
 pub mod counters;

@@ -280,11 +280,11 @@ impl Recorder {
         self.0.as_ref().is_none_or(|recording| recording.growth() < GROWTH_BYTES_MAX)
     }
 
-    /// Whether it should begin anew.
+    /// Whether it should begin anew. One without room always does, however long the message
+    /// is that its base holds a part of: it would read nothing more.
     pub fn wants_base(&self) -> bool {
-        self.0
-            .as_ref()
-            .is_some_and(|recording| recording.growth() > SLACK_BYTES + recording.base_bytes)
+        let Some(recording) = &self.0 else { return false };
+        recording.growth() > SLACK_BYTES + recording.base_bytes || !self.has_room()
     }
 
     /// Begins anew from a connection at rest; the last `undecoded` bytes that came are of a
