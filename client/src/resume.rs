@@ -25,12 +25,12 @@ use crate::call::{Ask, Call, CallId, Permits, Pipeline, Progress};
 use crate::client::{CallGuard, Client};
 use crate::error::Error;
 
-/// By what a caller knows a command again: who it is, and the how manieth command of it.
+/// By what a caller knows a command again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mark {
     /// Who.
     pub caller: u64,
-    /// Which of its commands.
+    /// Which of its commands, counted by the caller.
     pub nth: u64,
 }
 

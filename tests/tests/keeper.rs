@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use holdfast_tests::command::{Command, process_at};
+use holdfast_tests::command::{Command, WAITS, process_at};
 use holdfast_tests::job::TORCHRUN;
 use holdfast_tests::python::{python, script};
 use holdfast_tests::tcpstore::{TcpStore, key, op, text};
@@ -275,4 +275,42 @@ async fn a_message_that_is_much_longer_than_a_journal_may_grow_is_taken() {
     signal(process_at(&command.control).await, Signal::SIGKILL);
     assert_eq!(store.get("part/2").await, vec![2; PART]);
     command.end(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_whose_successor_cannot_run_stays() {
+    use std::os::unix::fs::PermissionsExt;
+    let mut cluster = Cluster::start(1).await;
+    let program = cluster.folder().join("holdfast-agent");
+    std::fs::copy(binaries::path("holdfast-agent"), &program).expect("the folder is ours");
+    let order = cluster.folder().join("end-stays");
+    let mut command = binaries::without_settings(&program);
+    command.args(["run", "--store", &cluster.list(), "--job", "stays", "--"]).args(SAYS_CONTROL);
+    command.args(["sh", "-c", WAITS]).arg(&order);
+    let mut running = Script::start_command(&mut cluster, "stays", command);
+    let control = control_of(&mut running).await;
+    let line = running.says("place ").await;
+    let (address, _) = line.split_once(" of ").expect("an address");
+    let mut store = TcpStore::connect(address).await;
+    assert_eq!(store.add("n", 1).await, 1);
+    let process = process_at(&control).await;
+    // One that hangs, in its place.
+    let other = cluster.folder().join("other");
+    std::fs::write(&other, "#!/bin/sh\nsleep 1000\n").expect("the folder is ours");
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&other, mode).expect("it is ours");
+    std::fs::rename(&other, &program).expect("it is ours");
+    let mut upgrade = tokio::process::Command::new(binaries::path("holdfast-agent"));
+    upgrade.args(["upgrade", "--control"]).arg(&control).kill_on_drop(true);
+    let mut upgrade = upgrade.spawn().expect("it is there");
+    assert_eq!(store.add("n", 1).await, 2);
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(TcpStore::connect(address).await.add("n", 1).await, 3, "somebody new is served");
+    assert_eq!(process_at(&control).await, process);
+    // Killed, it is followed by one of the program that it was.
+    signal(process, Signal::SIGKILL);
+    assert_eq!(store.add("n", 1).await, 4);
+    upgrade.kill().await.expect("it is ours");
+    std::fs::write(&order, "0").expect("the folder is ours");
+    running.succeeds().await;
 }

@@ -29,6 +29,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Agents that end before they have taken up what was kept. Then it is given up: something
 /// in it ends them.
 const DEATHS_MAX: u32 = 5;
+/// Pause before an agent that could not be started is tried again.
+const START_PAUSE: Duration = Duration::from_millis(100);
 /// The exit code of a program that ended in a defect.
 const PANICKED: i32 = 101;
 
@@ -41,6 +43,13 @@ pub enum Said {
         pid: u32,
         /// How it ended.
         status: ExitStatus,
+        /// The pause.
+        pause: Duration,
+    },
+    /// An agent cannot be started, and is tried again after this time.
+    NotStarted {
+        /// Why.
+        reason: String,
         /// The pause.
         pause: Duration,
     },
@@ -149,7 +158,19 @@ impl<S: Start> Keeper<S> {
         let mut again = false;
         let mut left = Vec::new();
         loop {
-            let mut agent = self.begin(again, std::mem::take(&mut left))?;
+            let mut agent = match self.begin(again, &left) {
+                Ok(agent) => agent,
+                Err(error) if again => {
+                    // As after what ended the one before: memory that has run out.
+                    let pause = self.pace.pause(Instant::now()).max(START_PAUSE);
+                    self.start.say(Said::NotStarted { reason: error.to_string(), pause });
+                    self.is_new = false;
+                    std::thread::sleep(pause);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            left.clear();
             let status = self.attend(&mut agent)?;
             let ended = status.code().is_some_and(|code| code != PANICKED);
             if ended && !agent.is_replaced {
@@ -179,20 +200,28 @@ impl<S: Start> Keeper<S> {
         Ok(())
     }
 
-    fn begin(&mut self, again: bool, left: Vec<Waiting>) -> io::Result<Agent> {
+    fn begin(&mut self, again: bool, left: &[Waiting]) -> io::Result<Agent> {
         let flags = SocketFlags::CLOEXEC;
         let (own, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         rustix::io::ioctl_fionbio(&own, true)?;
         let mut command = self.start.command(self.is_new);
-        let child = command.stdin(Stdio::from(other)).spawn()?;
+        let mut child = command.stdin(Stdio::from(other)).spawn()?;
         drop(command);
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        let watch = pidfd_open(pid.unwrap_or(Pid::INIT), PidfdFlags::empty())?;
+        let watch = match pidfd_open(pid.unwrap_or(Pid::INIT), PidfdFlags::empty()) {
+            Ok(watch) => watch,
+            Err(error) => {
+                // There are never two of them.
+                child.kill()?;
+                child.wait()?;
+                return Err(error.into());
+            }
+        };
         let mut waiting: VecDeque<Waiting> = [Waiting::Hello { again }].into();
         waiting.extend(self.listeners.keys().map(|id| Waiting::Listener(*id)));
         waiting.extend(self.connections.keys().map(|id| Waiting::Connection(*id)));
         waiting.push_back(Waiting::Ready);
-        waiting.extend(left);
+        waiting.extend(left.iter().cloned());
         let socket = Some(own);
         let (is_ready, is_up, is_replaced) = (false, false, false);
         Ok(Agent { child, watch, socket, waiting, is_ready, is_up, is_replaced })

@@ -1,10 +1,12 @@
 //! The keeper of an agent, as a process: the agent's parent.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use holdfast_agent::keeper::process::{Keeper, Said, Start, in_words};
@@ -16,11 +18,16 @@ use crate::output::Lines;
 /// Where agents are started from: this program, whatever stands at its path by now.
 const OWN: &str = "/proc/self/exe";
 
+/// How long the next agent's program may take to say its version, asked for so often: nobody
+/// new is accepted meanwhile.
+const CHECK_TIME_MAX: Duration = Duration::from_secs(2);
+const CHECK_PAUSE: Duration = Duration::from_millis(5);
+
 /// Keeps the agent of `run`, whose control socket is this process's standard input.
 pub fn of_host(arguments: Vec<OsString>, output: &Lines) -> anyhow::Result<u8> {
     // As for the agent: what the terminal sends is for the commands.
     let _ = setsid();
-    let listener: OwnedFd = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let listener: OwnedFd = io::stdin().as_fd().try_clone_to_owned()?;
     let advice = "this is started by `holdfast-agent run`, not by hand";
     let address = UnixListener::from(listener.try_clone()?).local_addr().context(advice)?;
     let path = address.as_pathname().context(advice)?.to_owned();
@@ -35,6 +42,20 @@ fn keep(arguments: Vec<OsString>, control: Option<OwnedFd>, output: &Lines) -> a
     let signals = crate::signals::not_ignored(&crate::host::CAUGHT);
     let keeper = Keeper::new(start, &signals, control).context("cannot keep an agent")?;
     Ok(code_of(keeper.run().context("cannot keep the agent")?))
+}
+
+/// How a command ended; none if it had not in time, and was killed.
+fn within(most: Duration, command: &mut Command) -> io::Result<Option<ExitStatus>> {
+    let (mut child, begun) = (command.spawn()?, Instant::now());
+    while begun.elapsed() < most {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        std::thread::sleep(CHECK_PAUSE);
+    }
+    child.kill()?;
+    child.wait()?;
+    Ok(None)
 }
 
 struct Agent {
@@ -56,12 +77,12 @@ impl Start for Agent {
     fn check(&mut self) -> Result<(), String> {
         let mut command = Command::new(&self.path);
         command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        match command.status() {
-            Ok(status) if status.success() => Ok(()),
-            Ok(status) => {
-                Err(format!("{} --version ended {}", self.path.display(), in_words(status)))
-            }
-            Err(error) => Err(format!("{} cannot be started: {error}", self.path.display())),
+        let path = self.path.display();
+        match within(CHECK_TIME_MAX, &mut command) {
+            Ok(Some(status)) if status.success() => Ok(()),
+            Ok(Some(status)) => Err(format!("{path} --version ended {}", in_words(status))),
+            Ok(None) => Err(format!("{path} --version had not ended after {CHECK_TIME_MAX:?}")),
+            Err(error) => Err(format!("{path} cannot be started: {error}")),
         }
     }
 
@@ -71,6 +92,9 @@ impl Start for Agent {
                 "the agent (process {pid}) has ended {}; its keeper starts it again{}",
                 in_words(status),
                 if pause.is_zero() { String::new() } else { format!(" in {pause:?}") }
+            ),
+            Said::NotStarted { reason, pause } => format!(
+                "the agent cannot be started ({reason}); its keeper tries again in {pause:?}"
             ),
             Said::GivenUp { connections } => format!(
                 "agents end before they have taken up what was kept for them: {connections} \
