@@ -104,6 +104,11 @@ impl Access {
         verdicts.fold(Choice::from(0), |any, this| any | this).into()
     }
 
+    /// Whether this path says nothing of who asks: it needs no token where others do.
+    pub fn is_open_path(&self, path: &str) -> bool {
+        self.is_guarded() && OPEN_PATHS.contains(&path)
+    }
+
     /// What this node's own requests to other nodes carry.
     pub fn headers(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();

@@ -5,7 +5,12 @@
 //! places are taken, the last few go round: whoever gets one has it for some
 //! seconds, long enough for a node that comes back and for an operator's
 //! command. A host that died in silence is noticed by its keep-alives.
+//!
+//! Whoever has not been let in yet is a stranger. There are few of them, each
+//! for a few seconds, and the next one takes the place of the oldest: whoever
+//! connects and has a token is served, however many connect and have none.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +44,10 @@ const DESCRIPTORS_KEPT: usize = 256;
 const ROUND_MAX: usize = 64;
 const ROUND_TIME: Duration = Duration::from_secs(5);
 
+/// Most connections that have not been let in yet, and for how long one of them lives.
+const STRANGERS_MAX: usize = 1024;
+const STRANGER_TIME_MAX: Duration = Duration::from_secs(5);
+
 /// Longest time for a request's head to arrive, and for a connection to idle
 /// between requests.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(30);
@@ -68,7 +77,7 @@ pub async fn serve(
     let room = Room::new(descriptors());
     let troubles = Troubles::default();
     while let Some(accepted) = stop.run_until_cancelled(accept(&listener, &room)).await {
-        let (mut stream, place) = match accepted {
+        let (stream, place) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 if troubles.met("accept", &error) {
@@ -81,17 +90,17 @@ pub async fn serve(
         let router = router.clone();
         let (builder, watcher) = (builder.clone(), draining.watcher());
         tasks.spawn(place.clone().lend(async move {
-            // Whoever connects and says nothing is not waited for.
-            if tokio::time::timeout(HEAD_TIME_MAX, stream.readable()).await.is_err() {
-                return;
-            }
+            let held = place.clone();
             let service = service_fn(move |mut request: hyper::Request<Incoming>| {
                 request.extensions_mut().insert(place.clone());
                 TowerToHyperService::new(router.clone()).call(request)
             });
             let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
-            if let Err(error) = watcher.watch(connection.into_owned()).await {
-                tracing::debug!(%error, "a connection ended");
+            tokio::select! {
+                ended = watcher.watch(connection.into_owned()) => if let Err(error) = ended {
+                    tracing::debug!(%error, "a connection ended");
+                },
+                () = held.stays_strange() => tracing::debug!("a stranger's connection was closed"),
             }
         }));
     }
@@ -119,6 +128,30 @@ pub fn descriptors() -> usize {
 struct Room {
     places: Arc<Semaphore>,
     round: Arc<Semaphore>,
+    strangers: Arc<Strangers>,
+}
+
+/// Connections that have not been let in yet, by age; each with what ends it.
+#[derive(Default)]
+struct Strangers(Mutex<(u64, BTreeMap<u64, CancellationToken>)>);
+
+impl Strangers {
+    /// One more, in the place of the oldest if there are too many; answers its number.
+    fn add(&self, ends: CancellationToken) -> u64 {
+        let (last, strangers) = &mut *self.0.lock();
+        *last += 1;
+        strangers.insert(*last, ends);
+        if strangers.len() > STRANGERS_MAX
+            && let Some((_, oldest)) = strangers.pop_first()
+        {
+            oldest.cancel();
+        }
+        *last
+    }
+
+    fn remove(&self, number: u64) {
+        self.0.lock().1.remove(&number);
+    }
 }
 
 impl Room {
@@ -127,6 +160,7 @@ impl Room {
         Room {
             places: Arc::new(Semaphore::new(places.clamp(1, CONNECTIONS_MAX))),
             round: Arc::new(Semaphore::new(ROUND_MAX)),
+            strangers: Arc::default(),
         }
     }
 
@@ -149,7 +183,10 @@ impl Room {
             },
             false => (permit, None),
         };
-        Place(Arc::new(Held { permit: Mutex::new(Some(permit)), until }))
+        let (strangers, ends) = (self.strangers.clone(), CancellationToken::new());
+        let number = strangers.add(ends.clone());
+        let stranger = Stranger { strangers, number, ends, known: CancellationToken::new() };
+        Place(Arc::new(Held { permit: Mutex::new(Some(permit)), until, stranger }))
     }
 }
 
@@ -161,12 +198,46 @@ pub struct Place(Arc<Held>);
 struct Held {
     permit: Mutex<Option<OwnedSemaphorePermit>>,
     until: Option<Instant>,
+    stranger: Stranger,
+}
+
+/// What a connection is until it is let in.
+struct Stranger {
+    strangers: Arc<Strangers>,
+    number: u64,
+    /// Another has taken its place.
+    ends: CancellationToken,
+    known: CancellationToken,
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        self.strangers.remove(self.number);
+    }
 }
 
 impl Place {
     /// The place that a request came with.
     pub fn of(request: &Request) -> Option<Place> {
         request.extensions().get::<Place>().cloned()
+    }
+
+    /// Whoever is there was let in.
+    pub fn let_in(&self) {
+        let Stranger { strangers, number, known, .. } = &self.0.stranger;
+        strangers.remove(*number);
+        known.cancel();
+    }
+
+    /// Returns when it has not been let in in time, or another has come in its place.
+    async fn stays_strange(&self) {
+        let Stranger { ends, known, .. } = &self.0.stranger;
+        tokio::select! {
+            biased;
+            () = known.cancelled() => std::future::pending().await,
+            () = ends.cancelled() => {}
+            () = tokio::time::sleep(STRANGER_TIME_MAX) => {}
+        }
     }
 
     /// It is another node: it needs none.
@@ -215,5 +286,25 @@ mod tests {
         assert!(promised.1);
         kept[0].give_back();
         assert!(room.taken(promised).0.until.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_next_stranger_takes_the_place_of_the_oldest_and_nobody_s_who_was_let_in() {
+        let room = Room::new(CONNECTIONS_MAX * 2);
+        let known = room.taken(room.permit().await.unwrap());
+        known.let_in();
+        let mut strangers = Vec::new();
+        for _ in 0..=STRANGERS_MAX {
+            strangers.push(room.taken(room.permit().await.unwrap()));
+        }
+        let begun = Instant::now();
+        strangers[0].stays_strange().await;
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        strangers[1].stays_strange().await;
+        assert_eq!(begun.elapsed(), STRANGER_TIME_MAX);
+        let hour = Duration::from_secs(3600);
+        assert!(tokio::time::timeout(hour, known.stays_strange()).await.is_err());
+        drop((strangers, known));
+        assert!(room.strangers.0.lock().1.is_empty());
     }
 }

@@ -7,11 +7,16 @@ use holdfast_api::{Code, Problem};
 use http::header;
 
 use super::App;
+use super::accept::Place;
 use super::problem::respond;
 
 /// Refuses whoever has no token, before anything of the request is read.
 pub async fn admit(State(app): State<App>, request: Request, next: Next) -> Response {
     if app.inner.access.admits(request.uri().path(), request.headers()) {
+        let is_open = app.inner.access.is_open_path(request.uri().path());
+        if let Some(place) = Place::of(&request).filter(|_| !is_open) {
+            place.let_in();
+        }
         return next.run(request).await;
     }
     respond(denied(request.headers().contains_key(header::AUTHORIZATION)))
