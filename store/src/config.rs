@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use crate::access::{Access, AccessError};
 use crate::formation::Plan;
+use crate::http::host::EVERY_HOST;
 use crate::node::room::Reserves;
 use crate::raft::ConsensusOptions;
 use crate::regular_file::read_regular_text;
@@ -73,6 +74,10 @@ pub struct ServeArgs {
     /// Listen beyond this machine without a token: whoever reaches the port can do everything
     #[arg(long, env = "HOLDFAST_INSECURE", value_parser = clap::builder::BoolishValueParser::new())]
     pub insecure: bool,
+    /// A name by which this node may be called beside those of the cluster's nodes, such as that of
+    /// a load balancer; `*`: any. Counts only without a token [repeatable]
+    #[arg(long, env = "HOLDFAST_ALLOW_HOST", value_name = "NAME", value_delimiter = ',', value_parser = host_name)]
+    pub allow_host: Vec<String>,
     /// How often the leader speaks [default: 50ms]
     #[arg(long, env = "HOLDFAST_HEARTBEAT", value_name = "TIME", value_parser = humantime::parse_duration)]
     pub heartbeat: Option<Duration>,
@@ -124,6 +129,8 @@ struct File {
     token_file: Option<PathBuf>,
     #[serde(default)]
     insecure: bool,
+    #[serde(default)]
+    allow_host: Vec<String>,
     heartbeat: Option<String>,
     election_min: Option<String>,
     election_max: Option<String>,
@@ -152,6 +159,8 @@ pub struct ServeOptions {
     pub plan: Option<Plan>,
     /// Who may talk to it.
     pub access: Access,
+    /// Names by which it may be called beside its own; `*` allows all.
+    pub allow_host: Vec<String>,
     /// Timings and sizes of consensus.
     pub consensus: ConsensusOptions,
     /// Log time for which a run is kept after its end.
@@ -272,6 +281,12 @@ impl ServeArgs {
             (None, Some(join)) => Some(Plan::Join { known: parse_addresses("--join", &join)? }),
             (None, None) => None,
         };
+        let allow_host = if self.allow_host.is_empty() { file.allow_host } else { self.allow_host };
+        let allow_host: Vec<String> =
+            allow_host.into_iter().filter(|name| !name.is_empty()).collect();
+        for name in &allow_host {
+            host_name(name).map_err(|why| wrong("--allow-host", name, &why))?;
+        }
         let advertise = advertised(node_id, &listen, self.advertise.or(file.advertise), &plan)?;
         let consensus = ConsensusOptions {
             heartbeat: time("heartbeat", self.heartbeat, file.heartbeat, defaults.heartbeat)?,
@@ -303,6 +318,7 @@ impl ServeArgs {
             advertise,
             plan,
             access,
+            allow_host,
             consensus,
             ended_runs_kept: time(
                 "ended_runs_kept",
@@ -418,6 +434,15 @@ fn check_reachable(what: &'static str, address: &str) -> Result<(), ConfigError>
         return Err(wrong(what, address, why));
     }
     Ok(())
+}
+
+/// A name of a host, or `*`.
+fn host_name(text: &str) -> Result<String, String> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    if text == EVERY_HOST || text.bytes().all(allowed) {
+        return Ok(text.to_owned());
+    }
+    Err("it must be the name of a host, without a port, or `*`".to_owned())
 }
 
 /// Whether only this machine reaches the address. A name could be anybody's.

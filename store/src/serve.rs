@@ -164,6 +164,7 @@ pub async fn run_on(
         initial: initial.clone(),
         advertise: options.advertise.clone(),
         access: options.access.clone(),
+        allow_host: options.allow_host.clone(),
     };
     let app = App::new(told, metrics, tasks.clone(), stop.clone());
     let serving = http::accept::serve(

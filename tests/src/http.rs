@@ -121,7 +121,10 @@ impl Connection {
         headers: &[(&str, &str)],
         body: impl Into<Bytes>,
     ) -> Result<Response, String> {
-        let mut request = Request::builder().method(method).uri(path).header("host", &self.address);
+        let mut request = Request::builder().method(method).uri(path);
+        if headers.iter().all(|(name, _)| *name != "host") {
+            request = request.header("host", &self.address);
+        }
         for (name, value) in headers {
             request = request.header(*name, *value);
         }

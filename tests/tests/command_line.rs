@@ -235,7 +235,7 @@ async fn a_node_that_is_told_twice_to_stop_closes_its_storage_first() {
     keys.put("k", "v", holdfast_tests::soon()).await.expect("a put");
     // A request that does not come to its end holds up an orderly stop.
     let mut begun = TcpStream::connect(cluster.address(1)).await.expect("a connection");
-    begun.write_all(b"POST /v1/kv/put HTTP/1.1\r\nhost: x\r\n").await.expect("open");
+    begun.write_all(b"POST /v1/kv/put HTTP/1.1\r\nhost: localhost\r\n").await.expect("open");
     let node = cluster.process(1);
     node.signal(Signal::SIGTERM);
     node.says("stopping without handing over").await;

@@ -94,11 +94,12 @@ async fn a_node_survives_any_bytes_on_its_port() {
 
     let deep = "[".repeat(200_000);
     let deep = format!(
-        "POST /v1/kv/put HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{deep}",
+        "POST /v1/kv/put HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{deep}",
         deep.len()
     );
-    let header = format!("GET /livez HTTP/1.1\r\nhost: x\r\nx: {}\r\n\r\n", "y".repeat(1 << 20));
-    let body = "POST /v1/kv/put HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
+    let header =
+        format!("GET /livez HTTP/1.1\r\nhost: localhost\r\nx: {}\r\n\r\n", "y".repeat(1 << 20));
+    let body = "POST /v1/kv/put HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
     let attacks: Vec<Vec<u8>> = vec![
         b"GET /v1/kv".to_vec(),
         b"\r\n\r\n\r\n".to_vec(),
@@ -129,7 +130,10 @@ async fn a_node_survives_any_bytes_on_its_port() {
     let mut slow = Vec::new();
     for _ in 0..200 {
         let mut stream = connect(&node).await;
-        stream.write_all(b"POST /v1/kv/put HTTP/1.1\r\nhost: x\r\ncontent-le").await.expect("open");
+        stream
+            .write_all(b"POST /v1/kv/put HTTP/1.1\r\nhost: localhost\r\ncontent-le")
+            .await
+            .expect("open");
         slow.push(stream);
     }
     load.progress(50).await;
@@ -210,7 +214,7 @@ async fn a_node_survives_any_frames_on_its_stream() {
 const DEAF: usize = 70;
 const LISTINGS: usize = 400;
 /// How soon others are served beside them.
-const SERVED_TIME_MAX: Duration = Duration::from_secs(15);
+const SERVED_TIME_MAX: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_that_ask_for_much_and_read_nothing_hold_up_nobody() {
@@ -271,7 +275,7 @@ async fn a_node_survives_any_bytes_between_nodes() {
         let before = cluster.process(target).resident_bytes();
         let open = |channel: &str, hello: &str| {
             format!(
-                "GET /raft/v1/channel/{channel} HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: holdfast-raft/1\r\nholdfast-peer: {hello}\r\n\r\n"
+                "GET /raft/v1/channel/{channel} HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade\r\nupgrade: holdfast-raft/1\r\nholdfast-peer: {hello}\r\n\r\n"
             )
         };
         let stranger = open("append", &hello("another", target));

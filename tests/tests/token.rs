@@ -1,13 +1,18 @@
 //! The shared token: nobody gets in without it, and it can be replaced while
 //! everything runs.
 
+use std::collections::VecDeque;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use ::http::Method;
 use holdfast_tests::http::{self, Response};
 use holdfast_tests::{Agent, Cluster, Ended, Process, TcpStore, binaries, eventually};
 use tempfile::TempDir;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 const OLD: &str = "the-old-token-of-the-cluster";
 const NEW: &str = "the-new-token-of-the-cluster";
@@ -42,6 +47,12 @@ async fn guarded(path: &Path) -> Cluster {
 
 async fn cli(cluster: &Cluster, token: &Path, arguments: &[&str]) -> Ended {
     cluster.cli(&[&["--token-file", text(token)], arguments].concat()).await
+}
+
+async fn cli_at(address: &str, token: &Path, arguments: &[&str]) -> Ended {
+    let mut command = binaries::command("holdfast");
+    command.args(["--store", address, "--token-file", text(token)]).args(arguments);
+    Ended::of(command).await
 }
 
 async fn ask(cluster: &Cluster, path: &str, token: Option<&str>) -> Response {
@@ -212,4 +223,87 @@ async fn beyond_loopback_a_node_needs_a_token_or_a_decision() {
     let mut node = Process::start("the node", serve(&["--token-file", text(&token)]), &log);
     node.says("chmod 600").await;
     assert!(node.stop().await.success());
+}
+
+/// Descriptors of each node, and connections that say nothing or have no token.
+const DESCRIPTORS: usize = 800;
+const STRANGERS: usize = 2_000;
+/// How soon somebody with the token is served beside them.
+const SERVED_TIME_MAX: Duration = Duration::from_secs(4);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_without_the_token_keep_nobody_out() {
+    let files = Files::new();
+    let token = files.write("token", &[OLD]);
+    let mut cluster = Cluster::plan(3, &["--token-file", text(&token)]);
+    for id in cluster.ids() {
+        let command = binaries::with_descriptors(&cluster.command(id), DESCRIPTORS);
+        cluster.launch_as(id, command);
+    }
+    cluster.wait_all_ready().await;
+    let leader = cluster.leader().await;
+    let address = cluster.address(leader).to_owned();
+    let mut flood = JoinSet::new();
+    for (n, first) in [
+        "",
+        "GET /v1/stream HTTP/1.1\r\nHost: lo",
+        "GET /v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ]
+    .into_iter()
+    .cycle()
+    .take(8)
+    .enumerate()
+    {
+        let address = address.clone();
+        flood.spawn(async move {
+            let mut open = VecDeque::new();
+            loop {
+                match TcpStream::connect(&address).await {
+                    Ok(mut stream) => {
+                        drop(stream.write_all(first.as_bytes()).await);
+                        open.push_back(stream);
+                    }
+                    Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+                }
+                if open.len() > STRANGERS / 8 {
+                    open.pop_front();
+                    tokio::time::sleep(Duration::from_millis(n as u64 + 1)).await;
+                }
+            }
+        });
+    }
+    // Long enough for every place to be asked for many times.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    for n in 0..10 {
+        let begun = Instant::now();
+        let put = cli_at(&address, &token, &["kv", "put", "k", &n.to_string()]).await;
+        assert_eq!(put.code, Some(0), "{put:?}");
+        assert!(begun.elapsed() < SERVED_TIME_MAX, "put {n} took {:?}", begun.elapsed());
+    }
+    assert_eq!(cluster.leader().await, leader, "nothing of this is a reason to change the leader");
+    flood.abort_all();
+}
+
+#[tokio::test]
+async fn a_foreign_name_is_refused_where_no_token_is_asked_for() {
+    let cluster = Cluster::start_with(1, &["--allow-host", "store.example,lb.example"]).await;
+    let ask = async |host: &str, path: &str| {
+        let headers = [("host", host)];
+        let answer =
+            http::send_until_served(cluster.address(1), Method::GET, path, &headers, "").await;
+        answer.expect("a node answers strangers too")
+    };
+    for host in ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""] {
+        for path in ["/v1/status", "/v1/stream", "/raft/v1/identity", "/openapi.json"] {
+            let refused = ask(host, path).await;
+            assert_eq!(refused.status, 400, "{host} {path}");
+            let problem = refused.json();
+            assert!(problem["detail"].as_str().unwrap().contains("--allow-host"), "{problem}");
+        }
+        assert_eq!(ask(host, "/metrics").await.status, 200, "{host}");
+    }
+    for host in [cluster.address(1), "localhost", "[::1]:7", "STORE.example:443", "lb.example"] {
+        assert_eq!(ask(host, "/v1/status").await.status, 200, "{host}");
+    }
 }

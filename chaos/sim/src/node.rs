@@ -122,6 +122,7 @@ impl Start {
             advertise: None,
             plan: Some(plan),
             access: Access::open(),
+            allow_host: Vec::new(),
             consensus: ConsensusOptions {
                 snapshot_entries: SNAPSHOT_ENTRIES,
                 entries_kept: ENTRIES_KEPT,

@@ -8,7 +8,7 @@ use std::fmt;
 pub const PREFIX: &str = "HOLDFAST_";
 
 /// All that are read, by whichever program: each is handed on to others.
-pub const KNOWN: [&str; 39] = [
+pub const KNOWN: [&str; 40] = [
     // Of several programs.
     "HOLDFAST_STORE",
     "HOLDFAST_TOKEN_FILE",
@@ -27,6 +27,7 @@ pub const KNOWN: [&str; 39] = [
     "HOLDFAST_INITIAL_CLUSTER",
     "HOLDFAST_JOIN",
     "HOLDFAST_INSECURE",
+    "HOLDFAST_ALLOW_HOST",
     "HOLDFAST_HEARTBEAT",
     "HOLDFAST_ELECTION_MIN",
     "HOLDFAST_ELECTION_MAX",

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use holdfast_api::{
-    Answer, Change, Command, Entry, Limits, LogTime, NodeId, Outcome, Proposal, Refusal, Revision,
-    SessionId, SessionRef, WatchBatch,
+    Answer, Change, Command, Entry, LeaseId, Limits, LogTime, Name, NodeId, Outcome, Proposal,
+    Refusal, Revision, SessionId, SessionRef, WatchBatch,
 };
 
 use crate::applied::{Applied, Compacted, Counts, Effect, RunKey};
@@ -205,6 +205,11 @@ impl Machine {
     /// Whether anybody holds a lease.
     pub fn has_leases(&self) -> bool {
         !self.leases.by_id.is_empty()
+    }
+
+    /// Whose lease it is, also after it ended as the last of its run.
+    pub fn job_of_lease(&self, lease: LeaseId) -> Option<&Name> {
+        self.leases.by_id.get(&lease).map(|lease| &lease.run.job)
     }
 
     /// Sizes of the state.

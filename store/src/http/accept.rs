@@ -9,6 +9,7 @@
 //! Whoever has not been let in yet is a stranger. There are few of them, each
 //! for a few seconds, and the next one takes the place of the oldest: whoever
 //! connects and has a token is served, however many connect and have none.
+//! Before that a connection holds no more than its request's head.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,8 +45,10 @@ const DESCRIPTORS_KEPT: usize = 256;
 const ROUND_MAX: usize = 64;
 const ROUND_TIME: Duration = Duration::from_secs(5);
 
-/// Most connections that have not been let in yet, and for how long one of them lives.
+/// Most connections that have not been let in yet, but at most this part of all places;
+/// and for how long one of them lives.
 const STRANGERS_MAX: usize = 1024;
+const STRANGERS_PART: usize = 4;
 const STRANGER_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Longest time for a request's head to arrive, and for a connection to idle
@@ -54,6 +57,11 @@ const HEAD_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Longest head of a request.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// Bytes of bodies that one HTTP/2 connection may send before they are asked for, and
+/// its requests at once.
+const HTTP2_WINDOW: u32 = 32 * 1024;
+const HTTP2_STREAMS_MAX: u32 = 64;
 
 /// Pause after a failed accept: the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -72,7 +80,13 @@ pub async fn serve(
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIME_MAX)
         .max_buf_size(HEAD_BYTES_MAX);
-    builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(HEAD_TIME_MAX));
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(Some(HEAD_TIME_MAX))
+        .initial_stream_window_size(HTTP2_WINDOW)
+        .initial_connection_window_size(HTTP2_WINDOW)
+        .max_concurrent_streams(HTTP2_STREAMS_MAX);
     let (builder, draining) = (Arc::new(builder), GracefulShutdown::new());
     let room = Room::new(descriptors());
     let troubles = Troubles::default();
@@ -132,17 +146,25 @@ struct Room {
 }
 
 /// Connections that have not been let in yet, by age; each with what ends it.
+struct Strangers {
+    max: usize,
+    present: Mutex<Present>,
+}
+
 #[derive(Default)]
-struct Strangers(Mutex<(u64, BTreeMap<u64, CancellationToken>)>);
+struct Present {
+    last: u64,
+    by_age: BTreeMap<u64, CancellationToken>,
+}
 
 impl Strangers {
     /// One more, in the place of the oldest if there are too many; answers its number.
     fn add(&self, ends: CancellationToken) -> u64 {
-        let (last, strangers) = &mut *self.0.lock();
+        let Present { last, by_age } = &mut *self.present.lock();
         *last += 1;
-        strangers.insert(*last, ends);
-        if strangers.len() > STRANGERS_MAX
-            && let Some((_, oldest)) = strangers.pop_first()
+        by_age.insert(*last, ends);
+        if by_age.len() > self.max
+            && let Some((_, oldest)) = by_age.pop_first()
         {
             oldest.cancel();
         }
@@ -150,17 +172,19 @@ impl Strangers {
     }
 
     fn remove(&self, number: u64) {
-        self.0.lock().1.remove(&number);
+        self.present.lock().by_age.remove(&number);
     }
 }
 
 impl Room {
     fn new(descriptors: usize) -> Room {
         let places = descriptors.saturating_sub(DESCRIPTORS_KEPT + ROUND_MAX);
+        let places = places.clamp(1, CONNECTIONS_MAX);
+        let max = (places / STRANGERS_PART).clamp(1, STRANGERS_MAX);
         Room {
-            places: Arc::new(Semaphore::new(places.clamp(1, CONNECTIONS_MAX))),
+            places: Arc::new(Semaphore::new(places)),
             round: Arc::new(Semaphore::new(ROUND_MAX)),
-            strangers: Arc::default(),
+            strangers: Arc::new(Strangers { max, present: Mutex::default() }),
         }
     }
 
@@ -305,6 +329,6 @@ mod tests {
         let hour = Duration::from_secs(3600);
         assert!(tokio::time::timeout(hour, known.stays_strange()).await.is_err());
         drop((strangers, known));
-        assert!(room.strangers.0.lock().1.is_empty());
+        assert!(room.strangers.present.lock().by_age.is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! The layer that lets nobody in without the shared token.
+//! The layer that lets nobody in without the shared token, or by a foreign name.
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
@@ -8,18 +8,28 @@ use http::header;
 
 use super::App;
 use super::accept::Place;
+use super::host;
 use super::problem::respond;
+use crate::access::Access;
 
 /// Refuses whoever has no token, before anything of the request is read.
 pub async fn admit(State(app): State<App>, request: Request, next: Next) -> Response {
-    if app.inner.access.admits(request.uri().path(), request.headers()) {
-        let is_open = app.inner.access.is_open_path(request.uri().path());
-        if let Some(place) = Place::of(&request).filter(|_| !is_open) {
-            place.let_in();
-        }
-        return next.run(request).await;
+    let (access, path) = (&app.inner.access, request.uri().path());
+    if !access.admits(path, request.headers()) {
+        return respond(denied(request.headers().contains_key(header::AUTHORIZATION)));
     }
-    respond(denied(request.headers().contains_key(header::AUTHORIZATION)))
+    if !access.is_guarded()
+        && !Access::is_open_path(path)
+        && let Err(problem) = host::check(&app, &request)
+    {
+        return respond(problem);
+    }
+    if let Some(place) = Place::of(&request)
+        && !(access.is_guarded() && Access::is_open_path(path))
+    {
+        place.let_in();
+    }
+    next.run(request).await
 }
 
 fn denied(tried: bool) -> Problem {

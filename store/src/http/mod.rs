@@ -13,6 +13,7 @@
 //! | [`forward`] | a follower passes a JSON call on to the leader |
 //! | [`problem`] | errors as problem+json |
 //! | [`admission`] | nobody without the shared token |
+//! | [`host`] | nobody by a foreign name |
 //! | [`accept`] | connections: accepted, bounded, drained |
 
 pub mod accept;
@@ -21,6 +22,7 @@ pub mod agents;
 pub mod cluster;
 pub mod forward;
 pub mod health;
+pub mod host;
 pub mod kv;
 pub mod life;
 pub mod limits;
@@ -43,6 +45,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::access::Access;
 use crate::node::Node;
+use crate::node::tenant::room::Room;
 use crate::raft::peer::PeerError;
 use crate::raft::tcp::Introduction;
 use crate::recurring::{RecurringWith, Troubles};
@@ -71,6 +74,7 @@ struct Inner {
     initial: BTreeMap<NodeId, String>,
     advertise: Option<String>,
     access: Access,
+    allow_host: Vec<String>,
     metrics: Arc<Metrics>,
     running: OnceLock<Running>,
     /// Where a founder's cluster id goes, while this node has none.
@@ -82,11 +86,11 @@ struct Inner {
     /// What went wrong with clients, as logged.
     troubles: Troubles,
     /// See [`stream::UNDER_WAY_KIB_MAX`].
-    stream_room: Arc<Semaphore>,
+    stream_room: Room,
     /// The same for commands of leases, processes and rounds.
-    first_room: Arc<Semaphore>,
+    first_room: Room,
     /// KiB of large frames that are being read, likewise.
-    frame_room: Arc<Semaphore>,
+    frame_room: Room,
     /// Streams that may be passed on: each takes a descriptor more.
     through_room: Arc<Semaphore>,
     /// Whether anybody waits for one of these.
@@ -106,6 +110,8 @@ pub struct Told {
     pub advertise: Option<String>,
     /// Who may talk to it.
     pub access: Access,
+    /// Names by which it may be called beside its own; `*` allows all.
+    pub allow_host: Vec<String>,
 }
 
 /// A cluster id from a founder, and whom to tell when it is written down.
@@ -127,7 +133,7 @@ pub struct Running {
 impl App {
     /// An app whose node has yet to find its place.
     pub fn new(
-        Told { id, initial, advertise, access }: Told,
+        Told { id, initial, advertise, access, allow_host }: Told,
         metrics: Arc<Metrics>,
         tasks: TaskTracker,
         stop: CancellationToken,
@@ -137,15 +143,16 @@ impl App {
             initial,
             advertise,
             access,
+            allow_host,
             metrics,
             running: OnceLock::new(),
             handed: Mutex::default(),
             waiting_for: Mutex::default(),
             refused: Mutex::new(RecurringWith::new(REFUSED_MAX)),
             troubles: Troubles::default(),
-            stream_room: Arc::new(Semaphore::new(stream::UNDER_WAY_KIB_MAX)),
-            first_room: Arc::new(Semaphore::new(stream::UNDER_WAY_KIB_MAX)),
-            frame_room: Arc::new(Semaphore::new(stream::UNDER_WAY_KIB_MAX)),
+            stream_room: Room::new(stream::UNDER_WAY_KIB_MAX),
+            first_room: Room::new(stream::UNDER_WAY_KIB_MAX),
+            frame_room: Room::new(stream::UNDER_WAY_KIB_MAX),
             through_room: Arc::new(Semaphore::new((accept::descriptors() / 8).clamp(1, 4096))),
             pressure: stream::Pressure::default(),
             reports: agents::Reports::default(),

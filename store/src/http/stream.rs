@@ -39,6 +39,8 @@ use super::App;
 use super::accept::Place as ConnectionPlace;
 use super::agents::Place as ReportPlace;
 use crate::node::proposer::goes_first;
+use crate::node::tenant::Tenant;
+use crate::node::tenant::room::Part;
 use crate::node::watches::Bell;
 use crate::node::{Node, ParkedWait, Topic, VERSION};
 
@@ -55,9 +57,9 @@ const UNDER_WAY_MAX: usize = 8_192;
 /// Waits and watches of one connection.
 const PARKED_MAX: usize = 262_144;
 
-/// KiB of commands and of long answers under way in all connections together;
-/// past it requests are not read.
-pub const UNDER_WAY_KIB_MAX: usize = 512 * 1024;
+/// KiB of commands and of long answers under way in all connections together, shared
+/// out among tenants; past it requests are turned away.
+pub const UNDER_WAY_KIB_MAX: u32 = 512 * 1024;
 
 /// Bytes of replies of one connection that wait to be written.
 const WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -149,6 +151,7 @@ async fn serve(app: App, node: Node, io: Upgraded) {
         replies: Replies { out, waiting_bytes: Arc::default() },
         app: app.clone(),
         node,
+        tenant: Tenant::default(),
         under_way: Arc::new(Semaphore::new(UNDER_WAY_MAX)),
         first_kib: Arc::new(Semaphore::new(FIRST_KIB_MAX)),
         watch_kib: Arc::new(Semaphore::new(watching::WAITING_KIB_MAX)),
@@ -239,8 +242,17 @@ impl Replies {
 
 /// What a request holds until its reply is written.
 struct Place {
-    _room: Option<OwnedSemaphorePermit>,
+    /// Of the room of all connections.
+    _room: Option<Part>,
+    /// Of the connection's own.
+    _kib: Option<OwnedSemaphorePermit>,
     _place: OwnedSemaphorePermit,
+}
+
+impl Place {
+    fn holds_room(&self) -> bool {
+        self._room.is_some() || self._kib.is_some()
+    }
 }
 
 fn closing() -> Problem {
@@ -251,6 +263,8 @@ struct Connection {
     replies: Replies,
     app: App,
     node: Node,
+    /// Whose its latest request was.
+    tenant: Tenant,
     under_way: Arc<Semaphore>,
     first_kib: Arc<Semaphore>,
     /// KiB of changes that may wait to be written.
@@ -302,7 +316,7 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    async fn read(self, mut source: Source) {
+    async fn read(mut self, mut source: Source) {
         loop {
             let requests = match self.frame(&mut source).await {
                 Ok(Some(requests)) => requests,
@@ -333,9 +347,8 @@ impl Connection {
         }
         let kib = length / 1024;
         let room = if kib > SMALL_FRAME_KIB {
-            let room = self.app.inner.frame_room.clone().acquire_many_owned(kib);
-            let room = self.app.inner.pressure.wait_for(room).await;
-            Some(room.map_err(|e| e.to_string())?)
+            let room = self.app.inner.frame_room.take(&self.tenant, kib);
+            Some(self.app.inner.pressure.wait_for(room).await)
         } else {
             None
         };
@@ -375,19 +388,19 @@ impl Connection {
         {
             let cost = cost.min(u32::try_from(FIRST_KIB_MAX).unwrap_or(u32::MAX));
             let place = self.first_kib.clone().acquire_many_owned(cost).await;
-            let room = self.app.inner.first_room.clone().acquire_many_owned(cost);
+            let room = self.app.inner.first_room.take(&self.tenant, cost);
             let room = self.app.inner.pressure.wait_for(room).await;
-            let (room, place) = (room.map_err(|_| closing())?, place.map_err(|_| closing())?);
-            return Ok(Place { _room: Some(room), _place: place });
+            return Ok(Place {
+                _room: Some(room),
+                _kib: None,
+                _place: place.map_err(|_| closing())?,
+            });
         }
         let taking = async {
-            let room = self.app.inner.stream_room.clone().acquire_many_owned(cost);
+            let room = self.app.inner.stream_room.take(&self.tenant, cost);
             let room = self.app.inner.pressure.wait_for(room).await;
             let place = self.under_way.clone().acquire_owned().await;
-            Ok(Place {
-                _room: Some(room.map_err(|_| closing())?),
-                _place: place.map_err(|_| closing())?,
-            })
+            Ok(Place { _room: Some(room), _kib: None, _place: place.map_err(|_| closing())? })
         };
         if let RequestBody::Admin(_) | RequestBody::Status = body {
             return taking.await;
@@ -401,7 +414,8 @@ impl Connection {
         })
     }
 
-    async fn take(&self, id: u64, body: RequestBody, patience: Instant) {
+    async fn take(&mut self, id: u64, body: RequestBody, patience: Instant) {
+        self.tenant = Tenant::of_request(&self.node.machine(), &body);
         match body {
             RequestBody::Cancel { request } => {
                 self.parked.lock().remove(&request);
@@ -606,7 +620,7 @@ async fn write(
             frame.push(reply);
             places.push(place);
         }
-        let holds_room = places.iter().flatten().any(|place| place._room.is_some());
+        let holds_room = places.iter().flatten().any(Place::holds_room);
         let pressure = holds_room.then_some(&app.inner.pressure);
         let sending = send_unless_paused(&mut sink, &frame, pressure);
         let sent = tokio::time::timeout(WRITE_TIME_MAX, sending).await;

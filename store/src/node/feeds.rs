@@ -6,6 +6,8 @@ use std::collections::HashMap;
 use holdfast_api::{LeaseId, Name, Problem, Revision};
 use holdfast_machine::Machine;
 
+use super::tenant::Tenant;
+
 /// How it ends: there is something to read, or this node cannot tell. Called
 /// while the node holds its locks: it only sends.
 pub type Ended = Box<dyn FnOnce(Result<(), Problem>) + Send>;
@@ -20,6 +22,14 @@ pub enum Topic {
 }
 
 impl Topic {
+    /// Whose it is.
+    pub fn tenant(&self, machine: &Machine) -> Tenant {
+        match self {
+            Topic::Lease(lease) => Tenant::holder(machine, *lease),
+            Topic::Events(job) => Tenant::Job(job.clone()),
+        }
+    }
+
     fn has_more(&self, machine: &Machine, since: Revision) -> bool {
         match self {
             Topic::Lease(lease) => machine.told(*lease, since),

@@ -18,6 +18,7 @@
 //! | [`status`] | the cluster as operators see it |
 //! | [`succession`] | a dead leader is noticed by its closed connections |
 //! | [`upkeep`] | what the leader looks after on its own |
+//! | [`tenant`] | who shares a node, and how it is shared out |
 //! | [`witness`] | how far other nodes' logs were seen to reach |
 
 pub mod belonging;
@@ -36,6 +37,7 @@ pub mod scans;
 pub mod scrub;
 pub mod status;
 pub mod succession;
+pub mod tenant;
 pub mod upkeep;
 pub mod waits;
 pub mod watches;
@@ -69,6 +71,7 @@ use room::{NodeRoom, Reserves};
 use sanity::{are_bounded, is_for_clients};
 use scans::Scans;
 use scrub::Scrubs;
+use tenant::Tenant;
 use waits::{Registered, WaitId};
 use watches::{Bell, Registration};
 
@@ -257,7 +260,10 @@ impl Node {
             .and_then(|()| self.fits(&proposal))
             .and_then(|()| self.has_room(&proposal));
         match checked {
-            Ok(()) => self.inner.proposer.submit(proposal, done),
+            Ok(()) => {
+                let tenant = Tenant::of_command(&self.machine(), &proposal.command);
+                self.inner.proposer.submit(tenant, proposal, done);
+            }
             Err(problem) => done(Err(problem)),
         }
     }
@@ -340,7 +346,8 @@ impl Node {
             }
             // What this node has applied may be old news if it leads no more.
             Registered::Met(ended) => {
-                self.inner.reader.submit(Box::new(move |ready| ended(ready.map(|()| revision))));
+                let met = move |ready: Result<_, _>| ended(ready.map(|()| revision));
+                self.inner.reader.submit(Tenant::of(scope), Box::new(met));
                 None
             }
         }
@@ -377,7 +384,7 @@ impl Node {
                 Some(ParkedFeed { id, effects: self.inner.effects.clone() })
             }
             feeds::Registered::Ready(ended) => {
-                self.inner.reader.submit(Box::new(ended));
+                self.inner.reader.submit(topic.tenant(&self.machine()), Box::new(ended));
                 None
             }
         }
@@ -498,7 +505,8 @@ impl Node {
         self.leads_or_refer()?;
         let (done, answer) = oneshot::channel();
         let proposal = Proposal { session: None, command };
-        self.inner.proposer.submit(proposal, Box::new(|result| drop(done.send(result))));
+        let done = Box::new(|result| drop(done.send(result)));
+        self.inner.proposer.submit(Tenant::Anybody, proposal, done);
         let answer = answer.await.unwrap_or_else(|_| Err(unheard()))?;
         match answer.outcome {
             Outcome::Refused(refusal) => Err(refusal.into()),

@@ -2,7 +2,7 @@
 //!
 //! Connections hand it commands with a callback each. It stamps the time,
 //! proposes, and keeps a few entries under way, so that the next batch forms
-//! while the disk works on the last. Of entries that take long to write and to
+//! while the disk works on the last. Tenants that wait are served in turn. Of entries that take long to write and to
 //! apply one is under way at a time, and small commands pass those that wait:
 //! nobody waits for more than one.
 
@@ -16,10 +16,11 @@ use holdfast_api::{
     LogTime, NodeId, Problem, ProcessCommand, Proposal, RoundCommand,
 };
 use holdfast_machine::Machine;
-use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::clock::{LogClock, TICK};
+use super::tenant::Tenant;
+use super::tenant::queue::{self, Refused};
 use crate::raft::Consensus;
 use crate::raft::types::{Done as EntryDone, LogEntry};
 use crate::storage::SharedState;
@@ -37,6 +38,13 @@ const ENTRY_BYTES_MAX: usize = 1024 * 1024;
 /// Keys and processes that an entry touches after which it takes no more: to
 /// apply it must not take long.
 const ENTRY_STEPS_MAX: usize = 8 * 1024;
+
+/// Parts of an entry that commands which go first may fill while others wait.
+const FIRST_PARTS_MAX: usize = 3;
+const PARTS: usize = 4;
+
+/// What a step of a command costs its tenant, in bytes.
+const STEP_COST: usize = 128;
 
 /// Keys and processes, or bytes, from which on a command takes long.
 const LONG_STEPS_MIN: usize = 1024;
@@ -76,14 +84,14 @@ pub struct Ticket {
 /// Hands commands to the proposer. Cheap to clone.
 #[derive(Clone)]
 pub struct Proposer {
-    queue: mpsc::Sender<Ticket>,
+    queue: queue::Sender<Ticket>,
     /// Ends, arrivals and the like: they go before everything else.
-    urgent: mpsc::Sender<Ticket>,
+    urgent: queue::Sender<Ticket>,
     /// Commands that take long: one at a time.
-    long: mpsc::Sender<Ticket>,
+    long: queue::Sender<Ticket>,
     /// Renewals of leases have time: they go with whatever is proposed next, at
     /// the next tick at the latest.
-    renewals: mpsc::Sender<Ticket>,
+    renewals: queue::Sender<Ticket>,
 }
 
 impl Proposer {
@@ -94,10 +102,10 @@ impl Proposer {
         state: SharedState,
         ended_runs_kept: Duration,
     ) -> (Proposer, impl Future<Output = ()> + Send) {
-        let (queue, tickets) = mpsc::channel(QUEUE_MAX);
-        let (urgent, urgent_tickets) = mpsc::channel(QUEUE_MAX);
-        let (long, long_tickets) = mpsc::channel(QUEUE_MAX);
-        let (renewals, renewal_tickets) = mpsc::channel(QUEUE_MAX);
+        let (queue, tickets) = queue::channel(QUEUE_MAX);
+        let (urgent, urgent_tickets) = queue::channel(QUEUE_MAX);
+        let (long, long_tickets) = queue::channel(QUEUE_MAX);
+        let (renewals, renewal_tickets) = queue::channel(QUEUE_MAX);
         let task = Task {
             id,
             consensus,
@@ -114,20 +122,22 @@ impl Proposer {
         (Proposer { queue, urgent, long, renewals }, task.run())
     }
 
-    /// Queues a command; `done` hears what became of it. Never blocks.
-    pub fn submit(&self, proposal: Proposal, done: Done) {
-        let queue = match &proposal.command {
-            Command::Lease(LeaseCommand::KeepAlive { .. }) => &self.renewals,
-            command if goes_first(command) => &self.urgent,
-            _ if takes_long(&proposal) => &self.long,
-            _ => &self.queue,
+    /// Queues a command of a tenant; `done` hears what became of it. Never blocks.
+    pub fn submit(&self, tenant: Tenant, proposal: Proposal, done: Done) {
+        let (queue, cost) = match &proposal.command {
+            Command::Lease(LeaseCommand::KeepAlive { .. }) => (&self.renewals, 1),
+            command if goes_first(command) => (&self.urgent, cost(&proposal)),
+            // One at a time, of each tenant in turn.
+            _ if takes_long(&proposal) => (&self.long, LONG_BYTES_MIN as u64),
+            _ => (&self.queue, cost(&proposal)),
         };
-        let (ticket, problem) = match queue.try_send(Ticket { proposal, done }) {
+        let sent = queue.try_send(tenant, cost, Ticket { proposal, done });
+        let (ticket, problem) = match sent {
             Ok(()) => return,
-            Err(mpsc::error::TrySendError::Full(ticket)) => {
+            Err(Refused::Full(ticket)) => {
                 (ticket, Problem::retryable(Code::Overloaded, "too many commands are waiting"))
             }
-            Err(mpsc::error::TrySendError::Closed(ticket)) => {
+            Err(Refused::Closed(ticket)) => {
                 (ticket, Problem::retryable(Code::Unavailable, "this node is stopping"))
             }
         };
@@ -146,6 +156,19 @@ struct Packed {
     is_long: bool,
 }
 
+impl Packed {
+    /// Whether it fills so many parts of an entry.
+    fn is_beyond(&self, parts: usize) -> bool {
+        self.commands.len() >= ENTRY_COMMANDS_MAX / PARTS * parts
+            || self.bytes >= ENTRY_BYTES_MAX / PARTS * parts
+            || self.steps >= ENTRY_STEPS_MAX / PARTS * parts
+    }
+
+    fn has_room_for_first(&self) -> bool {
+        !self.is_beyond(FIRST_PARTS_MAX)
+    }
+}
+
 /// What became of an entry.
 struct Proposed {
     was_long: bool,
@@ -157,11 +180,11 @@ struct Task {
     id: NodeId,
     consensus: Consensus,
     state: SharedState,
-    tickets: mpsc::Receiver<Ticket>,
-    urgent: mpsc::Receiver<Ticket>,
-    long: mpsc::Receiver<Ticket>,
+    tickets: queue::Receiver<Ticket>,
+    urgent: queue::Receiver<Ticket>,
+    long: queue::Receiver<Ticket>,
     long_under_way: bool,
-    renewals: mpsc::Receiver<Ticket>,
+    renewals: queue::Receiver<Ticket>,
     clock: LogClock,
     /// The term in which this node has announced itself as leader.
     started_term: Option<u64>,
@@ -214,7 +237,7 @@ impl Task {
         }
         // All handles are gone: what is left is left by them.
         loop {
-            let next = self.waiting().or_else(|| self.long.try_recv().ok());
+            let next = self.waiting(true).or_else(|| self.long.try_recv());
             let Some(ticket) = next else { break };
             let packed = self.pack(Some(ticket));
             under_way.push_back(self.propose(Vec::new(), packed));
@@ -258,25 +281,23 @@ impl Task {
     fn pack(&mut self, first: Option<Ticket>) -> Packed {
         let mut packed = Packed::default();
         let mut next = first;
-        while let Some(ticket) = next.take().or_else(|| self.waiting()) {
+        while let Some(ticket) = next.take().or_else(|| self.waiting(packed.has_room_for_first())) {
             packed.bytes += weight(&ticket.proposal);
             packed.steps += steps(&ticket.proposal.command);
             packed.commands.push(ticket.proposal);
             packed.dones.push_back(ticket.done);
-            if packed.commands.len() >= ENTRY_COMMANDS_MAX
-                || packed.bytes >= ENTRY_BYTES_MAX
-                || packed.steps >= ENTRY_STEPS_MAX
-            {
+            if packed.is_beyond(PARTS) {
                 break;
             }
         }
         packed
     }
 
-    fn waiting(&mut self) -> Option<Ticket> {
+    /// The next that waits; `first`: of those that go first, if there is one.
+    fn waiting(&mut self, first: bool) -> Option<Ticket> {
         let Task { renewals, urgent, tickets, .. } = self;
-        let queues = [renewals, urgent, tickets];
-        queues.into_iter().find_map(|queue| queue.try_recv().ok())
+        let queues = if first { [renewals, urgent, tickets] } else { [tickets, renewals, urgent] };
+        queues.into_iter().find_map(queue::Receiver::try_recv)
     }
 
     /// What the leader has to say on its own: its start, expiries, the time.
@@ -340,6 +361,11 @@ impl Task {
 /// Whether a command goes before those on keys: hosts live by it.
 pub(crate) fn goes_first(command: &Command) -> bool {
     matches!(command, Command::Lease(_) | Command::Process(_) | Command::Round(_))
+}
+
+/// What a command costs its tenant, in bytes.
+fn cost(proposal: &Proposal) -> u64 {
+    (weight(proposal) + steps(&proposal.command) * STEP_COST) as u64
 }
 
 /// Whether writing and applying a command takes long.

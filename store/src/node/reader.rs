@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use holdfast_api::{Code, Problem};
-use tokio::sync::mpsc;
 
+use super::tenant::Tenant;
+use super::tenant::queue::{self, Refused};
 use crate::raft::Consensus;
 
 /// Most reads waiting for a round; more are refused as `overloaded`.
@@ -19,24 +20,24 @@ pub type Ready = Box<dyn FnOnce(Result<(), Problem>) + Send>;
 /// Hands reads to the reader. Cheap to clone.
 #[derive(Clone)]
 pub struct Reader {
-    queue: mpsc::Sender<Ready>,
+    queue: queue::Sender<Ready>,
 }
 
 impl Reader {
     /// A reader and the task that does its work until all handles are gone.
     pub fn new(consensus: Consensus) -> (Reader, impl Future<Output = ()> + Send) {
-        let (queue, waiting) = mpsc::channel(QUEUE_MAX);
+        let (queue, waiting) = queue::channel(QUEUE_MAX);
         (Reader { queue }, run(consensus, waiting))
     }
 
-    /// Queues a read. Never blocks.
-    pub fn submit(&self, ready: Ready) {
-        let (ready, problem) = match self.queue.try_send(ready) {
+    /// Queues a read of a tenant. Never blocks.
+    pub fn submit(&self, tenant: Tenant, ready: Ready) {
+        let (ready, problem) = match self.queue.try_send(tenant, 1, ready) {
             Ok(()) => return,
-            Err(mpsc::error::TrySendError::Full(ready)) => {
+            Err(Refused::Full(ready)) => {
                 (ready, Problem::retryable(Code::Overloaded, "too many reads are waiting"))
             }
-            Err(mpsc::error::TrySendError::Closed(ready)) => {
+            Err(Refused::Closed(ready)) => {
                 (ready, Problem::retryable(Code::Unavailable, "this node is stopping"))
             }
         };
@@ -44,9 +45,11 @@ impl Reader {
     }
 }
 
-async fn run(consensus: Consensus, mut waiting: mpsc::Receiver<Ready>) {
+async fn run(consensus: Consensus, mut waiting: queue::Receiver<Ready>) {
     let mut batch = Vec::new();
-    while waiting.recv_many(&mut batch, QUEUE_MAX).await > 0 {
+    while let Some(first) = waiting.recv().await {
+        batch.push(first);
+        batch.extend(std::iter::from_fn(|| waiting.try_recv()).take(QUEUE_MAX));
         let round = tokio::time::timeout(ROUND_TIME_MAX, consensus.linearize()).await;
         let result = round.unwrap_or_else(|_| {
             Err(Problem::retryable(Code::Unavailable, "no quorum confirmed this leader; retry"))

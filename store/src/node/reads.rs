@@ -5,6 +5,7 @@ use tokio::sync::oneshot;
 
 use super::Node;
 use super::scans::is_scan;
+use super::tenant::Tenant;
 
 impl Node {
     /// Answers a read; `done` hears the answer. Never blocks.
@@ -15,6 +16,7 @@ impl Node {
         done: impl FnOnce(Result<ReadAnswer, Problem>) + Send + 'static,
     ) {
         let state = self.inner.state.clone();
+        let tenant = Tenant::of_read(&self.machine(), &read);
         if is_scan(&read) {
             let scan = move |ready: Result<(), Problem>| {
                 done(ready.map(|()| {
@@ -23,24 +25,29 @@ impl Node {
                     machine.read(&read)
                 }));
             };
-            let scans = self.inner.scans.clone();
-            return self.when_ready(stale, move |ready| match ready {
-                Ok(()) => scans.submit(Box::new(scan)),
+            let (scans, whose) = (self.inner.scans.clone(), tenant.clone());
+            return self.when_ready(stale, tenant, move |ready| match ready {
+                Ok(()) => scans.submit(whose, Box::new(scan)),
                 Err(problem) => scan(Err(problem)),
             });
         }
-        self.when_ready(stale, move |ready| {
+        self.when_ready(stale, tenant, move |ready| {
             done(ready.map(|()| state.read().machine.read(&read)));
         });
     }
 
     /// Calls once the applied state may be read as the newest; `stale`: at once.
-    fn when_ready(&self, stale: bool, ready: impl FnOnce(Result<(), Problem>) + Send + 'static) {
+    fn when_ready(
+        &self,
+        stale: bool,
+        tenant: Tenant,
+        ready: impl FnOnce(Result<(), Problem>) + Send + 'static,
+    ) {
         if stale || (holdfast_api::planted!(FollowerRead) && !self.consensus().leads()) {
             return ready(Ok(()));
         }
         match self.leads_or_refer() {
-            Ok(()) => self.inner.reader.submit(Box::new(ready)),
+            Ok(()) => self.inner.reader.submit(tenant, Box::new(ready)),
             Err(problem) => ready(Err(problem)),
         }
     }
@@ -61,7 +68,7 @@ impl Node {
     /// Returns once the applied state may be read as the newest.
     pub async fn linearize(&self) -> Result<(), Problem> {
         let (done, ready) = oneshot::channel();
-        self.when_ready(false, |result| drop(done.send(result)));
+        self.when_ready(false, Tenant::Anybody, |result| drop(done.send(result)));
         ready.await.unwrap_or_else(|_| Err(Problem::not_leader(None)))
     }
 }

@@ -1,19 +1,26 @@
 //! Reads that look at many things, on a thread of their own with a low priority
 //! and on a copy of the state: listings take processor time, and nobody's puts,
-//! renewals or heartbeats wait for them. What looks at a few things is no scan,
+//! renewals or heartbeats wait for them. Tenants are served in turn: a listing waits
+//! for one of each other tenant. What looks at a few things is no scan,
 //! and does not wait for them either.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use holdfast_api::{Code, Problem, Read};
 use parking_lot::Mutex;
 
 use super::reader::Ready;
+use super::tenant::Tenant;
+use super::tenant::queue::Queue;
 use crate::storage::offload::Offload;
 
 /// Most scans waiting; more are refused as `overloaded`.
 pub const QUEUE_MAX: usize = 1_024;
+
+/// One scan in a turn.
+const SCAN_COST: u64 = 16 * 1024;
 
 /// Up to so many entries a list is no scan.
 const FEW: u64 = 16;
@@ -36,58 +43,69 @@ pub fn is_scan(read: &Read) -> bool {
 }
 
 /// The thread, started by the first scan; it ends with this.
-#[derive(Default)]
 pub struct Scans {
     offload: Offload,
-    queue: Mutex<Option<SyncSender<Ready>>>,
+    queue: Arc<Mutex<Queue<Ready>>>,
+    /// Tells the thread of each scan.
+    tell: Mutex<Option<Sender<()>>>,
+}
+
+impl Default for Scans {
+    fn default() -> Self {
+        Scans::new(Offload::default())
+    }
 }
 
 impl Scans {
     /// Scans that are made there.
     pub fn new(offload: Offload) -> Scans {
-        Scans { offload, queue: Mutex::default() }
+        let queue = Arc::new(Mutex::new(Queue::new(QUEUE_MAX)));
+        Scans { offload, queue, tell: Mutex::default() }
     }
 
-    /// Queues a scan. Never blocks.
-    pub fn submit(&self, scan: Ready) {
+    /// Queues a scan of a tenant. Never blocks.
+    pub fn submit(&self, tenant: Tenant, scan: Ready) {
         if self.offload == Offload::Inline {
             return scan(Ok(()));
         }
-        let mut queue = self.queue.lock();
-        let sent = match queue.as_ref() {
-            Some(queue) => queue.try_send(scan),
-            None => Err(TrySendError::Disconnected(scan)),
-        };
-        let sent = match sent {
-            Err(TrySendError::Disconnected(scan)) => match start() {
-                Ok(started) => queue.insert(started).try_send(scan),
+        let mut tell = self.tell.lock();
+        if tell.is_none() {
+            match start(self.queue.clone()) {
+                Ok(started) => *tell = Some(started),
                 Err(error) => {
-                    drop(queue);
+                    drop(tell);
                     let message = format!("no thread for listings can be started ({error}); retry");
                     return scan(Err(Problem::retryable(Code::Overloaded, message)));
                 }
-            },
-            sent => sent,
-        };
-        drop(queue);
-        if let Err(TrySendError::Full(scan) | TrySendError::Disconnected(scan)) = sent {
-            let message = "too many listings are waiting; retry";
-            scan(Err(Problem::retryable(Code::Overloaded, message)));
+            }
+        }
+        let pushed = self.queue.lock().push(tenant, SCAN_COST, scan);
+        match pushed {
+            Ok(()) => {
+                // The thread lives as long as this.
+                let _ = tell.as_ref().map(|tell| tell.send(()));
+            }
+            Err(scan) => {
+                drop(tell);
+                let message = "too many listings are waiting; retry";
+                scan(Err(Problem::retryable(Code::Overloaded, message)));
+            }
         }
     }
 }
 
-fn start() -> std::io::Result<SyncSender<Ready>> {
-    let (queue, waiting) = sync_channel(QUEUE_MAX);
-    std::thread::Builder::new().name("scans".into()).spawn(move || run(&waiting))?;
-    Ok(queue)
+fn start(queue: Arc<Mutex<Queue<Ready>>>) -> std::io::Result<Sender<()>> {
+    let (tell, told) = channel();
+    std::thread::Builder::new().name("scans".into()).spawn(move || run(&queue, &told))?;
+    Ok(tell)
 }
 
-fn run(waiting: &Receiver<Ready>) {
+fn run(queue: &Mutex<Queue<Ready>>, told: &Receiver<()>) {
     if let Err(error) = rustix::process::nice(NICE) {
         tracing::debug!(%error, "the thread for listings keeps its priority");
     }
-    while let Ok(scan) = waiting.recv() {
+    while let Ok(()) = told.recv() {
+        let Some(scan) = queue.lock().pop() else { continue };
         // One listing that cannot be made must not end all others.
         if catch_unwind(AssertUnwindSafe(|| scan(Ok(())))).is_err() {
             tracing::error!("a listing failed");
@@ -118,8 +136,8 @@ mod tests {
     fn a_scan_that_panics_takes_no_other_with_it() {
         let scans = Scans::default();
         let (tell, told) = channel();
-        scans.submit(Box::new(|_| panic!("as if a listing could not be made")));
-        scans.submit(Box::new(move |ready| tell.send(ready).unwrap()));
+        scans.submit(Tenant::Anybody, Box::new(|_| panic!("as if a listing could not be made")));
+        scans.submit(Tenant::Anybody, Box::new(move |ready| tell.send(ready).unwrap()));
         assert_eq!(told.recv().unwrap(), Ok(()));
     }
 
@@ -129,21 +147,30 @@ mod tests {
         let (begun, has_begun) = channel();
         let (go, may_go) = channel();
         let (tell, told) = channel();
-        scans.submit(Box::new(move |ready| {
-            begun.send(()).unwrap();
-            may_go.recv().unwrap();
-            ready.unwrap();
-        }));
+        scans.submit(
+            Tenant::Anybody,
+            Box::new(move |ready| {
+                begun.send(()).unwrap();
+                may_go.recv().unwrap();
+                ready.unwrap();
+            }),
+        );
         has_begun.recv().unwrap();
-        for n in 0..=QUEUE_MAX {
+        // One tenant has half of the places.
+        let places = QUEUE_MAX / 2;
+        for n in 0..=places {
             let tell = tell.clone();
-            scans.submit(Box::new(move |ready| tell.send((n, ready)).unwrap()));
+            scans.submit(Tenant::Anybody, Box::new(move |ready| tell.send((n, ready)).unwrap()));
         }
         let (refused, why) = told.recv().unwrap();
-        assert_eq!((refused, why.unwrap_err().code), (QUEUE_MAX, Code::Overloaded));
+        assert_eq!((refused, why.unwrap_err().code), (places, Code::Overloaded));
+        let tell = tell.clone();
+        let other = Tenant::Job("other".parse().unwrap());
+        scans.submit(other, Box::new(move |ready| tell.send((usize::MAX, ready)).unwrap()));
         go.send(()).unwrap();
-        for n in 0..QUEUE_MAX {
-            assert_eq!(told.recv().unwrap(), (n, Ok(())));
-        }
+        let served: Vec<_> = (0..=places).map(|_| told.recv().unwrap().0).collect();
+        assert!(served[..3].contains(&usize::MAX), "{:?}", &served[..3]);
+        let rest = served.into_iter().filter(|n| *n != usize::MAX);
+        assert!(rest.eq(0..places), "one after the other");
     }
 }

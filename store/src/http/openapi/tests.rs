@@ -115,7 +115,7 @@ fn every_reference_leads_somewhere_and_no_schema_is_called_value() {
 fn forming() -> App {
     let metrics = Arc::new(metrics::Metrics::new());
     let (initial, access) = (BTreeMap::new(), Access::open());
-    let told = Told { id: 1, initial, advertise: None, access };
+    let told = Told { id: 1, initial, advertise: None, access, allow_host: Vec::new() };
     App::new(told, metrics, TaskTracker::new(), CancellationToken::new())
 }
 

@@ -1,0 +1,121 @@
+//! Tenants: who shares a node, and how it is shared out fairly among them.
+//!
+//! A tenant is a job; all that names none is one tenant, too. Each has a part of every queue and of all room, and those that wait are served
+//! in turn: beside one that asks for as much as it can, the others are served as
+//! if it asked for its part.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`queue`] | queues that serve tenants in turn |
+//! | [`room`] | room of which a tenant takes no more than it leaves |
+
+pub mod queue;
+pub mod room;
+
+use holdfast_api::{
+    Command, LeaseCommand, LeaseId, Name, ProcessCommand, Read, RequestBody, RoundCommand,
+    RunCommand, Scope, SessionCommand,
+};
+use holdfast_machine::Machine;
+
+/// Whose request it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub enum Tenant {
+    /// A job's.
+    Job(Name),
+    /// It names no job, or a lease that is not there.
+    #[default]
+    Anybody,
+}
+
+impl Tenant {
+    /// Whose keys and processes these are.
+    pub fn of(scope: &Scope) -> Tenant {
+        Tenant::Job(scope.job.clone())
+    }
+
+    /// Whose lease it is.
+    pub fn holder(machine: &Machine, lease: LeaseId) -> Tenant {
+        machine.job_of_lease(lease).map_or(Tenant::Anybody, |job| Tenant::Job(job.clone()))
+    }
+
+    /// Whose command it is.
+    pub fn of_command(machine: &Machine, command: &Command) -> Tenant {
+        match command {
+            Command::Kv { scope, .. } | Command::Pipeline { scope, .. } => Tenant::of(scope),
+            Command::Session(command) => match command {
+                SessionCommand::Open { lease: Some(lease), .. } => Tenant::holder(machine, *lease),
+                SessionCommand::Open { lease: None, .. }
+                | SessionCommand::KeepAlive { .. }
+                | SessionCommand::Close { .. }
+                | SessionCommand::Expire { .. } => Tenant::Anybody,
+            },
+            Command::Run(
+                RunCommand::Open { job, .. }
+                | RunCommand::End { job, .. }
+                | RunCommand::Delete { job, .. }
+                | RunCommand::Purge { job, .. }
+                | RunCommand::DeleteJob { job },
+            ) => Tenant::Job(job.clone()),
+            Command::Cluster(_) => Tenant::Anybody,
+            Command::Lease(command) => match command {
+                LeaseCommand::Grant { scope, .. } => Tenant::of(scope),
+                LeaseCommand::Join { job, .. } => Tenant::Job(job.clone()),
+                LeaseCommand::KeepAlive { lease }
+                | LeaseCommand::Revoke { lease }
+                | LeaseCommand::Leave { lease }
+                | LeaseCommand::Expire { lease, .. } => Tenant::holder(machine, *lease),
+            },
+            Command::Process(command) => match command {
+                ProcessCommand::Register { lease, .. } | ProcessCommand::End { lease, .. } => {
+                    Tenant::holder(machine, *lease)
+                }
+                ProcessCommand::Remove { scope, .. } => Tenant::of(scope),
+            },
+            Command::Round(command) => match command {
+                RoundCommand::Arrive { lease, .. }
+                | RoundCommand::Withdraw { lease, .. }
+                | RoundCommand::Acknowledge { lease, .. } => Tenant::holder(machine, *lease),
+                RoundCommand::Release { scope, .. }
+                | RoundCommand::Revoke { scope, .. }
+                | RoundCommand::Deadline { scope, .. } => Tenant::of(scope),
+            },
+        }
+    }
+
+    /// Whose read it is.
+    pub fn of_read(machine: &Machine, read: &Read) -> Tenant {
+        match read {
+            Read::Get { scope, .. }
+            | Read::MultiGet { scope, .. }
+            | Read::Check { scope, .. }
+            | Read::List { scope, .. }
+            | Read::Count { scope, .. }
+            | Read::QueueLength { scope, .. }
+            | Read::Processes { scope, .. }
+            | Read::Rounds { scope, .. }
+            | Read::Held { scope, .. }
+            | Read::Closed { scope, .. }
+            | Read::Iteration { scope, .. }
+            | Read::Plan { scope, .. } => Tenant::of(scope),
+            Read::Runs { job } | Read::Events { job, .. } => Tenant::Job(job.clone()),
+            Read::Feed { lease, .. } => Tenant::holder(machine, *lease),
+            Read::Jobs => Tenant::Anybody,
+        }
+    }
+
+    /// Whose request it is.
+    pub fn of_request(machine: &Machine, body: &RequestBody) -> Tenant {
+        match body {
+            RequestBody::Propose(proposal) => Tenant::of_command(machine, &proposal.command),
+            RequestBody::Read { read, .. } => Tenant::of_read(machine, read),
+            RequestBody::Wait { scope, .. } | RequestBody::Watch { scope, .. } => Tenant::of(scope),
+            RequestBody::Feed { lease, .. } => Tenant::holder(machine, *lease),
+            RequestBody::Events { job, .. } => Tenant::Job(job.clone()),
+            RequestBody::Status
+            | RequestBody::Admin(_)
+            | RequestBody::Cancel { .. }
+            | RequestBody::Report(_) => Tenant::Anybody,
+        }
+    }
+}
