@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use holdfast_api::LeaseId;
 use serde::{Deserialize, Serialize};
 
 use crate::history::Moment;
@@ -101,12 +102,12 @@ pub enum Action {
     /// Renews a lease.
     KeepAlive {
         /// Which.
-        lease: u64,
+        lease: LeaseId,
     },
     /// Asks how the processes of a lease are.
     Observe {
         /// Which.
-        lease: u64,
+        lease: LeaseId,
     },
     /// Takes a lock, from whoever has it if need be, with a token.
     Acquire,
@@ -179,7 +180,7 @@ pub enum Answer {
     /// A lease, with processes on it.
     Granted {
         /// The lease.
-        lease: u64,
+        lease: LeaseId,
         /// The TTL that was granted.
         ttl_ms: u64,
     },

@@ -95,7 +95,7 @@ impl Calls {
             minor: 0,
             pipelines: false,
             last_own: 0,
-            over: 0,
+            over: SessionId::MIN,
             ledger: None,
             unsettled: BTreeMap::new(),
             unsettled_of: BTreeMap::new(),

@@ -77,11 +77,11 @@ mod tests {
 
     #[test]
     fn a_gap_holds_the_acknowledgement_back() {
-        let mut session = Session::new(7, 3);
+        let mut session = Session::new(7.into(), 3);
         assert_eq!([1, 2, 3].map(|_| session.allocate()), [Some(1), Some(2), Some(3)]);
         session.release(2);
         session.release(3);
-        assert_eq!(session.reference(1), SessionRef { id: 7, sequence: 1, ack: 1 });
+        assert_eq!(session.reference(1), SessionRef { id: 7.into(), sequence: 1, ack: 1 });
         assert_eq!(session.allocate(), None, "4 lies outside of [1, 4)");
         session.release(1);
         assert_eq!(session.ack(), 4);
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_window_of_nothing_still_lets_one_through() {
-        let mut session = Session::new(1, 0);
+        let mut session = Session::new(1.into(), 0);
         assert_eq!((session.allocate(), session.allocate()), (Some(1), None));
     }
 
@@ -103,7 +103,7 @@ mod tests {
             window in 1_u64..20,
             steps in prop::collection::vec(prop::option::of(0_usize..20), 0..200),
         ) {
-            let mut session = Session::new(1, window);
+            let mut session = Session::new(1.into(), window);
             let mut used = BTreeSet::new();
             let mut outstanding = Vec::new();
             let mut ack_before = session.ack();

@@ -1,6 +1,8 @@
 //! Leases, processes and rounds of the job [`JOB`], made over plain HTTP.
 
+use holdfast_api::LeaseId;
 use http::Method;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
@@ -39,22 +41,22 @@ pub async fn post(cluster: &Cluster, path: &str, body: Value) -> Value {
 
 /// A host with a lease. The first one waits until the cluster has raised its
 /// feature level.
-pub async fn lease(cluster: &Cluster, host: &str, nonce: u64) -> u64 {
+pub async fn lease(cluster: &Cluster, host: &str, nonce: u64) -> LeaseId {
     let scope = json!({"job": JOB});
     let grant =
         json!({"grant": {"scope": scope, "nonce": [nonce, 0], "host": host, "ttl_ms": TTL_MS}});
     let granted =
         eventually("a lease", async || try_post(cluster, "/v1/lease", &grant).await.ok()).await;
-    granted["granted"]["lease"].as_u64().expect("a lease has a number")
+    LeaseId::deserialize(&granted["granted"]["lease"]).expect("a lease has an id")
 }
 
 /// Registers a process; answers its incarnation.
-pub async fn register(cluster: &Cluster, lease: u64, process: u32) -> u64 {
+pub async fn register(cluster: &Cluster, lease: LeaseId, process: u32) -> u64 {
     register_with(cluster, lease, process, json!({})).await
 }
 
 /// Registers a process with these numbers.
-pub async fn register_with(cluster: &Cluster, lease: u64, process: u32, policy: Value) -> u64 {
+pub async fn register_with(cluster: &Cluster, lease: LeaseId, process: u32, policy: Value) -> u64 {
     let nonce = [1_000, process];
     let register = json!({"lease": lease, "process": process, "nonce": nonce, "policy": policy});
     let register = json!({"register": register});
@@ -65,7 +67,7 @@ pub async fn register_with(cluster: &Cluster, lease: u64, process: u32, policy: 
 /// Processes of one host arrive at a round.
 pub async fn arrive(
     cluster: &Cluster,
-    lease: u64,
+    lease: LeaseId,
     round: &str,
     terms: Value,
     arrivals: &[(u32, u64, u64)],

@@ -5,7 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use holdfast_api::{Answer, Command, Problem, Proposal, Read as Question, ReplyBody, RequestBody};
+use holdfast_api::{
+    Answer, Command, LeaseId, Problem, Proposal, Read as Question, ReplyBody, RequestBody,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -105,8 +107,8 @@ impl RawLink {
     }
 
     /// The lease of the welcome.
-    pub fn lease(&self) -> u64 {
-        self.welcome["welcome"]["lease"].as_u64().expect("a welcome names a lease")
+    pub fn lease(&self) -> LeaseId {
+        LeaseId::deserialize(&self.welcome["welcome"]["lease"]).expect("a welcome names a lease")
     }
 
     /// Another handle of the same socket.

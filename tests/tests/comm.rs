@@ -24,7 +24,7 @@ fn lock() -> Value {
 
 /// A process of a host of its own, with the number of its next call.
 struct Trainer {
-    lease: u64,
+    lease: holdfast_api::LeaseId,
     process: u32,
     incarnation: u64,
     call: u64,

@@ -226,7 +226,7 @@ async fn whoever_gives_up_acquiring_can_acquire_again() {
     for pause in 0..30 {
         let patient = managers[0].acquire(GROUP, &spec, Deadline::never());
         let given_up = async {
-            let hasty = managers[1].acquire(GROUP, &spec, Deadline::never());
+            let hasty = Box::pin(managers[1].acquire(GROUP, &spec, Deadline::never()));
             let _ = tokio::time::timeout(Duration::from_millis(pause), hasty).await;
             managers[1].acquire(GROUP, &spec, soon()).await
         };

@@ -64,11 +64,53 @@ async fn every_node_answers_every_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn nobody_guesses_the_session_or_the_lease_of_another() {
+    let cluster = Cluster::start_with(1, &[]).await;
+    let node = cluster.address(1).to_owned();
+    let secret = |id: &Value| {
+        let text = id.as_str().unwrap_or_else(|| panic!("{id} is no text"));
+        assert!(text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit()), "{text}");
+        text.to_owned()
+    };
+    // The level at which ids are secret is reached soon after the founding.
+    let opened = eventually("a session with a secret id", async || {
+        let opened = post_ok(&node, "/v1/session/open", json!({"ttl_ms": 60_000})).await;
+        opened["session"].is_string().then_some(opened)
+    })
+    .await;
+    let other = post_ok(&node, "/v1/session/open", json!({"ttl_ms": 60_000})).await;
+    let (session, other) = (secret(&opened["session"]), secret(&other["session"]));
+    assert_ne!(session[..16], other[..16], "nothing of one tells of another");
+    for guess in 0..200 {
+        post_ok(&node, "/v1/session/close", json!({"session": guess})).await;
+    }
+    for written in [session.clone(), format!("\"{session}\""), session.to_uppercase()] {
+        let headers = [(routes::SESSION_HEADER, written.as_str()), (routes::SEQUENCE_HEADER, "1")];
+        let add = post(&node, "/v1/kv/add", &headers, json!({"key": "n", "delta": 7})).await;
+        assert_eq!((add.status, &add.json()["value"]), (200, &json!(7)), "{written}");
+    }
+    post_ok(&node, "/v1/session/close", json!({"session": session})).await;
+    let headers = [(routes::SESSION_HEADER, session.as_str()), (routes::SEQUENCE_HEADER, "2")];
+    let late = post(&node, "/v1/kv/add", &headers, json!({"key": "n", "delta": 7})).await;
+    assert_eq!((late.status, &late.json()["code"]), (410, &json!("session_expired")));
+    for wrong in [json!("7f"), json!(-1), json!(""), json!(null), json!(1.5)] {
+        let refused = post(&node, "/v1/session/close", &[], json!({"session": wrong})).await;
+        assert_eq!(refused.status, 400, "{wrong}: {}", refused.text());
+    }
+    let scope = json!({"job": "j", "run": "r1"});
+    post_ok(&node, "/v1/run/open", scope.clone()).await;
+    let grant = json!({"grant": {"scope": scope, "nonce": [rand::random::<u64>(), 1], "host": "h", "ttl_ms": 60_000}});
+    let granted = post_ok(&node, "/v1/lease", grant).await;
+    secret(&granted["outcome"]["granted"]["lease"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_retry_in_a_session_has_one_effect_through_any_node_and_leader() {
     let mut cluster = Cluster::start_with(3, &PATIENT).await;
     let follower = cluster.address(cluster.follower().await).to_owned();
     let opened = post_ok(&follower, "/v1/session/open", json!({"ttl_ms": 60_000})).await;
-    let session = opened["session"].to_string();
+    let session =
+        opened["session"].as_str().map_or_else(|| opened["session"].to_string(), str::to_owned);
     let headers = [
         (routes::SESSION_HEADER, session.as_str()),
         (routes::SEQUENCE_HEADER, "1"),

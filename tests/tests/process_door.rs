@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use holdfast_api::{
-    Among, Arrival, Cause, Command, LeaseCommand, Nonce, Outcome, ProcessCommand, ProcessEnd,
-    ProcessId, ProcessOutcome, Read, Role, RoundCommand, Scope,
+    Among, Arrival, Cause, Command, LeaseCommand, LeaseId, Nonce, Outcome, ProcessCommand,
+    ProcessEnd, ProcessId, ProcessOutcome, Read, Role, RoundCommand, Scope,
 };
 use holdfast_client::{Client, Deadline};
 use holdfast_tests::cluster::job;
@@ -390,7 +390,7 @@ async fn without_an_agent_the_error_says_what_to_do() {
     }
 }
 
-fn register(lease: u64, process: ProcessId, nonce: u64) -> Command {
+fn register(lease: LeaseId, process: ProcessId, nonce: u64) -> Command {
     Command::Process(ProcessCommand::Register {
         lease,
         process: Some(process),
@@ -403,13 +403,13 @@ fn register(lease: u64, process: ProcessId, nonce: u64) -> Command {
     })
 }
 
-fn arrive(lease: u64, process: ProcessId, incarnation: u64) -> Command {
+fn arrive(lease: LeaseId, process: ProcessId, incarnation: u64) -> Command {
     let arrival = Arrival { process, incarnation, call: 1, ack: 0, payload: "".into(), holds: 0 };
     let (round, terms) = ("hostile".into(), Default::default());
     Command::Round(RoundCommand::Arrive { lease, round, terms, arrivals: vec![arrival] })
 }
 
-fn end(lease: u64, process: ProcessId, incarnation: u64) -> Command {
+fn end(lease: LeaseId, process: ProcessId, incarnation: u64) -> Command {
     let ends = vec![ProcessEnd { process, incarnation, cause: Cause::Left, exit_seen: false }];
     Command::Process(ProcessCommand::End { lease, ends })
 }
@@ -437,14 +437,15 @@ async fn nonsense_and_lies_are_refused_and_touch_nobody_else() {
     let talk = tokio::task::spawn_blocking(move || {
         let mut link = RawLink::open(&hostile).expect("an agent");
         let lease = link.lease();
+        let another = LeaseId::from_u128(lease.to_u128() + 1);
         let own = registered(link.propose(1, register(lease, 5, 1)).expect("an answer"));
         for (command, words) in [
             (arrive(lease, 0, incarnation), "was not registered on this connection"),
             (arrive(lease, 5, own + 1), "was not registered on this connection"),
-            (arrive(lease + 1, 5, own), "is not that of this host's agent"),
+            (arrive(another, 5, own), "is not that of this host's agent"),
             (end(lease, 0, incarnation), "was not registered on this connection"),
-            (end(lease + 1, 5, own), "is not that of this host's agent"),
-            (register(lease + 1, 6, 2), "is not that of this host's agent"),
+            (end(another, 5, own), "is not that of this host's agent"),
+            (register(another, 6, 2), "is not that of this host's agent"),
             (Command::Lease(LeaseCommand::Revoke { lease }), "and nothing else"),
         ] {
             match link.propose(2, command.clone()).expect("an answer") {

@@ -497,7 +497,7 @@ impl Host {
             Ended::LeaseLost => Ending::LeaseLost { lease },
             Ended::Gone(reason) => Ending::AgentLost { lease, reason },
         };
-        tracing::warn!(lease, "{}", ending.error(None));
+        tracing::warn!(%lease, "{}", ending.error(None));
         agent.lose(&ending.error(None));
         self.finish(ending);
     }

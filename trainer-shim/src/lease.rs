@@ -440,7 +440,7 @@ impl Lease {
         // One that is given back ends as it should.
         if !over.send_replace(true) && !stop.is_cancelled() {
             tracing::warn!(
-                lease,
+                %lease,
                 "the lease of this host has ended: processes that joined with it are fenced, and have to join anew"
             );
         }

@@ -115,11 +115,11 @@ pub(super) fn seen(when: u64, revision: u64, value: &str) -> Operation {
 
 pub(super) fn grant(call: u64, returned: u64, lease: u64) -> Operation {
     let action = Action::Grant { ttl_ms: 1_000, processes: 2 };
-    ok(call, returned, action, Answer::Granted { lease, ttl_ms: 1_000 })
+    ok(call, returned, action, Answer::Granted { lease: lease.into(), ttl_ms: 1_000 })
 }
 
 pub(super) fn renew(call: u64, returned: u64, alive: bool) -> Operation {
-    ok(call, returned, Action::KeepAlive { lease: 7 }, Answer::Alive(alive))
+    ok(call, returned, Action::KeepAlive { lease: 7.into() }, Answer::Alive(alive))
 }
 
 pub(super) fn look(call: u64, returned: u64, ends: [u64; 2]) -> Operation {
@@ -129,7 +129,7 @@ pub(super) fn look(call: u64, returned: u64, ends: [u64; 2]) -> Operation {
         by_expiry: end > 0,
     };
     let all = (0..).zip(ends).map(seen).collect();
-    ok(call, returned, Action::Observe { lease: 7 }, Answer::Processes(all))
+    ok(call, returned, Action::Observe { lease: 7.into() }, Answer::Processes(all))
 }
 
 pub(super) fn lock(client: &str, call: u64, returned: u64, token: u64) -> Operation {

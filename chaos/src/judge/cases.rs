@@ -319,7 +319,7 @@ fn leases() -> Cases {
             vec![grant(0, 1, 7), look(2_000, 2_001, [0, 0]), look(3_000, 3_001, [9, 9])],
             vec![
                 grant(0, 1, 7),
-                unknown(900, Action::KeepAlive { lease: 7 }),
+                unknown(900, Action::KeepAlive { lease: 7.into() }),
                 look(1_100, 1_101, [9, 9]),
             ],
             vec![look(400, 401, [9, 9])],

@@ -8,6 +8,8 @@
 use std::collections::BTreeMap;
 
 use super::{Found, wrong};
+use holdfast_api::LeaseId;
+
 use crate::history::Moment;
 use crate::operation::{Action, Answer, Operation, ProcessSeen};
 
@@ -25,7 +27,7 @@ struct Lease<'a> {
 
 /// Judges the leases of one holder.
 pub(crate) fn look(operations: &[&Operation]) -> Found {
-    let mut leases: BTreeMap<u64, Lease<'_>> = BTreeMap::new();
+    let mut leases: BTreeMap<LeaseId, Lease<'_>> = BTreeMap::new();
     for operation in operations {
         if let Some(Answer::Granted { lease, ttl_ms }) = operation.answer() {
             let ttl = ttl_ms.saturating_mul(1_000_000);

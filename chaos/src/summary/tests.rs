@@ -149,8 +149,9 @@ fn a_workload_without_a_change_or_without_what_its_checker_feeds_on_is_no_pass()
         other => other,
     };
     let one = || answered(Answer::Sum(1));
-    let granted = || answered(Answer::Granted { lease: 7, ttl_ms: 0 });
-    let alive = |alive| ("a", Action::KeepAlive { lease: 7 }, answered(Answer::Alive(alive)));
+    let granted = || answered(Answer::Granted { lease: 7.into(), ttl_ms: 0 });
+    let alive =
+        |alive| ("a", Action::KeepAlive { lease: 7.into() }, answered(Answer::Alive(alive)));
     let token = || answered(Answer::Token(1));
     let guard = |taken| ("a", Action::Guard { token: 1 }, answered(Answer::Accepted(taken)));
     let add = || Action::Add { delta: 1 };

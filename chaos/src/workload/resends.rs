@@ -1,7 +1,8 @@
 //! Numbered additions, each sent several times through several nodes.
 
-use holdfast_api::routes;
+use holdfast_api::{SessionId, routes};
 use rand::RngExt;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::client::Worker;
@@ -27,7 +28,7 @@ impl Worker {
             tokio::time::sleep(self.site.pause).await;
             return Ok(());
         };
-        let Some(session) = body["session"].as_u64() else { return Ok(()) };
+        let Ok(session) = SessionId::deserialize(&body["session"]) else { return Ok(()) };
         let key = format!("session/{session}");
         for sequence in 1..=NUMBERS {
             if self.shared.is_over() {
@@ -47,7 +48,12 @@ impl Worker {
     }
 
     /// Sends a number through two nodes at once; answers how many answered.
-    async fn send_twice(&mut self, key: &str, session: u64, sequence: u64) -> anyhow::Result<u32> {
+    async fn send_twice(
+        &mut self,
+        key: &str,
+        session: SessionId,
+        sequence: u64,
+    ) -> anyhow::Result<u32> {
         let body = json!({"job": self.site.scope.job.to_string(), "key": key, "delta": 1});
         let (one, other) = (self.any_node(), self.any_node());
         let first = self.begin(key, Action::Resend { sequence })?;

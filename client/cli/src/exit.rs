@@ -369,7 +369,7 @@ mod tests {
         ] {
             assert_eq!(told(code, outcome, text), text);
         }
-        let expired = Failure::from(Error::SessionExpired { session: 3 }).message(None);
+        let expired = Failure::from(Error::SessionExpired { session: 3.into() }).message(None);
         assert_eq!(expired.matches("repeat").count(), 1, "{expired}");
         let lost = told(Code::Unavailable, Effectiveness::None, "there is no leader at present");
         assert_eq!(lost.lines().count(), 2, "{lost}");
@@ -441,9 +441,9 @@ mod tests {
 
     #[test]
     fn an_expired_session_is_an_unknown_outcome_however_it_is_told() {
-        let told = Failure::refused(Refusal::SessionExpired { session: 3 });
+        let told = Failure::refused(Refusal::SessionExpired { session: 3.into() });
         assert_eq!(told.exit(), Exit::Unknown);
-        let found = Failure::from(Error::SessionExpired { session: 3 });
+        let found = Failure::from(Error::SessionExpired { session: 3.into() });
         assert_eq!(found.exit(), Exit::Unknown);
     }
 

@@ -126,7 +126,7 @@ impl Bench {
     fn feed(&mut self, since: Revision, have: &[Generation]) -> (CallId, Arc<Mailbox<Feed>>) {
         let mailbox = Arc::new(Mailbox::default());
         let (have, mailbox_of_ask) = (have.to_vec(), mailbox.clone());
-        let ask = Ask::Feed(FeedAsk { lease: 5, since, have, mailbox: mailbox_of_ask });
+        let ask = Ask::Feed(FeedAsk { lease: 5.into(), since, have, mailbox: mailbox_of_ask });
         self.next_call += 1;
         self.calls.submit(self.next_call, Call::new(ask, None, 1, Permits::default()));
         (self.next_call, mailbox)
@@ -195,7 +195,10 @@ fn written(replayed: bool) -> ReplyBody {
 
 fn opened(session: u64, window: u64) -> ReplyBody {
     let ttl_ms = TTL.as_millis() as u64;
-    answer(Outcome::Session(SessionOutcome::Opened { session, ttl_ms, window }), false)
+    answer(
+        Outcome::Session(SessionOutcome::Opened { session: session.into(), ttl_ms, window }),
+        false,
+    )
 }
 
 fn refused(refusal: Refusal) -> ReplyBody {

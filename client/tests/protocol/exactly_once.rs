@@ -104,7 +104,7 @@ async fn an_expired_session_is_an_error_and_the_next_command_opens_another() {
             let mut peer = node.lead().await;
             peer.open_session().await;
             let (id, ..) = peer.command().await;
-            let refusal = Refusal::SessionExpired { session: SESSION };
+            let refusal = Refusal::SessionExpired { session: SESSION.into() };
             peer.answer(id, Outcome::Refused(refusal), false).await;
             peer.open_session().await;
             let (id, place, _) = peer.command().await;
@@ -114,7 +114,7 @@ async fn an_expired_session_is_an_error_and_the_next_command_opens_another() {
         };
         let calls = async {
             let expired = client.propose(add(1), Deadline::never()).await;
-            assert_eq!(expired.unwrap_err(), Error::SessionExpired { session: SESSION });
+            assert_eq!(expired.unwrap_err(), Error::SessionExpired { session: SESSION.into() });
             client.propose(add(1), Deadline::never()).await.unwrap();
         };
         join!(calls, script);
@@ -161,7 +161,7 @@ async fn closing_ends_the_session_and_every_open_call() {
             peer.command().await;
             let farewell = async {
                 let request = peer.request().await;
-                let close = Command::Session(SessionCommand::Close { session: SESSION });
+                let close = Command::Session(SessionCommand::Close { session: SESSION.into() });
                 let expected = Proposal { session: None, command: close };
                 assert_eq!(request.body, RequestBody::Propose(expected));
                 let closed = SessionOutcome::Closed;

@@ -186,7 +186,8 @@ impl Peer {
                 session: None,
                 command: Command::Session(SessionCommand::Open { ttl_ms, .. }),
             }) => {
-                let opened = SessionOutcome::Opened { session: SESSION, ttl_ms, window: 256 };
+                let opened =
+                    SessionOutcome::Opened { session: SESSION.into(), ttl_ms, window: 256 };
                 self.answer(id, Outcome::Session(opened), false).await;
             }
             other => panic!("opening a session expected, not {other:?}"),

@@ -151,11 +151,11 @@ async fn a_feed_is_told_piece_by_piece_and_by_the_next_node_from_there() {
     play(async {
         let (first, second) = (Node::start(1).await, Node::start(2).await);
         let client = client(&[&first, &second]);
-        let mut feed = client.feed(5, 0, Vec::new()).await.unwrap();
+        let mut feed = client.feed(5.into(), 0, Vec::new()).await.unwrap();
         let fed = async |peer: &mut Peer| {
             let request = peer.request().await;
             match request.body {
-                RequestBody::Feed { lease: 5, since, .. } => (request.id, since),
+                RequestBody::Feed { since, .. } => (request.id, since),
                 other => panic!("a feed expected, not {other:?}"),
             }
         };
@@ -176,7 +176,7 @@ async fn a_feed_is_told_piece_by_piece_and_by_the_next_node_from_there() {
             let (id, since) = fed(&mut peer).await;
             assert_eq!(since, 6);
             peer.reply(id, told(9)).await;
-            let outcome = ReadOutcome::Refused(Refusal::LeaseEnded { lease: 5 });
+            let outcome = ReadOutcome::Refused(Refusal::LeaseEnded { lease: 5.into() });
             peer.reply(id, ReplyBody::Read(ReadAnswer { revision: 10, time_ms: 0, outcome })).await;
             peer
         };

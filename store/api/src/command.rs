@@ -8,6 +8,7 @@ use crate::limits::Limits;
 use crate::name::{Name, NodeId, Scope};
 use crate::process::ProcessCommand;
 use crate::round::RoundCommand;
+use crate::secret_id::SecretId;
 
 /// Milliseconds of log time: stamped by the leader, kept monotone by the
 /// state machine, never compared with a wall clock.
@@ -18,7 +19,7 @@ pub type LogTime = u64;
 pub type Revision = u64;
 
 /// A client session, assigned by the state machine, never reused.
-pub type SessionId = u64;
+pub type SessionId = SecretId;
 
 /// One Raft log entry: what the leader packed together, and when.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

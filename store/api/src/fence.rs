@@ -145,7 +145,7 @@ mod tests {
             incarnation,
             role: Role::Active,
             host: "a".to_owned(),
-            lease: 1,
+            lease: 1.into(),
             since: 1,
             since_ms: 1,
             end: end.map(|cause| EndInfo { at: 77, at_ms: 1, cause }),

@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 use crate::command::{LogTime, Nonce};
 use crate::name::{Name, Scope};
 use crate::run::RunChoice;
+use crate::secret_id::SecretId;
 
 /// A lease, assigned by the state machine, never reused.
-pub type LeaseId = u64;
+pub type LeaseId = SecretId;
 
 /// A command on leases. A lease belongs to a run and is held by the agent of
 /// one host; every process of that host is attached to it.

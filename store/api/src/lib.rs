@@ -67,6 +67,7 @@ pub mod read;
 pub mod round;
 pub mod routes;
 pub mod run;
+mod secret_id;
 pub mod span;
 pub mod status;
 pub mod stream;
@@ -114,6 +115,7 @@ pub use round::{
     RoundOutcome, WaitsFor,
 };
 pub use run::{RunChoice, RunHeld, RunOverCause, lasting};
+pub use secret_id::{SecretId, SecretIdError};
 pub use span::span;
 pub use status::{Admin, CAUGHT_UP_ENTRIES, Joint, NodeRole, NodeStatus, Room, Status};
 pub use stream::{Hello, Reply, ReplyBody, Request, RequestBody, WatchProgress};

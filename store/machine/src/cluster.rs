@@ -12,8 +12,8 @@ use crate::size;
 /// Newest feature level that this build obeys. A level gates commands, and
 /// changed behaviour of old ones, until every node obeys it: level 1 is all of
 /// release 0.1, level 2 is [`RUNS_LEVEL`], level 3 is [`LIFE_LEVEL`], level 4 is
-/// [`PIPELINE_LEVEL`].
-pub const FEATURE_LEVEL: u32 = 4;
+/// [`PIPELINE_LEVEL`], level 5 is [`SECRET_IDS_LEVEL`].
+pub const FEATURE_LEVEL: u32 = 5;
 
 /// From this level on the log time of a run's end is kept, ended runs can be
 /// purged, jobs deleted, a job without runs does not count as one, and a quota
@@ -27,6 +27,10 @@ pub const LIFE_LEVEL: u32 = 3;
 
 /// From this level on several key-value commands can travel as one.
 pub const PIPELINE_LEVEL: u32 = holdfast_api::stream::LEVEL_PIPELINES;
+
+/// From this level on the ids of sessions and leases are made of the nonces that their
+/// holders chose: nobody guesses another's.
+pub const SECRET_IDS_LEVEL: u32 = holdfast_api::stream::LEVEL_SECRET_IDS;
 
 /// Longest cluster id, in bytes.
 pub const CLUSTER_ID_BYTES_MAX: u64 = 128;

@@ -1,7 +1,7 @@
 //! Which sessions or leases come due when, so that nobody has to look at all
 //! of them.
 
-use holdfast_api::LogTime;
+use holdfast_api::{LogTime, SecretId};
 use imbl::OrdSet;
 
 /// Something that ends when it was not used for its TTL.
@@ -19,11 +19,11 @@ pub(crate) struct Use {
 #[derive(Clone, Default)]
 pub(crate) struct Deadlines {
     /// Every id by (TTL, id).
-    all: OrdSet<(u64, u64)>,
+    all: OrdSet<(u64, SecretId)>,
     /// Those not used since the leader started, by the same.
-    idle: OrdSet<(u64, u64)>,
+    idle: OrdSet<(u64, SecretId)>,
     /// The others, by (deadline, id).
-    used: OrdSet<(LogTime, u64)>,
+    used: OrdSet<(LogTime, SecretId)>,
 }
 
 impl Deadlines {
@@ -32,18 +32,18 @@ impl Deadlines {
         usage.last_used.max(leader_since).saturating_add(usage.ttl_ms)
     }
 
-    pub fn insert(&mut self, id: u64, usage: Use, leader_since: LogTime) {
+    pub fn insert(&mut self, id: SecretId, usage: Use, leader_since: LogTime) {
         self.all.insert((usage.ttl_ms, id));
         self.arm(id, usage, leader_since);
     }
 
-    pub fn remove(&mut self, id: u64, usage: Use, leader_since: LogTime) {
+    pub fn remove(&mut self, id: SecretId, usage: Use, leader_since: LogTime) {
         self.all.remove(&(usage.ttl_ms, id));
         self.disarm(id, usage, leader_since);
     }
 
     /// Takes note of a use at `time`.
-    pub fn touch(&mut self, id: u64, usage: &mut Use, time: LogTime, leader_since: LogTime) {
+    pub fn touch(&mut self, id: SecretId, usage: &mut Use, time: LogTime, leader_since: LogTime) {
         self.disarm(id, *usage, leader_since);
         usage.last_used = time;
         self.arm(id, *usage, leader_since);
@@ -60,15 +60,15 @@ impl Deadlines {
         &self,
         time: LogTime,
         leader_since: LogTime,
-    ) -> impl Iterator<Item = (LogTime, u64)> + '_ {
-        let reached = move |(deadline, _): &(LogTime, u64)| *deadline <= time;
+    ) -> impl Iterator<Item = (LogTime, SecretId)> + '_ {
+        let reached = move |(deadline, _): &(LogTime, SecretId)| *deadline <= time;
         let idle = self.idle.iter().map(move |(ttl, id)| (leader_since.saturating_add(*ttl), *id));
         idle.take_while(reached).chain(self.used.iter().copied().take_while(reached))
     }
 
     /// What was used in the very instant of the leader's start stands with the
     /// idle; its deadline is the same in both sets.
-    fn arm(&mut self, id: u64, usage: Use, leader_since: LogTime) {
+    fn arm(&mut self, id: SecretId, usage: Use, leader_since: LogTime) {
         if usage.last_used > leader_since {
             self.used.insert((Deadlines::of(usage, leader_since), id));
         } else {
@@ -76,7 +76,7 @@ impl Deadlines {
         }
     }
 
-    fn disarm(&mut self, id: u64, usage: Use, leader_since: LogTime) {
+    fn disarm(&mut self, id: SecretId, usage: Use, leader_since: LogTime) {
         if usage.last_used > leader_since {
             self.used.remove(&(Deadlines::of(usage, leader_since), id));
         } else {

@@ -17,6 +17,7 @@ use crate::life::act::TimerOf;
 use crate::machine::Machine;
 use crate::round::held;
 use crate::run::Entered;
+use crate::session::next_id;
 use crate::size;
 
 /// All leases of the cluster.
@@ -27,8 +28,8 @@ pub(crate) struct Leases {
     pub by_nonce: OrdMap<Nonce, LeaseId>,
     /// Those of each run.
     pub by_run: OrdSet<(RunKey, LeaseId)>,
-    /// The next lease's id; ids are never used again.
-    pub next_id: LeaseId,
+    /// How many there were, and one: no id is used again.
+    pub next: u64,
     pub deadlines: Deadlines,
 }
 
@@ -103,12 +104,12 @@ impl Default for Leases {
 }
 
 impl Leases {
-    pub fn new(next_id: LeaseId) -> Self {
+    pub fn new(next: u64) -> Self {
         Leases {
             by_id: OrdMap::new(),
             by_nonce: OrdMap::new(),
             by_run: OrdSet::new(),
-            next_id,
+            next,
             deadlines: Deadlines::default(),
         }
     }
@@ -190,7 +191,7 @@ impl Leases {
 
     /// The leases of a run.
     pub fn of_run(&self, run: &RunKey) -> impl Iterator<Item = LeaseId> + '_ {
-        let all = (run.clone(), 0)..=(run.clone(), LeaseId::MAX);
+        let all = (run.clone(), LeaseId::MIN)..=(run.clone(), LeaseId::MAX);
         self.by_run.range(all).map(|(_, id)| *id)
     }
 
@@ -367,8 +368,9 @@ impl Machine {
         let ttl_ms = ttl_ms.min(limits.lease_ttl_ms_max).max(limits.lease_ttl_ms_min);
         let store_lost_ms_max = store_lost_ms_max.unwrap_or(limits.store_lost_ms_max);
         let store_lost_ms_max = store_lost_ms_max.min(limits.lease_ttl_ms_max).max(ttl_ms);
-        let id = self.leases.next_id;
-        self.leases.next_id += 1;
+        let Leases { by_id, next, .. } = &mut self.leases;
+        let level = self.cluster.feature_level;
+        let id = next_id(nonce, next, level, |id| by_id.contains_key(&id));
         let name = run.run.clone();
         let others = self.leases.holders(&run).map_or(0, |holders| holders.count);
         let lease = Lease {

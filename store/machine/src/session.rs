@@ -9,11 +9,13 @@ use std::sync::Arc;
 
 use holdfast_api::{
     Answer, Command, Entry, KvOutcome, Limits, LogTime, Nonce, Outcome, PipelinedOutcome, Refusal,
-    RoundOutcome, SessionCommand, SessionId, SessionOutcome, SessionRef, TransactionOutcome,
+    RoundOutcome, SecretId, SessionCommand, SessionId, SessionOutcome, SessionRef,
+    TransactionOutcome,
 };
 use imbl::OrdMap;
 
 use crate::applied::Applied;
+use crate::cluster::SECRET_IDS_LEVEL;
 use crate::deadlines::{Deadlines, Use};
 use crate::machine::Machine;
 
@@ -35,8 +37,8 @@ pub(crate) struct Sessions {
     pub by_id: OrdMap<SessionId, Session>,
     /// Makes opening retryable.
     pub by_nonce: OrdMap<Nonce, SessionId>,
-    /// The next session's id; ids are never used again.
-    pub next_id: SessionId,
+    /// How many there were, and one: no id is used again.
+    pub next: u64,
     /// Log time of the present leader's start, from which idle times count.
     pub leader_since: LogTime,
     pub answer_bytes: u64,
@@ -70,11 +72,11 @@ impl Default for Sessions {
 }
 
 impl Sessions {
-    pub fn new(next_id: SessionId, leader_since: LogTime) -> Self {
+    pub fn new(next: u64, leader_since: LogTime) -> Self {
         Sessions {
             by_id: OrdMap::new(),
             by_nonce: OrdMap::new(),
-            next_id,
+            next,
             leader_since,
             answer_bytes: 0,
             deadlines: Deadlines::default(),
@@ -175,7 +177,7 @@ impl Sessions {
         nonce: Nonce,
         ttl_ms: u64,
         time: LogTime,
-        limits: &Limits,
+        (limits, level): (&Limits, u32),
     ) -> Result<SessionOutcome, Refusal> {
         let window = limits.session_window;
         if let Some(&id) = self.by_nonce.get(&nonce) {
@@ -187,8 +189,7 @@ impl Sessions {
             let what = "sessions_max".to_owned();
             return Err(Refusal::ClusterFull { what, limit: limits.sessions_max });
         }
-        let id = self.next_id;
-        self.next_id += 1;
+        let id = next_id(nonce, &mut self.next, level, |id| self.by_id.contains_key(&id));
         let ttl_ms = ttl_ms.min(limits.session_ttl_ms_max).max(limits.session_ttl_ms_min);
         self.insert(id, Session::new(nonce, ttl_ms, time));
         Ok(SessionOutcome::Opened { session: id, ttl_ms, window })
@@ -222,6 +223,27 @@ impl Sessions {
     }
 }
 
+/// The id of what is opened or granted next: made of its nonce from
+/// [`SECRET_IDS_LEVEL`] on, counted before.
+pub(crate) fn next_id(
+    nonce: Nonce,
+    next: &mut u64,
+    level: u32,
+    is_taken: impl Fn(SecretId) -> bool,
+) -> SecretId {
+    loop {
+        let id = match level {
+            ..SECRET_IDS_LEVEL => SecretId::from(*next),
+            _ => SecretId::of(nonce, *next),
+        };
+        *next += 1;
+        // The least one is nobody's.
+        if id > SecretId::MIN && !is_taken(id) {
+            return id;
+        }
+    }
+}
+
 impl Session {
     pub fn new(nonce: Nonce, ttl_ms: u64, last_used: LogTime) -> Session {
         let usage = Use { ttl_ms, last_used };
@@ -251,14 +273,14 @@ impl Machine {
         command: &SessionCommand,
         applied: &mut Applied,
     ) -> Result<Outcome, Refusal> {
-        let limits = self.cluster.limits();
+        let (limits, level) = (self.cluster.limits(), self.cluster.feature_level);
         let sessions = &mut self.sessions;
         let outcome = match command {
             SessionCommand::Open { nonce, ttl_ms, lease } => {
                 if let Some(lease) = lease {
                     self.leases.run(*lease)?;
                 }
-                let opened = sessions.open(*nonce, *ttl_ms, self.time, limits)?;
+                let opened = sessions.open(*nonce, *ttl_ms, self.time, (limits, level))?;
                 if let (Some(lease), SessionOutcome::Opened { session, .. }) = (lease, &opened) {
                     self.leases.held_in(*lease, Some(*session));
                 }

@@ -37,7 +37,7 @@ fn job(processes: u32) -> Machine {
         let mut commands = vec![Command::Lease(grant)];
         for process in host * PER_HOST..processes.min((host + 1) * PER_HOST) {
             commands.push(Command::Process(ProcessCommand::Register {
-                lease: u64::from(host) + 1,
+                lease: (u64::from(host) + 1).into(),
                 process: Some(process),
                 nonce: Nonce(u64::from(process), 1),
                 replaces: 0,
@@ -53,7 +53,7 @@ fn job(processes: u32) -> Machine {
 }
 
 fn lease(process: ProcessId) -> LeaseId {
-    u64::from(process / PER_HOST) + 1
+    (u64::from(process / PER_HOST) + 1).into()
 }
 
 fn arrive(round: &str, process: ProcessId, call: u64) -> Command {
@@ -220,7 +220,7 @@ fn alone(machine: &mut Machine, call: u64, round: &str, terms: Terms) {
     let arrival =
         Arrival { process: 0, incarnation: 1, call, ack: call, payload: payload.into(), holds: 0 };
     let arrive = RoundCommand::Arrive {
-        lease: 1,
+        lease: 1.into(),
         round: round.into(),
         terms: Box::new(terms),
         arrivals: vec![arrival],
@@ -287,7 +287,7 @@ fn incidents_leave_nothing_behind() {
             Arrival { process: 0, incarnation, call: 1, ack: 1, payload: "".into(), holds: 0 };
         let terms = Terms { conclusion: Conclusion::Advance, ..Terms::default() };
         let arrive = RoundCommand::Arrive {
-            lease: 1,
+            lease: 1.into(),
             round: "next".into(),
             terms: Box::new(terms),
             arrivals: vec![arrival],

@@ -82,7 +82,7 @@ fn image_with_life() -> Vec<u8> {
         vec![Command::Cluster(ClusterCommand::SetFeatureLevel { level: 3 }), Command::Lease(grant)];
     for process in 0..2 {
         commands.push(Command::Process(ProcessCommand::Register {
-            lease: 1,
+            lease: 1.into(),
             process: Some(process),
             nonce: Nonce(2, u64::from(process)),
             replaces: 0,
@@ -121,7 +121,7 @@ fn image_with_life() -> Vec<u8> {
             holds: 0,
         };
         commands.push(Command::Round(RoundCommand::Arrive {
-            lease: 1,
+            lease: 1.into(),
             round: round.into(),
             terms: Box::new(terms),
             arrivals: (0..lives).map(arrival).collect(),
@@ -129,7 +129,7 @@ fn image_with_life() -> Vec<u8> {
     }
     // Its exit counts as failed, and is kept.
     let calls = vec![CallId { process: 0, incarnation: 1, call: 3 }];
-    commands.push(Command::Round(RoundCommand::Withdraw { lease: 1, calls }));
+    commands.push(Command::Round(RoundCommand::Withdraw { lease: 1.into(), calls }));
     let commands = commands.into_iter().map(|command| Proposal { session: None, command });
     machine.apply(&Entry { time: 1, commands: commands.collect() });
     let mut image = Vec::new();

@@ -30,6 +30,7 @@ fn a_closed_session_hands_out_its_answers() {
     let mut machine = Machine::new();
     let open = SessionCommand::Open { nonce: Nonce(1, 2), ttl_ms: 60_000, lease: None };
     machine.apply(&entry(Command::Session(open)));
-    let closed = machine.apply(&entry(Command::Session(SessionCommand::Close { session: 1 })));
+    let closed =
+        machine.apply(&entry(Command::Session(SessionCommand::Close { session: 1.into() })));
     assert_eq!(closed.garbage.len(), 1);
 }

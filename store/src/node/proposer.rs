@@ -483,7 +483,7 @@ mod tests {
             holds: 0,
         };
         let command = Command::Round(RoundCommand::Arrive {
-            lease: 1,
+            lease: 1.into(),
             round: "set".into(),
             terms: Box::new(terms),
             arrivals: vec![arrival],

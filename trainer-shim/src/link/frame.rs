@@ -37,7 +37,7 @@ mod tests {
     use crate::link::{FROM_PROGRAM_BYTES_MAX, FromProgram};
 
     fn keep_alive(seq: u64) -> FromProgram {
-        let command = Command::Lease(LeaseCommand::KeepAlive { lease: 300 });
+        let command = Command::Lease(LeaseCommand::KeepAlive { lease: 300.into() });
         let body = Box::new(RequestBody::Propose(Proposal { session: None, command }));
         FromProgram::Ask { seq, body, within_ms: Some(7) }
     }

@@ -222,7 +222,7 @@ mod tests {
         let scope = Scope { job: "train".parse().unwrap(), run: Some("r1".parse().unwrap()) };
         let welcome = Welcome {
             scope,
-            lease: 7,
+            lease: 7.into(),
             ttl_ms: 5_000,
             store_lost_ms_max: 30_000,
             valid_until_ms: 12_000,

@@ -10,7 +10,7 @@ fn info(process: ProcessId, end: Option<(Cause, LogTime)>) -> ProcessInfo {
         incarnation: 10 + u64::from(process),
         role: Role::Active,
         host: "gpu-7".to_owned(),
-        lease: 1,
+        lease: 1.into(),
         since: 1,
         since_ms: NOW - 60_000,
         end: end.map(|(cause, at_ms)| EndInfo { at: 2, at_ms, cause }),

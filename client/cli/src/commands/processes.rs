@@ -160,7 +160,7 @@ pub(crate) mod tests {
             incarnation: u64::from(process) + 1,
             role: Role::Active,
             host: host.to_owned(),
-            lease: 1,
+            lease: 1.into(),
             since: 3,
             since_ms: 1_000,
             end: None,

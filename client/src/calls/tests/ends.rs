@@ -31,7 +31,7 @@ fn a_refusal_after_a_lost_try_does_not_claim_that_nothing_happened() {
 fn a_node_that_is_too_old_is_not_asked() {
     let mut bench = Bench::with_session(8);
     bench.calls.linked(MINOR_LIFE - 1, 0);
-    let renew = Command::Lease(LeaseCommand::KeepAlive { lease: 1 });
+    let renew = Command::Lease(LeaseCommand::KeepAlive { lease: 1.into() });
     let renewal = bench.submit(None, |reply| Ask::Propose { command: renew, reply });
     let events = Read::Events { job: Scope::default().job, after: 0, limit: 1 };
     let mut read =
@@ -86,7 +86,7 @@ fn closing_ends_every_call_and_the_session() {
     assert_eq!(on_wire.now().unwrap_err(), closed(Effectiveness::Unknown));
     assert_eq!(behind.now().unwrap_err(), closed(Effectiveness::None));
     let request = bench.sent().remove(0);
-    let close = SessionCommand::Close { session: SESSION };
+    let close = SessionCommand::Close { session: SESSION.into() };
     let body = Proposal { session: None, command: Command::Session(close) };
     assert_eq!(request.body, RequestBody::Propose(body));
     assert!(!bench.calls.tenancy.is_over());

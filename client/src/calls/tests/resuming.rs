@@ -77,7 +77,7 @@ fn a_marked_command_keeps_its_place_until_its_answer_is_safe() {
 #[test]
 fn what_another_process_had_sent_goes_out_first_under_its_own_sequence() {
     let mut bench = Bench::new();
-    let session = Session::resumed(SESSION, 10, 8, [5].into());
+    let session = Session::resumed(SESSION.into(), 10, 8, [5].into());
     bench.calls.tenancy.resumed(session, TTL, bench.now);
     let fresh = bench.propose(2);
     let (reply, result) = oneshot::channel();
@@ -135,7 +135,7 @@ fn a_pipeline_taken_apart_gives_its_place_back() {
 async fn each_command_of_a_pipeline_of_another_process_is_claimed_by_its_mark() {
     let mut bench = Bench::new();
     bench.calls.linked(MINOR, LEVEL_PIPELINES);
-    let session = Session::resumed(SESSION, 10, 8, [5].into());
+    let session = Session::resumed(SESSION.into(), 10, 8, [5].into());
     bench.calls.tenancy.resumed(session, TTL, bench.now);
     let op = |n| match add(n) {
         Command::Kv { op, .. } => op,

@@ -49,9 +49,9 @@ fn an_expired_session_ends_what_was_sent_and_spares_the_rest() {
     let sent_before = bench.propose(1);
     let mut never_sent = bench.propose(2);
     let request = bench.sent().remove(0);
-    bench.reply(request.id, refused(Refusal::SessionExpired { session: SESSION }));
+    bench.reply(request.id, refused(Refusal::SessionExpired { session: SESSION.into() }));
     let error = sent_before.now().unwrap_err();
-    assert_eq!(error, Error::SessionExpired { session: SESSION });
+    assert_eq!(error, Error::SessionExpired { session: SESSION.into() });
     assert_eq!(error.outcome(), Effectiveness::Unknown);
     assert!(never_sent.is_open());
     let open = bench.sent().remove(0);
@@ -63,7 +63,7 @@ fn an_expired_session_ends_what_was_sent_and_spares_the_rest() {
 #[test]
 fn what_says_itself_what_it_is_needs_no_session() {
     let mut bench = Bench::with_session(1);
-    let renew = Command::Lease(LeaseCommand::KeepAlive { lease: 5 });
+    let renew = Command::Lease(LeaseCommand::KeepAlive { lease: 5.into() });
     let puts = [1, 2].map(|n| bench.propose(n));
     let mut renewal = bench.submit(None, |reply| Ask::Propose { command: renew.clone(), reply });
     // First, and beside a session that is full; with the lease that one is to end.
@@ -74,21 +74,21 @@ fn what_says_itself_what_it_is_needs_no_session() {
         RequestBody::Propose(Proposal { session, command: renew.clone() })
     };
     let alone = RequestBody::Propose(Proposal { session: None, command: renew.clone() });
-    assert_eq!(sent[0].body, beside(SESSION));
-    bench.reply(sent[1].id, refused(Refusal::SessionExpired { session: SESSION }));
+    assert_eq!(sent[0].body, beside(SESSION.into()));
+    bench.reply(sent[1].id, refused(Refusal::SessionExpired { session: SESSION.into() }));
     assert!(renewal.is_open(), "the end of a session is none of its business");
     // It comes to the same however often it is sent.
     bench.calls.link_lost("the connection broke");
     let again = bench.sent().into_iter().find(|request| request.body == alone);
     let again = again.expect("it goes out again");
-    bench.reply(again.id, refused(Refusal::LeaseEnded { lease: 5 }));
+    bench.reply(again.id, refused(Refusal::LeaseEnded { lease: 5.into() }));
     assert_eq!(renewal.now().unwrap_err().code(), Code::LeaseEnded);
     drop(puts);
 }
 
 /// Something is said of a process of this host.
 fn tell_of_a_process(bench: &mut Bench) {
-    let command = Command::Process(ProcessCommand::End { lease: 5, ends: Vec::new() });
+    let command = Command::Process(ProcessCommand::End { lease: 5.into(), ends: Vec::new() });
     let told = bench.submit(None, |reply| Ask::Propose { command, reply });
     bench.answer_all();
     told.now().unwrap();
@@ -102,10 +102,10 @@ fn what_is_bound_to_a_session_that_had_processes_goes_out_in_no_other() {
     let never_sent = bench.propose_bound(2, 0);
     let unbound = bench.propose(3);
     let request = bench.sent().remove(0);
-    bench.reply(request.id, refused(Refusal::SessionExpired { session: SESSION }));
+    bench.reply(request.id, refused(Refusal::SessionExpired { session: SESSION.into() }));
     let late = bench.propose_bound(4, 0);
     for call in [sent_before, never_sent, late] {
-        assert_eq!(call.now().unwrap_err(), Error::SessionExpired { session: SESSION });
+        assert_eq!(call.now().unwrap_err(), Error::SessionExpired { session: SESSION.into() });
     }
     assert_eq!(bench.calls.counters.read().sessions_over, 1);
     let of_the_next = bench.propose_bound(5, 1);
@@ -118,7 +118,7 @@ fn what_is_bound_to_a_session_that_had_processes_goes_out_in_no_other() {
 #[test]
 fn what_is_bound_goes_on_when_nobody_ended_with_the_session() {
     let mut bench = Bench::with_session(1);
-    let expired = || refused(Refusal::SessionExpired { session: SESSION });
+    let expired = || refused(Refusal::SessionExpired { session: SESSION.into() });
     let mut refused_alone = bench.propose_bound(1, 0);
     let never_sent = bench.propose_bound(2, 0);
     let request = bench.sent().remove(0);
@@ -143,7 +143,7 @@ fn what_is_bound_goes_on_when_nobody_ended_with_the_session() {
     assert!(!on_the_wire.is_open());
     let unsent = bench.propose_bound(5, 0);
     bench.calls.session_expired();
-    assert_eq!(unsent.now().unwrap_err(), Error::SessionExpired { session: SESSION + 1 });
+    assert_eq!(unsent.now().unwrap_err(), Error::SessionExpired { session: (SESSION + 1).into() });
     let bound_before = bench.propose_bound(6, 0);
     assert_eq!(bound_before.now().unwrap_err().code(), Code::SessionExpired);
 }
@@ -154,7 +154,7 @@ fn what_was_on_the_wire_when_the_session_ended_waits_for_its_own_answer() {
     let [first, done, lost, late] = [1, 2, 3, 4].map(|n| bench.propose_bound(n, 0));
     let mut other = bench.propose(5);
     let sent = bench.sent();
-    let expired = || refused(Refusal::SessionExpired { session: SESSION });
+    let expired = || refused(Refusal::SessionExpired { session: SESSION.into() });
     bench.reply(sent[0].id, expired());
     assert!(!other.is_open(), "it is bound to nothing, and its error is explicit");
     let open = bench.sent().remove(0);
@@ -170,7 +170,7 @@ fn what_was_on_the_wire_when_the_session_ended_waits_for_its_own_answer() {
     assert_eq!(references(&again_later), [(2, 1)]);
     // Of this one nobody will ever hear.
     bench.calls.link_lost("the connection broke");
-    assert_eq!(lost.now().unwrap_err(), Error::SessionExpired { session: SESSION });
+    assert_eq!(lost.now().unwrap_err(), Error::SessionExpired { session: SESSION.into() });
     // The others are safe in the session that is open.
     let resent = bench.sent();
     assert_eq!(references(&resent), [(1, 1), (2, 1)]);
@@ -183,7 +183,7 @@ fn what_was_on_the_wire_when_the_session_ended_waits_for_its_own_answer() {
 #[test]
 fn a_session_is_opened_without_a_lease_that_has_ended() {
     let mut bench = Bench::new();
-    bench.calls.tenancy.holds(5);
+    bench.calls.tenancy.holds(5.into());
     let mut call = bench.propose(1);
     let with_lease = |request: &Request| match &request.body {
         RequestBody::Propose(Proposal {
@@ -193,8 +193,8 @@ fn a_session_is_opened_without_a_lease_that_has_ended() {
         other => panic!("opening a session expected, not {other:?}"),
     };
     let open = bench.sent().remove(0);
-    assert_eq!(with_lease(&open), Some(5));
-    bench.reply(open.id, refused(Refusal::LeaseEnded { lease: 5 }));
+    assert_eq!(with_lease(&open), Some(5.into()));
+    bench.reply(open.id, refused(Refusal::LeaseEnded { lease: 5.into() }));
     assert!(call.is_open(), "its host was away, that is all");
     let open = bench.sent().remove(0);
     assert_eq!(with_lease(&open), None);
@@ -209,7 +209,7 @@ fn what_certainly_had_no_effect_goes_out_under_the_next_session() {
     let _other = bench.propose(2);
     let sent = bench.sent();
     bench.problem(sent[0].id, Problem::not_leader(None));
-    bench.reply(sent[1].id, refused(Refusal::SessionExpired { session: SESSION }));
+    bench.reply(sent[1].id, refused(Refusal::SessionExpired { session: SESSION.into() }));
     assert!(turned_away.is_open());
     let open = bench.sent().remove(0);
     bench.reply(open.id, opened(SESSION + 1, 8));
@@ -242,11 +242,11 @@ fn an_idle_session_is_kept_and_a_busy_one_keeps_itself() {
             &kept[..],
             [Request {
                 body: RequestBody::Propose(Proposal {
-                    command: Command::Session(SessionCommand::KeepAlive { session: SESSION }),
+                    command: Command::Session(SessionCommand::KeepAlive { session }),
                     ..
                 }),
                 ..
-            }]
+            }] if *session == SESSION.into()
         ),
         "{kept:?}"
     );
@@ -257,7 +257,8 @@ fn a_full_session_table_delays_the_command_under_its_sequence() {
     let mut bench = Bench::with_session(8);
     let mut call = bench.propose(1);
     let request = bench.sent().remove(0);
-    let full = Refusal::SessionWindowFull { session: SESSION, what: "w".to_owned(), limit: 1 };
+    let full =
+        Refusal::SessionWindowFull { session: SESSION.into(), what: "w".to_owned(), limit: 1 };
     bench.reply(request.id, refused(full));
     assert_eq!(bench.sent(), []);
     let due = bench.calls.next_tick().unwrap();

@@ -119,7 +119,7 @@ fn told(upto: Revision, same_as: Generation) -> ReplyBody {
 /// From where a feed is asked for, and with which members known.
 fn fed_from(request: &Request) -> (Revision, &[Generation]) {
     match &request.body {
-        RequestBody::Feed { lease: 5, since, have } => (*since, have),
+        RequestBody::Feed { since, have, .. } => (*since, have),
         other => panic!("a feed expected, not {other:?}"),
     }
 }
@@ -150,7 +150,7 @@ fn a_feed_goes_on_behind_what_it_delivered_and_ends_with_its_lease() {
     assert_eq!(taken(&mailbox), [7, 9, 12], "each once");
     let request = bench.sent().remove(0);
     assert_eq!(fed_from(&request), (12, &[2, 7, 1, 12][..]));
-    let outcome = ReadOutcome::Refused(Refusal::LeaseEnded { lease: 5 });
+    let outcome = ReadOutcome::Refused(Refusal::LeaseEnded { lease: 5.into() });
     bench.reply(request.id, ReplyBody::Read(ReadAnswer { revision: 20, time_ms: 0, outcome }));
     let end = mailbox.next(|| {}).now_or_never().unwrap().unwrap();
     assert_eq!(end.unwrap_err().code(), Code::LeaseEnded);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use holdfast_api::{
-    Answer, Blob, Change, ChangeKind, Limits, LogTime, Name, Nonce, Revision, WatchBatch,
+    Answer, Blob, Change, ChangeKind, Limits, LogTime, Name, Nonce, Revision, SecretId, WatchBatch,
 };
 use imbl::{OrdMap, Vector};
 
@@ -12,7 +12,7 @@ use super::encode::RUN_LOST;
 use super::frame::{Reader, yes_or_no};
 use super::{FIRST_VERSION, LIFE_VERSION, held, life};
 use crate::applied::RunKey;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, SECRET_IDS_LEVEL};
 use crate::codec::{DecodeError, unpack};
 use crate::history::History;
 use crate::job::{Job, Jobs, Left, Run, RunEnd, Stored, Usage};
@@ -27,9 +27,10 @@ pub(super) fn machine(version: u32, input: &mut Reader<'_>) -> Result<Machine, D
     let revision = input.u64()?;
     let cluster = cluster(version, input)?;
     let jobs = jobs(version, input, revision)?;
-    let sessions = sessions(input, time)?;
+    let level = cluster.feature_level;
+    let sessions = sessions(input, time, level)?;
     let leases = if version >= LIFE_VERSION {
-        life::read_leases(input, time, sessions.leader_since)?
+        life::read_leases(input, time, sessions.leader_since, level)?
     } else {
         Leases::default()
     };
@@ -182,13 +183,18 @@ fn end_time(input: &mut Reader<'_>) -> Result<Option<LogTime>, DecodeError> {
     }
 }
 
-fn sessions(input: &mut Reader<'_>, time: u64) -> Result<Sessions, DecodeError> {
+/// Whether an id that was counted had not come yet.
+pub(super) fn is_beyond(id: SecretId, next: u64, level: u32) -> bool {
+    level < SECRET_IDS_LEVEL && id >= SecretId::from(next)
+}
+
+fn sessions(input: &mut Reader<'_>, time: u64, level: u32) -> Result<Sessions, DecodeError> {
     let mut sessions = Sessions::new(input.u64()?, input.u64()?);
     if sessions.leader_since > time {
         return invalid("the leader started after the present time");
     }
     for _ in 0..input.u64()? {
-        let id = input.u64()?;
+        let id = input.id()?;
         let nonce = Nonce(input.u64()?, input.u64()?);
         let mut session = Session::new(nonce, input.u64()?, input.u64()?);
         session.ack = input.u64()?;
@@ -202,7 +208,8 @@ fn sessions(input: &mut Reader<'_>, time: u64) -> Result<Sessions, DecodeError> 
             ascending(&mut session.answers, sequence, Arc::new(answer), "answers")?;
         }
         let last = sessions.by_id.get_max().map(|(id, _)| *id);
-        if last >= Some(id) || id >= sessions.next_id || session.usage.last_used > time {
+        if last >= Some(id) || is_beyond(id, sessions.next, level) || session.usage.last_used > time
+        {
             return invalid("a session's id or last use is out of order");
         }
         if sessions.by_nonce.contains_key(&nonce) {

@@ -122,15 +122,15 @@ fn run(run: &Run, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
 
 fn sessions(sessions: &Sessions, out: &mut Writer<'_>) -> io::Result<()> {
     // The index by nonce, the deadlines and the account follow from the sessions.
-    let Sessions { by_id, by_nonce: _, next_id, leader_since, answer_bytes: _, deadlines: _ } =
+    let Sessions { by_id, by_nonce: _, next, leader_since, answer_bytes: _, deadlines: _ } =
         sessions;
-    out.u64(*next_id)?;
+    out.u64(*next)?;
     out.u64(*leader_since)?;
     out.length(by_id.len())?;
     for (id, session) in by_id {
         let Session { nonce, usage: Use { ttl_ms, last_used }, ack, answers, answer_bytes: _ } =
             session;
-        out.u64(*id)?;
+        out.id(*id)?;
         out.u64(nonce.0)?;
         out.u64(nonce.1)?;
         out.u64(*ttl_ms)?;

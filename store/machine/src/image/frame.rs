@@ -7,6 +7,8 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 
+use holdfast_api::SecretId;
+
 use crate::codec::DecodeError;
 
 /// Content of a full frame, in bytes.
@@ -31,8 +33,16 @@ impl<'o> Writer<'o> {
         Writer { out, frame: Vec::with_capacity(FRAME_BYTES_MAX), number: 0 }
     }
 
-    pub fn u64(&mut self, mut value: u64) -> io::Result<()> {
-        let mut bytes = [0; 10];
+    pub fn u64(&mut self, value: u64) -> io::Result<()> {
+        self.u128(value.into())
+    }
+
+    pub fn id(&mut self, id: SecretId) -> io::Result<()> {
+        self.u128(id.to_u128())
+    }
+
+    fn u128(&mut self, mut value: u128) -> io::Result<()> {
+        let mut bytes = [0; 19];
         let mut length = 0;
         loop {
             let low = (value & 0x7f) as u8;
@@ -114,10 +124,19 @@ impl<'i> Reader<'i> {
     }
 
     pub fn u64(&mut self) -> Result<u64, DecodeError> {
-        let mut value = 0u64;
-        for shift in (0..u64::BITS).step_by(7) {
+        let value = self.u128()?;
+        value.try_into().map_err(|_| DecodeError::Invalid(format!("{value} exceeds 64 bits")))
+    }
+
+    pub fn id(&mut self) -> Result<SecretId, DecodeError> {
+        self.u128().map(SecretId::from_u128)
+    }
+
+    fn u128(&mut self) -> Result<u128, DecodeError> {
+        let mut value = 0u128;
+        for shift in (0..u128::BITS).step_by(7) {
             let byte = self.u8()?;
-            let low = u64::from(byte & 0x7f);
+            let low = u128::from(byte & 0x7f);
             if low << shift >> shift != low || (byte == 0 && shift > 0) {
                 break;
             }

@@ -54,7 +54,7 @@ pub(super) fn write(held: &HeldRounds, out: &mut Writer<'_>) -> io::Result<()> {
         out.length(ended.len())?;
         for (process, Unseen { lease, free_at }) in ended {
             out.u64((*process).into())?;
-            out.u64(*lease)?;
+            out.id(*lease)?;
             out.bytes(&pack(free_at))?;
         }
         out.u64(*stop_from)?;
@@ -120,7 +120,7 @@ fn read_held(input: &mut Reader<'_>) -> Result<HeldRound, DecodeError> {
     for _ in 0..input.u64()? {
         let process = input.u32()?;
         let unseen =
-            Unseen { lease: input.u64()?, free_at: unpack::<Option<LogTime>>(&input.bytes()?)? };
+            Unseen { lease: input.id()?, free_at: unpack::<Option<LogTime>>(&input.bytes()?)? };
         if held.released.contains(&process) || !is_member(&held, process) {
             return invalid("somebody has ended who holds nothing");
         }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use holdfast_api::{
     Blob, Closed, Concluded, EndInfo, Event, Fault, Generation, Labels, LogTime, Members,
-    MembersChange, Nonce, Policy, Ranks, Revision, Role, RoundFailure, Terms,
+    MembersChange, Nonce, Policy, Ranks, Revision, Role, RoundFailure, SecretId, Terms,
 };
 use imbl::{OrdMap, Vector};
 
-use super::decode::{ascending, invalid, name, text};
+use super::decode::{ascending, invalid, is_beyond, name, text};
 use super::frame::{Reader, Writer};
 use crate::applied::RunKey;
 use crate::codec::{DecodeError, pack, unpack};
@@ -240,7 +240,7 @@ fn process(process: &Process, out: &mut Writer<'_>) -> io::Result<()> {
     out.u64(*incarnation)?;
     out.u64(nonce.0)?;
     out.u64(nonce.1)?;
-    out.u64(*lease)?;
+    out.id(*lease)?;
     out.bytes(host.as_bytes())?;
     out.bool(*role == Role::Active)?;
     out.bytes(&pack(labels.as_ref()))?;
@@ -412,7 +412,7 @@ fn read_process(input: &mut Reader<'_>, revision: Revision) -> Result<Process, D
     let mut process = Process {
         incarnation: input.u64()?,
         nonce: Nonce(input.u64()?, input.u64()?),
-        lease: input.u64()?,
+        lease: input.id()?,
         host: text(input)?.into(),
         role: if input.bool()? { Role::Active } else { Role::Standby },
         labels: Arc::new(unpack::<Labels>(&input.bytes()?)?),
@@ -565,21 +565,21 @@ fn tie(life: &mut Life) -> Result<(), DecodeError> {
 
 pub(super) fn write_leases(leases: &Leases, out: &mut Writer<'_>) -> io::Result<()> {
     // The indexes and the deadlines follow from the leases.
-    let Leases { by_id, by_nonce: _, by_run: _, next_id, deadlines: _ } = leases;
-    out.u64(*next_id)?;
+    let Leases { by_id, by_nonce: _, by_run: _, next, deadlines: _ } = leases;
+    out.u64(*next)?;
     out.length(by_id.len())?;
     for (id, lease) in by_id {
         let Lease { run, nonce, host, session, usage, store_lost_ms_max, told, processes, is_last } =
             lease;
         let Use { ttl_ms, last_used } = usage;
-        out.u64(*id)?;
+        out.id(*id)?;
         out.bytes(run.job.as_str().as_bytes())?;
         out.bytes(run.run.as_str().as_bytes())?;
         out.u64(nonce.0)?;
         out.u64(nonce.1)?;
         out.bytes(host.as_bytes())?;
         // No session has the id 0.
-        out.u64(session.unwrap_or(0))?;
+        out.id(session.unwrap_or_default())?;
         out.u64(*ttl_ms)?;
         out.u64(*last_used)?;
         out.u64(*store_lost_ms_max)?;
@@ -600,17 +600,18 @@ pub(super) fn read_leases(
     input: &mut Reader<'_>,
     time: LogTime,
     leader_since: LogTime,
+    level: u32,
 ) -> Result<Leases, DecodeError> {
     let mut leases = Leases::new(input.u64()?);
     for _ in 0..input.u64()? {
-        let id = input.u64()?;
+        let id = input.id()?;
         let run = RunKey { job: name(input)?, run: name(input)? };
         let nonce = Nonce(input.u64()?, input.u64()?);
         let mut lease = Lease {
             run,
             nonce,
             host: text(input)?.into(),
-            session: Some(input.u64()?).filter(|id| *id != 0),
+            session: Some(input.id()?).filter(|id| *id > SecretId::MIN),
             usage: Use { ttl_ms: input.u64()?, last_used: input.u64()? },
             store_lost_ms_max: input.u64()?,
             told: input.u64()?,
@@ -630,7 +631,7 @@ pub(super) fn read_leases(
             )?;
         }
         let last = leases.by_id.get_max().map(|(id, _)| *id);
-        if last >= Some(id) || id >= leases.next_id || lease.usage.last_used > time {
+        if last >= Some(id) || is_beyond(id, leases.next, level) || lease.usage.last_used > time {
             return invalid("a lease's id or last use is out of order");
         }
         if leases.by_nonce.contains_key(&nonce) {

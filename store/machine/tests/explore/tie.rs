@@ -104,7 +104,7 @@ impl Twin {
             machine: Machine::new(),
             time: 0,
             ticks: Vec::new(),
-            leases: [0; HOSTS],
+            leases: [0.into(); HOSTS],
             lives: [None; LIVES],
             generations: BTreeMap::new(),
             seen: Vec::new(),

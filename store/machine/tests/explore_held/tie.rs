@@ -83,7 +83,7 @@ impl Twin {
         let mut twin = Twin {
             machine: Machine::new(),
             time: 0,
-            leases: [0; PROCESSES],
+            leases: [0.into(); PROCESSES],
             lives: [None; LIVES],
             calls: [0; LIVES],
             generations: BTreeMap::new(),

@@ -125,7 +125,7 @@ fn number(word: &str) -> u64 {
 fn session(word: &str) -> SessionRef {
     let (id, rest) = word.split_once('#').unwrap();
     let (sequence, ack) = rest.split_once('^').unwrap_or((rest, "1"));
-    SessionRef { id: number(id), sequence: number(sequence), ack: number(ack) }
+    SessionRef { id: number(id).into(), sequence: number(sequence), ack: number(ack) }
 }
 
 fn scope(word: &str) -> Scope {
@@ -182,7 +182,7 @@ fn ask(verb: &str, scope: &Scope, words: &mut Words<'_>) -> Option<Ask> {
         "counts" => Ask::Counts,
         "state" => Ask::State,
         "is-retired" => Ask::Retired(words.number()),
-        "told" => Ask::Told { lease: words.number(), since: words.number() },
+        "told" => Ask::Told { lease: words.number().into(), since: words.number() },
         _ => return None,
     })
 }
@@ -289,9 +289,11 @@ fn session_command(words: &mut Words<'_>) -> SessionCommand {
             ttl_ms: words.number(),
             lease: words.maybe().map(|lease| lease.parse().expect("a lease is a number")),
         },
-        "keep-alive" => SessionCommand::KeepAlive { session: words.number() },
-        "close" => SessionCommand::Close { session: words.number() },
-        "expire" => SessionCommand::Expire { session: words.number(), deadline: words.number() },
+        "keep-alive" => SessionCommand::KeepAlive { session: words.number().into() },
+        "close" => SessionCommand::Close { session: words.number().into() },
+        "expire" => {
+            SessionCommand::Expire { session: words.number().into(), deadline: words.number() }
+        }
         other => panic!("there is no session command {other}"),
     }
 }

@@ -23,15 +23,23 @@ pub(super) fn command(verb: &str, scope: &Scope, words: &mut Words<'_>) -> Optio
             let (lease, round) = (words.number(), words.blob());
             let terms = terms(words);
             let arrivals = rest(words, arrival);
-            Command::Round(RoundCommand::Arrive { lease, round, terms: Box::new(terms), arrivals })
+            Command::Round(RoundCommand::Arrive {
+                lease: lease.into(),
+                round,
+                terms: Box::new(terms),
+                arrivals,
+            })
         }
         "withdraw" => {
             let lease = words.number();
-            Command::Round(RoundCommand::Withdraw { lease, calls: rest(words, call) })
+            Command::Round(RoundCommand::Withdraw { lease: lease.into(), calls: rest(words, call) })
         }
         "acknowledge" => {
             let lease = words.number();
-            Command::Round(RoundCommand::Acknowledge { lease, calls: rest(words, call) })
+            Command::Round(RoundCommand::Acknowledge {
+                lease: lease.into(),
+                calls: rest(words, call),
+            })
         }
         // `release GENERATION stopped|exited|excused LIFE …`; 0 = all of it.
         "release" => {
@@ -95,7 +103,7 @@ pub(super) fn read(verb: &str, scope: &Scope, words: &mut Words<'_>) -> Option<R
             let lease = words.number();
             let since = words.prefixed("since=").map_or(0, number);
             let have = words.prefixed("have=").map_or(Vec::new(), numbers);
-            Read::Feed { lease, since, have }
+            Read::Feed { lease: lease.into(), since, have }
         }
         "plan" => {
             let (mut without_hosts, mut without) = (Vec::new(), Vec::new());
@@ -135,10 +143,10 @@ fn lease(scope: &Scope, words: &mut Words<'_>) -> LeaseCommand {
             takeover: words.maybe() == Some("takeover"),
             store_lost_ms_max: None,
         },
-        "leave" => LeaseCommand::Leave { lease: words.number() },
-        "keep-alive" => LeaseCommand::KeepAlive { lease: words.number() },
-        "revoke" => LeaseCommand::Revoke { lease: words.number() },
-        "expire" => LeaseCommand::Expire { lease: words.number(), deadline: words.number() },
+        "leave" => LeaseCommand::Leave { lease: words.number().into() },
+        "keep-alive" => LeaseCommand::KeepAlive { lease: words.number().into() },
+        "revoke" => LeaseCommand::Revoke { lease: words.number().into() },
+        "expire" => LeaseCommand::Expire { lease: words.number().into(), deadline: words.number() },
         other => panic!("there is no lease command {other}"),
     }
 }
@@ -163,7 +171,16 @@ fn register(words: &mut Words<'_>) -> ProcessCommand {
         }
     }
     let policy = Box::new(numbers);
-    ProcessCommand::Register { lease, process, nonce, replaces, takeover, role, labels, policy }
+    ProcessCommand::Register {
+        lease: lease.into(),
+        process,
+        nonce,
+        replaces,
+        takeover,
+        role,
+        labels,
+        policy,
+    }
 }
 
 /// `world=N min=N last_call=MS active_min=N restarts_max=N window=MS`, and any
@@ -193,7 +210,7 @@ fn end(words: &mut Words<'_>) -> ProcessCommand {
         let (cause, exit_seen) = (cause(seen.unwrap_or(word)), seen.is_some());
         ends.push(ProcessEnd { process, incarnation, cause, exit_seen });
     }
-    ProcessCommand::End { lease, ends }
+    ProcessCommand::End { lease: lease.into(), ends }
 }
 
 fn cause(word: &str) -> Cause {

@@ -28,7 +28,7 @@ pub fn applied(applied: &Applied) -> String {
             // What it is, a script asks for with `events`.
             Effect::Recorded { .. } => {}
             Effect::Told(leases) => {
-                let leases: Vec<_> = leases.iter().map(u64::to_string).collect();
+                let leases: Vec<_> = leases.iter().map(SecretId::to_string).collect();
                 writeln!(out, "  told {}", leases.join(" ")).unwrap();
             }
         }

@@ -59,7 +59,11 @@ fn in_time(steps: Vec<(u64, Vec<Proposal>)>) -> Vec<Entry> {
 }
 
 fn session_ref() -> impl Strategy<Value = SessionRef> {
-    (1u64..5, 1u64..12, 1u64..8).prop_map(|(id, sequence, ack)| SessionRef { id, sequence, ack })
+    (1u64..5, 1u64..12, 1u64..8).prop_map(|(id, sequence, ack)| SessionRef {
+        id: id.into(),
+        sequence,
+        ack,
+    })
 }
 
 fn command() -> impl Strategy<Value = Command> {
@@ -152,10 +156,10 @@ fn session_command() -> impl Strategy<Value = Command> {
         3 => (0u64..6, 5_000u64..30_000).prop_map(|(nonce, ttl_ms)| SessionCommand::Open {
             nonce: Nonce(nonce, nonce),
             ttl_ms, lease: None }),
-        1 => (1u64..6).prop_map(|session| SessionCommand::KeepAlive { session }),
-        1 => (1u64..6).prop_map(|session| SessionCommand::Close { session }),
+        1 => (1u64..6).prop_map(|session| SessionCommand::KeepAlive { session: session.into() }),
+        1 => (1u64..6).prop_map(|session| SessionCommand::Close { session: session.into() }),
         1 => (1u64..6, 0u64..100_000)
-            .prop_map(|(session, deadline)| SessionCommand::Expire { session, deadline }),
+            .prop_map(|(session, deadline)| SessionCommand::Expire { session: session.into(), deadline }),
     ]
     .prop_map(Command::Session)
 }

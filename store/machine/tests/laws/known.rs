@@ -24,7 +24,7 @@ impl Alone {
             store_lost_ms_max: None,
         }));
         alone.tell(Command::Process(ProcessCommand::Register {
-            lease: 1,
+            lease: 1.into(),
             process: Some(0),
             nonce: Nonce(2, 2),
             replaces: 0,
@@ -48,7 +48,7 @@ impl Alone {
         let arrival = Arrival { process: 0, incarnation: 1, call, ack: call, payload, holds: 0 };
         let terms = Box::new(Terms { among, conclusion, ..Terms::default() });
         let arrivals = vec![arrival];
-        let arrive = RoundCommand::Arrive { lease: 1, round: round.into(), terms, arrivals };
+        let arrive = RoundCommand::Arrive { lease: 1.into(), round: round.into(), terms, arrivals };
         match self.tell(Command::Round(arrive)) {
             Outcome::Round(RoundOutcome::Arrived(answers)) => answers[0].clone(),
             other => panic!("{other:?}"),

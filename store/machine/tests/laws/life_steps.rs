@@ -245,7 +245,7 @@ impl Resolver {
     }
 
     fn lease(&self, which: usize) -> LeaseId {
-        self.leases.get(which).copied().unwrap_or(99)
+        self.leases.get(which).copied().unwrap_or(99.into())
     }
 
     fn resolve(&mut self, step: &Step) -> Vec<Proposal> {
@@ -378,7 +378,8 @@ impl Resolver {
         let infos = processes(&self.machine);
         let caller = |process: u32, calls: &BTreeMap<_, u64>, behind: u64| {
             let info = infos.iter().find(|info| info.process == process);
-            let (incarnation, lease) = info.map_or((1, 1), |info| (info.incarnation, info.lease));
+            let (incarnation, lease) =
+                info.map_or((1, 1.into()), |info| (info.incarnation, info.lease));
             let latest = calls.get(&(process, incarnation)).copied().unwrap_or(0);
             let call = (latest + 1).saturating_sub(behind);
             (lease, vec![CallId { process, incarnation, call }])

@@ -159,7 +159,7 @@ impl Job {
 
     fn register(&mut self, process: ProcessId, joins: &Joins) -> Incarnation {
         let register = ProcessCommand::Register {
-            lease: 1,
+            lease: 1.into(),
             process: Some(process),
             nonce: Nonce(u64::from(process), 7),
             replaces: 0,
@@ -181,7 +181,7 @@ impl Job {
         let arrival =
             Arrival { process, incarnation, call, ack: 0, payload: payload(says), holds: 0 };
         let arrive = RoundCommand::Arrive {
-            lease: 1,
+            lease: 1.into(),
             round: name(round),
             terms: Box::new(terms(round, numbers)),
             arrivals: vec![arrival],
@@ -208,7 +208,7 @@ impl Job {
     /// What was decided since this was asked last, without what tells one
     /// generation from another.
     fn decided(&mut self) -> Vec<String> {
-        let read = Read::Feed { lease: 1, since: self.heard, have: Vec::new() };
+        let read = Read::Feed { lease: 1.into(), since: self.heard, have: Vec::new() };
         self.heard = self.machine.revision();
         let ReadOutcome::Feed(feed) = self.machine.read(&read).outcome else { panic!() };
         let closed: BTreeMap<_, _> = feed.closed.iter().map(|c| (c.generation, c)).collect();
@@ -292,7 +292,7 @@ fn before(case: &Case) -> (Job, Lives) {
     job.pass();
     for (&process, &incarnation) in &lives.clone() {
         let calls = vec![CallId { process, incarnation, call: 1 }];
-        job.tell(Command::Round(RoundCommand::Withdraw { lease: 1, calls }));
+        job.tell(Command::Round(RoundCommand::Withdraw { lease: 1.into(), calls }));
     }
     for (joins, process) in case.joins.iter().zip(0..) {
         lives.entry(process).or_insert_with(|| job.register(process, joins));
@@ -301,7 +301,7 @@ fn before(case: &Case) -> (Job, Lives) {
         if let Some(cause) = joins.ends.clone() {
             let incarnation = lives[&process];
             let ends = vec![ProcessEnd { process, incarnation, cause, exit_seen: false }];
-            job.tell(Command::Process(ProcessCommand::End { lease: 1, ends }));
+            job.tell(Command::Process(ProcessCommand::End { lease: 1.into(), ends }));
             lives.remove(&process);
         }
     }

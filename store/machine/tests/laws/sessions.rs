@@ -50,7 +50,7 @@ proptest! {
             .map(|i| {
                 let sequence = i as u64 + 1;
                 ack = (ack + acks[i]).min(sequence);
-                add(SessionRef { id: 1, sequence, ack }, 1 << i)
+                add(SessionRef { id: 1.into(), sequence, ack }, 1 << i)
             })
             .collect();
         let mut answers: BTreeMap<usize, Answer> = BTreeMap::new();

@@ -1,12 +1,14 @@
 //! What a handler takes from a request; what cannot be read is a problem.
 
+use std::str::FromStr;
+
 use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
-use holdfast_api::SessionRef;
 use holdfast_api::routes::{ACK_HEADER, SEQUENCE_HEADER, SESSION_HEADER};
+use holdfast_api::{SecretId, SecretIdError, SessionRef};
 use serde::de::DeserializeOwned;
 
 use super::Failure;
@@ -80,7 +82,7 @@ pub struct SessionHeaders {
     /// The session (`/v1/session/open`): with it and a sequence, a change that
     /// is sent again has one effect and gets the same answer.
     #[param(rename = "holdfast-session", required = false, example = 7)]
-    pub session: u64,
+    pub session: SecretId,
     /// The change's own number in the session, from 1; keep it when you retry.
     #[param(rename = "holdfast-sequence", required = false, example = 1)]
     pub sequence: u64,
@@ -92,7 +94,8 @@ pub struct SessionHeaders {
 
 /// Reads the session headers: all absent, or a session and a sequence.
 fn session_ref(headers: &HeaderMap) -> Result<Option<SessionRef>, String> {
-    let session = number(headers, SESSION_HEADER)?;
+    let session = parsed(headers, SESSION_HEADER, "an id as it was answered")?
+        .map(|Quotable(session)| session);
     let sequence = number(headers, SEQUENCE_HEADER)?;
     let ack = number(headers, ACK_HEADER)?;
     let (id, sequence) = match (session, sequence, ack) {
@@ -110,12 +113,28 @@ fn session_ref(headers: &HeaderMap) -> Result<Option<SessionRef>, String> {
 }
 
 fn number(headers: &HeaderMap, name: &str) -> Result<Option<u64>, String> {
+    parsed(headers, name, "one whole number")
+}
+
+/// An id, which may stand in quotes as it does in JSON.
+pub struct Quotable(pub SecretId);
+
+impl FromStr for Quotable {
+    type Err = SecretIdError;
+
+    fn from_str(text: &str) -> Result<Self, SecretIdError> {
+        let bare = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+        bare.unwrap_or(text).parse().map(Quotable)
+    }
+}
+
+fn parsed<T: FromStr>(headers: &HeaderMap, name: &str, what: &str) -> Result<Option<T>, String> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
-    let number = value.to_str().ok().and_then(|text| text.parse().ok());
-    match number.filter(|_| values.next().is_none()) {
-        Some(number) => Ok(Some(number)),
-        None => Err(format!("the header `{name}` must be one whole number")),
+    let parsed = value.to_str().ok().and_then(|text| text.parse().ok());
+    match parsed.filter(|_| values.next().is_none()) {
+        Some(parsed) => Ok(Some(parsed)),
+        None => Err(format!("the header `{name}` must be {what}")),
     }
 }
 
@@ -141,11 +160,11 @@ mod tests {
             (&[], None),
             (
                 &[(SESSION_HEADER, "7"), (SEQUENCE_HEADER, "3"), (ACK_HEADER, "2")],
-                Some(SessionRef { id: 7, sequence: 3, ack: 2 }),
+                Some(SessionRef { id: 7.into(), sequence: 3, ack: 2 }),
             ),
             (
                 &[(SESSION_HEADER, "7"), (SEQUENCE_HEADER, "3")],
-                Some(SessionRef { id: 7, sequence: 3, ack: 3 }),
+                Some(SessionRef { id: 7.into(), sequence: 3, ack: 3 }),
             ),
         ];
         for (given, expected) in cases {

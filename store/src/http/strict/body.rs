@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use holdfast_api::Name;
+use holdfast_api::{Name, SecretId};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
@@ -114,6 +114,7 @@ impl<'w> Walk<'w> {
     fn whole<E: serde::de::Error>(&self, number: i128) -> Result<(), E> {
         match self.shape.present() {
             Shape::Whole(from, to) if (*from..=*to).contains(&number) => Ok(()),
+            Shape::Id if u64::try_from(number).is_ok() => Ok(()),
             _ => Err(self.is_another(number)),
         }
     }
@@ -259,6 +260,10 @@ impl<'de> Visitor<'de> for Walk<'_> {
     fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<(), E> {
         match self.shape.present() {
             Shape::Text => Ok(()),
+            Shape::Id => match text.parse::<SecretId>() {
+                Ok(_) => Ok(()),
+                Err(why) => Err(self.refuse(format!("{}: {why}", self.place.subject()))),
+            },
             Shape::Name => match text.parse::<Name>() {
                 Ok(_) => Ok(()),
                 Err(why) => Err(self.refuse(format!("{}: {why}", self.place.subject()))),

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::shape::{Schemas, Shape};
 use super::words::{did_you_mean, listed, meaning, quoted, repeated};
+use crate::http::problem::extract::Quotable;
 
 /// The parameters of a call.
 pub struct Query {
@@ -128,6 +129,7 @@ fn wrong(shape: &Shape, value: &str) -> Option<String> {
             Ok(_) => true,
             Err(why) => return Some(format!("cannot be used: {why}")),
         },
+        Shape::Id => value.parse::<Quotable>().is_ok(),
         Shape::Whole(from, to) => {
             let number = value.parse::<i128>();
             number.is_ok_and(|number| (*from..=*to).contains(&number))

@@ -15,6 +15,8 @@ pub enum Shape {
     Text,
     /// Text of a form that its type knows: a [`holdfast_api::Name`].
     Name,
+    /// A [`SecretId`](holdfast_api::SecretId).
+    Id,
     /// One of these texts.
     Choice(Vec<String>),
     /// A whole number in this range, ends included.
@@ -69,6 +71,7 @@ impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Shape::Text | Shape::Name => f.write_str("a string"),
+            Shape::Id => f.write_str("an id as it was answered"),
             Shape::Choice(_) | Shape::Variants(_) => {
                 write!(f, "one of {}", self.names().join(", "))
             }
@@ -170,6 +173,7 @@ impl<'d> Schemas<'d> {
             alternatives.iter().partition(|schema| schema["type"] == "null");
         let shape = match others.as_slice() {
             [one] => self.shape_at(one, depth + 1),
+            [text, number] if text["type"] == "string" && number["type"] == "integer" => Shape::Id,
             _ => Shape::Variants(others.iter().flat_map(|one| self.variants(one, depth)).collect()),
         };
         if nulls.is_empty() { shape } else { Shape::Optional(Box::new(shape)) }

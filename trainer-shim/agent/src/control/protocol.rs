@@ -231,7 +231,7 @@ mod tests {
                 run: name.clone(),
                 address,
                 addresses: vec![address],
-                lease: Some(7),
+                lease: Some(7.into()),
                 met: "a new run".to_owned(),
             },
             Response::Opened { address },

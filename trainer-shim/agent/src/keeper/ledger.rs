@@ -224,7 +224,7 @@ mod tests {
         let again = || SessionLedger::open(memory.try_clone().unwrap()).unwrap();
         let (mut ledger, none) = again();
         assert_eq!(none, None);
-        ledger.opened(70, 10, Duration::from_secs(60));
+        ledger.opened(70.into(), 10, Duration::from_secs(60));
         for sequence in 1..=3 {
             ledger.takes(sequence, &add(1, 9), &[Some(mark(sequence))]);
         }
@@ -235,7 +235,7 @@ mod tests {
         let (_, resumed) = again();
         let in_flight = [1, 3].map(|sequence| (sequence, (vec![Some(mark(sequence))], add(1, 9))));
         let expected = Resumed {
-            session: 70,
+            session: 70.into(),
             window: 10,
             ttl: Duration::from_secs(60),
             next: 5,
@@ -249,7 +249,7 @@ mod tests {
         use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
         let memory = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         let (mut ledger, _) = SessionLedger::open(memory.try_clone().unwrap()).unwrap();
-        ledger.opened(70, 10, Duration::from_secs(60));
+        ledger.opened(70.into(), 10, Duration::from_secs(60));
         ledger.takes(1, &add(1, 9), &[Some(mark(1))]);
         ledger.commit();
         assert!(SessionLedger::open(memory.try_clone().unwrap()).unwrap().0.is_whole());
@@ -263,11 +263,11 @@ mod tests {
         Journal::open(memory.try_clone().unwrap()).unwrap().0.believe(false).unwrap();
         let (mut next, _) = SessionLedger::open(memory.try_clone().unwrap()).unwrap();
         assert!(!next.is_whole());
-        next.opened(71, 10, Duration::from_secs(60));
+        next.opened(71.into(), 10, Duration::from_secs(60));
         next.commit();
         let (again, resumed) = SessionLedger::open(memory).unwrap();
         assert!(again.is_whole());
-        assert_eq!(resumed.unwrap().session, 71);
+        assert_eq!(resumed.unwrap().session, 71.into());
     }
 
     #[test]
@@ -275,7 +275,7 @@ mod tests {
         let memory = memory("test").unwrap();
         let again = || SessionLedger::open(memory.try_clone().unwrap()).unwrap();
         let (mut ledger, _) = again();
-        ledger.opened(70, 10, Duration::from_secs(60));
+        ledger.opened(70.into(), 10, Duration::from_secs(60));
         ledger.takes(1, &add(1, 100_000), &[Some(mark(1))]);
         for sequence in 2..200 {
             ledger.takes(sequence, &add(1, 100_000), &[Some(mark(sequence))]);
@@ -288,9 +288,9 @@ mod tests {
         let resumed = resumed.unwrap();
         assert_eq!(resumed.in_flight.keys().copied().collect::<BTreeSet<_>>(), [1].into());
         assert_eq!(resumed.next, 200);
-        ledger.opened(71, 10, Duration::from_secs(60));
+        ledger.opened(71.into(), 10, Duration::from_secs(60));
         ledger.commit();
         let resumed = again().1.unwrap();
-        assert_eq!((resumed.session, resumed.next, resumed.in_flight.len()), (71, 1, 0));
+        assert_eq!((resumed.session, resumed.next, resumed.in_flight.len()), (71.into(), 1, 0));
     }
 }

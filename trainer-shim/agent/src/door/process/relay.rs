@@ -185,7 +185,7 @@ mod tests {
 
     use super::*;
 
-    const LEASE: LeaseId = 7;
+    const LEASE: LeaseId = LeaseId::from_u128(7);
     const OWN: Life = (3, 30);
 
     fn check(wanted: &Command) -> Result<Errand, Problem> {
@@ -253,9 +253,9 @@ mod tests {
     fn what_is_somebody_elses_is_refused_by_name() {
         let scope = Scope::default();
         for (bad, words) in [
-            (register(8), "lease 8 is not that of this host's agent, which is 7"),
-            (end(8, &[OWN]), "lease 8"),
-            (arrive(8, &[OWN]), "lease 8"),
+            (register(8.into()), "lease 8 is not that of this host's agent, which is 7"),
+            (end(8.into(), &[OWN]), "lease 8"),
+            (arrive(8.into(), &[OWN]), "lease 8"),
             (end(LEASE, &[OWN, (4, 40)]), "process 4 (incarnation 40) was not registered on this"),
             (arrive(LEASE, &[OWN, (3, 31)]), "process 3 (incarnation 31)"),
             (
