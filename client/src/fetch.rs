@@ -8,6 +8,7 @@ use bytes::Bytes;
 use holdfast_net::Stream;
 use http::{StatusCode, header};
 use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 
 use crate::connection;
@@ -30,6 +31,9 @@ pub enum FetchError {
     /// It does not speak HTTP, broke off, or said too much.
     #[error("it does not answer as a node does: {0}")]
     Http(String),
+    /// What came could not be put where it belongs.
+    #[error("{0}")]
+    Kept(std::io::Error),
 }
 
 /// An answer.
@@ -49,7 +53,52 @@ pub async fn fetch(
     token_file: Option<&Path>,
     timeout: Duration,
 ) -> Result<Fetched, FetchError> {
-    let exchange = async {
+    let read = async |status, body: Incoming| {
+        let body = Limited::new(body, FETCH_BYTES_MAX).collect().await;
+        Ok(Fetched { status, body: body.map_err(http_error)?.to_bytes() })
+    };
+    let exchange = get(address, path, token_file, timeout, read);
+    tokio::time::timeout(timeout, exchange).await.unwrap_or(Err(FetchError::TimedOut(timeout)))
+}
+
+/// Like [`fetch`], for an answer of any length: a good one is handed to `take` piece
+/// by piece, each within `timeout`, and not kept; another one is answered whole.
+pub async fn download(
+    address: &str,
+    path: &str,
+    token_file: Option<&Path>,
+    timeout: Duration,
+    mut take: impl FnMut(Bytes) -> std::io::Result<()>,
+) -> Result<Fetched, FetchError> {
+    let read = async |status: StatusCode, mut body: Incoming| {
+        if !status.is_success() {
+            let body = Limited::new(body, FETCH_BYTES_MAX).collect().await;
+            return Ok(Fetched { status, body: body.map_err(http_error)?.to_bytes() });
+        }
+        loop {
+            let next = tokio::time::timeout(timeout, body.frame()).await;
+            match next.map_err(|_| FetchError::TimedOut(timeout))? {
+                None => return Ok(Fetched { status, body: Bytes::new() }),
+                Some(frame) => {
+                    if let Ok(piece) = frame.map_err(http_error)?.into_data() {
+                        take(piece).map_err(FetchError::Kept)?;
+                    }
+                }
+            }
+        }
+    };
+    get(address, path, token_file, timeout, read).await
+}
+
+/// Asks, each step up to the answer's head within `timeout`, and has the rest read.
+async fn get(
+    address: &str,
+    path: &str,
+    token_file: Option<&Path>,
+    timeout: Duration,
+    read: impl AsyncFnOnce(StatusCode, Incoming) -> Result<Fetched, FetchError>,
+) -> Result<Fetched, FetchError> {
+    let opening = async {
         let token = connection::token(token_file.map(Path::to_owned)).await;
         let token = token.map_err(|error| FetchError::Token(error.to_string()))?;
         let stream = Stream::connect(address).await.map_err(FetchError::Connect)?;
@@ -59,22 +108,23 @@ pub async fn fetch(
             request = request.header(header::AUTHORIZATION, token.authorization());
         }
         let request = request.body(Empty::<Bytes>::new()).map_err(http_error)?;
-        let (mut sender, driver) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(http_error)?;
-        let answer = async {
-            let answer = sender.send_request(request).await.map_err(http_error)?;
-            let status = answer.status();
-            let body = Limited::new(answer.into_body(), FETCH_BYTES_MAX).collect().await;
-            Ok(Fetched { status, body: body.map_err(http_error)?.to_bytes() })
-        };
-        let (mut driver, mut answer) = (std::pin::pin!(driver), std::pin::pin!(answer));
-        tokio::select! {
-            answer = &mut answer => answer,
-            _ = &mut driver => answer.await,
-        }
+        let opened = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+        opened.map(|opened| (opened, request)).map_err(http_error)
     };
-    tokio::time::timeout(timeout, exchange).await.unwrap_or(Err(FetchError::TimedOut(timeout)))
+    let late = |_| FetchError::TimedOut(timeout);
+    let ((mut sender, driver), request) =
+        tokio::time::timeout(timeout, opening).await.map_err(late)??;
+    let answer = async {
+        let answer = tokio::time::timeout(timeout, sender.send_request(request)).await;
+        let answer = answer.map_err(late)?.map_err(http_error)?;
+        let status = answer.status();
+        read(status, answer.into_body()).await
+    };
+    let (mut driver, mut answer) = (std::pin::pin!(driver), std::pin::pin!(answer));
+    tokio::select! {
+        answer = &mut answer => answer,
+        _ = &mut driver => answer.await,
+    }
 }
 
 fn http_error(error: impl std::fmt::Display) -> FetchError {

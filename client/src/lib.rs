@@ -140,7 +140,7 @@ pub use deadline::Deadline;
 pub use error::Error;
 pub use events::{Events, EventsPage};
 pub use feed::FeedReader;
-pub use fetch::{FETCH_BYTES_MAX, FetchError, Fetched, fetch};
+pub use fetch::{FETCH_BYTES_MAX, FetchError, Fetched, download, fetch};
 pub use keys::{Compared, Keys, Page, Popped, Transacted};
 pub use mailbox::{PARCEL_BYTES_MAX, PARCELS_MAX};
 pub use options::{ENDPOINTS_MAX, EndpointError, Options, parse_endpoints};

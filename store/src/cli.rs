@@ -7,6 +7,9 @@ use clap::{Args, Command as Grammar, CommandFactory, Parser, Subcommand};
 
 use crate::config::{ServeArgs, check_address};
 use crate::dev;
+use crate::offline::inspect::InspectArgs;
+use crate::offline::recover::RecoverArgs;
+use crate::offline::restore::RestoreArgs;
 
 /// A Holdfast store node: the replicated control plane of training jobs.
 #[derive(Debug, Parser)]
@@ -41,6 +44,12 @@ pub enum Command {
     Serve(Box<ServeArgs>),
     /// Run a whole cluster on this machine, to try things
     Dev(dev::DevArgs),
+    /// Make the folder of a node of a new cluster that begins with a backup
+    Restore(Box<RestoreArgs>),
+    /// Make a backup of what one surviving folder of a lost majority holds
+    Recover(RecoverArgs),
+    /// Show what the folder of a stopped node holds, and compare every checksum
+    Inspect(InspectArgs),
     /// Ask a node whether it is alive; for container health checks
     Health(HealthArgs),
     /// Print a script that completes this program's arguments

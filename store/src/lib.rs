@@ -21,6 +21,7 @@
 //! | [`formation`] | founding a cluster; a place for an empty disk |
 //! | [`node`] | what connections ask, answered |
 //! | [`raft`] | the consensus library, its network, our wire |
+//! | [`offline`] | what is done with a folder while no node uses it |
 //! | [`storage`] | log, vote, snapshots, identity on disk |
 //! | [`http`] | everything on the one port |
 //! | [`dial`] | short HTTP conversations with other nodes |
@@ -53,6 +54,7 @@ pub mod formation;
 mod gauge;
 pub mod http;
 pub mod node;
+pub mod offline;
 pub mod raft;
 pub mod recurring;
 mod regular_file;

@@ -9,6 +9,7 @@ use clap::{CommandFactory, Parser};
 use holdfast_api::variables::mistyped;
 use holdfast_store::cli::{Cli, Command, HealthArgs, origin};
 use holdfast_store::config::LogFormat;
+use holdfast_store::offline::{inspect, recover, restore};
 use holdfast_store::{dev, dial, serve};
 use tokio::runtime::{Builder, Runtime};
 
@@ -82,6 +83,9 @@ fn main() -> ExitCode {
                 Err(error) => return usage(error),
             }
         }
+        Command::Restore(args) => runtime.block_on(restore::run(*args)),
+        Command::Recover(args) => recover::run(&args),
+        Command::Inspect(args) => inspect::run(&args).map_err(anyhow::Error::from),
         Command::Health(args) => runtime.block_on(health(args)),
         Command::Completions { shell } => {
             let (mut grammar, mut out) = (Cli::command(), std::io::stdout().lock());

@@ -108,6 +108,12 @@ pub(crate) enum ClusterCommand {
     /// Show who leads, or hand leadership over
     #[command(subcommand)]
     Leader(LeaderCommand),
+    /// Write everything that the cluster keeps into a file, while it serves
+    ///
+    /// A node that does not lead makes it, of a state that holds all that was answered before the
+    /// backup was asked for. It is read again and synced before it gets its name.
+    /// `holdfast-store restore` begins a new cluster with it.
+    Backup(BackupArgs),
     /// Show the agents and who is connected to them; of one job with --job
     #[command(subcommand)]
     Agent(AgentCommand),
@@ -233,6 +239,34 @@ pub(crate) enum AgentCommand {
     /// List all agents that are connected to the cluster
     #[command(visible_alias = "ls")]
     List,
+}
+
+/// What is to be backed up where to.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct BackupArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<BackupCommand>,
+    /// The file; `-` is standard output
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) file: Option<PathBuf>,
+    /// Replace a file that is there
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Take what a node has, which may be old: works without a quorum
+    #[arg(long)]
+    pub(crate) stale: bool,
+}
+
+/// Commands on backups.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BackupCommand {
+    /// Read a backup and compare its checksums; asks no node
+    Verify {
+        /// The file; `-` is standard input
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
 }
 
 /// Commands on the leader.

@@ -9,6 +9,7 @@
 //! holdfast status
 //! holdfast node list | add ID ADDRESS | promote ID | remove ID | replace OLD NEW [ADDRESS] [--force]
 //! holdfast leader show | transfer [ID]
+//! holdfast backup FILE|- [--force] [--stale] | verify FILE|-
 //! holdfast agent list
 //! holdfast waits | why [--follow]
 //! holdfast processes | rounds | iterations | events [--after REV] [--follow]
@@ -84,6 +85,7 @@
 //! | `node add`, `promote` | `{"node"}` |
 //! | `node remove` | `{"node", "voters": how many remain, "may_fail": how many of them}`; null where nobody tells |
 //! | `node replace` | `{"node", "replaced"}` |
+//! | `backup`, `backup verify` | `{"file", "bytes", "cluster_id", "node", "version", "feature_level", "revision", "log_time", "taken_at_ms"}`; nothing on standard output for `backup -` |
 //! | `leader show` | `{"leader", "address", "term"}` |
 //! | `leader transfer` | `{"from", "to"}`: who led before, and who leads now |
 //! | `job list` | `{"jobs": [{"job", "open_run", "runs", "keys", "bytes"}], "revision"}` |

@@ -9,6 +9,8 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`agent`] | what agents tell of themselves |
+//! | [`backup`] | the bytes of a backup |
+//! | [`blocks`] | bytes under checksums |
 //! | [`blob`] | keys and values: bytes, with a readable escape for people |
 //! | [`name`] | names of jobs and runs, and the [`Scope`] they form |
 //! | [`command`] | log entries and the commands in them |
@@ -38,8 +40,8 @@
 //!
 //! # Architecture invariants
 //!
-//! * No logic beyond encoding and validation of single values: no I/O, no
-//!   clock, no async, no axum, no RocksDB.
+//! * No logic beyond encoding and validation of single values: no files, no
+//!   sockets, no clock, no async, no axum, no RocksDB.
 //! * One set of types serves two encodings: JSON for people, MessagePack with
 //!   named fields for machines. Requests and answers are read leniently; log
 //!   entries strictly (the reader of the log refuses ignored fields).
@@ -47,7 +49,9 @@
 //!   default, so that old logs keep their bytes.
 
 pub mod agent;
+pub mod backup;
 pub mod blob;
+pub mod blocks;
 pub mod closed;
 pub mod command;
 pub mod event;

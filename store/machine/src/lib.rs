@@ -25,6 +25,7 @@
 //! | `history` | the latest changes, for watches and waits that resume |
 //! | `read` | reads, conditions of waits |
 //! | `size`, `number` | limits of one command; numbers as TCPStore reads them |
+//! | `restore` | a state that begins again in another cluster |
 //! | `codec`, `image` | entries and the whole state as bytes |
 //!
 //! # Architecture invariants
@@ -72,6 +73,7 @@ mod outcome;
 mod process;
 mod queue;
 mod read;
+mod restore;
 mod round;
 mod run;
 mod session;
@@ -86,3 +88,4 @@ pub use codec::{DecodeError, decode_entry, encode_entry};
 pub use image::IMAGE_VERSION;
 pub use machine::Machine;
 pub use read::releases;
+pub use restore::{EPOCH_ITERATIONS, EPOCH_NUMBERS, Restored};

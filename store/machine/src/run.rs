@@ -277,6 +277,11 @@ impl Machine {
         found.runs.get(name).map(AsRef::as_ref).ok_or_else(|| run_not_found(job, name))
     }
 
+    /// Ends an open run because its cluster was lost.
+    pub(crate) fn end_restored(&mut self, run: &RunKey, applied: &mut Applied) {
+        self.end_left(run, None, None, applied);
+    }
+
     /// Ends the job's open run as part of the revision that is being made.
     fn end_open(&mut self, job: &Name, name: &Name, by: Option<Name>, applied: &mut Applied) {
         let run = RunKey { job: job.clone(), run: name.clone() };

@@ -96,6 +96,7 @@ const CALLS: &[(Method, &str, Class)] = &[
     (Method::GET, "/v1/majority", Class::Local),
     (Method::GET, "/v1/nodes", Class::Local),
     (Method::GET, "/v1/agents", Class::Local),
+    (Method::GET, "/v1/backup", Class::Local),
     (Method::POST, "/v1/node/add", Class::Change),
     (Method::POST, "/v1/node/promote", Class::Change),
     (Method::POST, "/v1/node/remove", Class::Change),

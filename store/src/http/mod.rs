@@ -5,6 +5,7 @@
 //! | [`life`] | leases, processes and rounds as JSON |
 //! | [`kv`], [`cluster`], [`limits`] | JSON under `/v1/`, for people and scripts |
 //! | [`agents`] | what agents tell of themselves |
+//! | [`backup`] | the whole state as a stream |
 //! | [`stream`] | the multiplexed stream of clients and agents |
 //! | [`peers`] | other nodes, under `/raft/v1/` |
 //! | [`health`], [`metrics`] | `/livez`, `/readyz`, `/metrics` |
@@ -19,6 +20,7 @@
 pub mod accept;
 pub mod admission;
 pub mod agents;
+pub mod backup;
 pub mod cluster;
 pub mod forward;
 pub mod health;
@@ -93,6 +95,8 @@ struct Inner {
     frame_room: Room,
     /// Streams that may be passed on: each takes a descriptor more.
     through_room: Arc<Semaphore>,
+    /// Backups that are being made.
+    backups: Arc<Semaphore>,
     /// Whether anybody waits for one of these.
     pressure: stream::Pressure,
     reports: agents::Reports,
@@ -154,6 +158,7 @@ impl App {
             first_room: Room::new(stream::UNDER_WAY_KIB_MAX),
             frame_room: Room::new(stream::UNDER_WAY_KIB_MAX),
             through_room: Arc::new(Semaphore::new((accept::descriptors() / 8).clamp(1, 4096))),
+            backups: Arc::new(Semaphore::new(backup::BACKUPS_MAX)),
             pressure: stream::Pressure::default(),
             reports: agents::Reports::default(),
             tasks,

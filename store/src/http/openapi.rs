@@ -20,7 +20,9 @@ use utoipa_axum::routes;
 use super::problem::extract::BODY_BYTES_MAX;
 use super::problem::{Failure, ProblemDocument};
 
-use super::{App, admission, agents, cluster, forward, health, kv, life, limits, metrics, strict};
+use super::{
+    App, admission, agents, backup, cluster, forward, health, kv, life, limits, metrics, strict,
+};
 
 /// What the description says of itself.
 #[derive(OpenApi)]
@@ -140,6 +142,7 @@ fn described_routes() -> OpenApiRouter<App> {
         .routes(routes!(c::leader))
         .routes(routes!(c::transfer_leader))
         .routes(routes!(limits::limits, limits::set_limits))
+        .routes(routes!(backup::backup))
         .routes(routes!(health::livez))
         .routes(routes!(health::readyz))
         .routes(routes!(metrics::metrics))

@@ -84,14 +84,14 @@ pub struct Storage {
     folder: Option<Folder>,
 }
 
-struct Folder {
+pub(super) struct Folder {
     dir: PathBuf,
     _lock: Flock<File>,
 }
 
 impl Folder {
     /// Makes the folder if there is none, and locks it.
-    fn lock(dir: &Path) -> Result<Folder, StorageError> {
+    pub fn lock(dir: &Path) -> Result<Folder, StorageError> {
         fs::create_dir_all(dir).map_err(StorageError::io(dir, "making the data folder"))?;
         let path = dir.join(LOCK);
         let file = File::options().write(true).create(true).truncate(false).open(&path);
@@ -103,6 +103,27 @@ impl Folder {
             }
             Err((_, error)) => Err(StorageError::io(path, "locking the data folder")(error.into())),
         }
+    }
+
+    /// Reads its log and its newest snapshot, and checks that they fit together.
+    pub fn load(
+        &self,
+        identity: &Identity,
+        options: SnapshotOptions,
+    ) -> Result<(LogImage, SnapshotStore), StorageError> {
+        let (dir, log) = (&self.dir, self.path(LOG));
+        if !self.has(LOG)? {
+            return Err(StorageError::LogMissing { dir: dir.clone(), node: identity.node_id });
+        }
+        let image = RocksLog::open(&log, &self.path(WATERMARK))?.load()?;
+        let snapshots = SnapshotStore::open(
+            Box::new(Directory::open(&self.path(SNAPSHOTS))?),
+            identity.cluster_id.clone(),
+            options,
+            image.dispensable_upto(),
+        )?;
+        check_together(dir, identity, &image, snapshots.newest_meta())?;
+        Ok((image, snapshots))
     }
 
     fn path(&self, name: &str) -> PathBuf {

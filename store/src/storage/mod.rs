@@ -17,6 +17,7 @@
 //! | [`seal`] | checksum and version around each record |
 //! | [`snapshot`] | snapshots: format, folder, sending and receiving |
 //! | [`state`] | the state machine, as the consensus library sees it |
+//! | [`survey`] | all of a folder, while no node uses it |
 //! | [`offload`] | where blocking work is done |
 //! | [`stats`] | counters of the writer |
 //! | [`error`] | what can go wrong, and what to do about it |
@@ -44,6 +45,7 @@ pub mod seal;
 pub mod snapshot;
 pub mod state;
 pub mod stats;
+pub mod survey;
 pub mod wal;
 pub mod watermark;
 pub mod writer;

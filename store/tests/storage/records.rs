@@ -15,7 +15,7 @@ use holdfast_store::raft::types::{LogId, Membership, RaftEntry, SnapshotMeta, Vo
 use holdfast_store::storage::Identity;
 use holdfast_store::storage::backend::WitnessRecord;
 use holdfast_store::storage::seal::{seal, unseal};
-use holdfast_store::storage::snapshot::format::{SnapshotHeader, SnapshotReader, SnapshotWriter};
+use holdfast_store::storage::snapshot::format::{self, SnapshotHeader};
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::prelude::*;
 use serde::Serialize;
@@ -206,11 +206,11 @@ fn a_snapshot_of_version_1_is_read_for_ever() {
     let meta = SnapshotMetaRecord { last, membership };
     let header = SnapshotHeader { cluster_id: "c-1".into(), meta, created_ms: 1_700_000_000_000 };
     let bytes = fixture("snapshot.bin", || {
-        let mut writer = SnapshotWriter::new(Vec::new(), &header).unwrap();
+        let mut writer = format::begin(Vec::new(), &header).unwrap();
         std::io::Write::write_all(&mut writer, b"the state").unwrap();
         writer.finish().unwrap()
     });
-    let (read, mut body) = SnapshotReader::open(&bytes[..]).unwrap();
+    let (read, mut body) = format::open(&bytes[..]).unwrap();
     let mut state = Vec::new();
     body.read_to_end(&mut state).unwrap();
     assert_eq!((read, state.as_slice()), (header, &b"the state"[..]));

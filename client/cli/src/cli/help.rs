@@ -63,6 +63,14 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("node remove", &["holdfast node remove 4"]),
     ("leader show", &["holdfast leader show"]),
     ("leader transfer", &["holdfast leader transfer", "holdfast leader transfer 2"]),
+    (
+        "backup",
+        &["holdfast backup holdfast-$(date +%F).backup", "holdfast backup - | zstd > b.zst"],
+    ),
+    (
+        "backup verify",
+        &["holdfast backup verify b.backup", "zstd -dc b.zst | holdfast backup verify -"],
+    ),
     ("agent list", &["holdfast agent list", "holdfast --job llm agent list"]),
     ("waits", &["holdfast waits", "holdfast --job llm --run r7 waits"]),
     ("why", &["holdfast why", "holdfast --job llm why", "holdfast --job llm why --follow"]),

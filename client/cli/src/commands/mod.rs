@@ -2,6 +2,7 @@
 
 mod activity;
 pub(crate) mod agents;
+pub(crate) mod backup;
 pub(crate) mod comm;
 pub(crate) mod config;
 mod delete;
@@ -90,6 +91,7 @@ impl Context {
             ClusterCommand::Status => status::run(self).await,
             ClusterCommand::Node(command) => node::run(self, command).await,
             ClusterCommand::Leader(command) => leader::run(self, command).await,
+            ClusterCommand::Backup(arguments) => backup::run(self, arguments).await,
             ClusterCommand::Agent(AgentCommand::List) => agents::list(self).await,
             ClusterCommand::Doctor { python } => doctor::run(self, python).await,
             ClusterCommand::Waits => waits::run(self).await,

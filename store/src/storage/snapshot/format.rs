@@ -4,29 +4,23 @@
 //! magic         8 bytes, "HFSNAP\r\n"
 //! version       u32
 //! header        u32 length, u32 crc32c, then MessagePack of `SnapshotHeader`
-//! blocks        u32 length (1 to BLOCK_BYTES), u32 crc32c of its number and data, data
-//! end           u32 0
-//! trailer       u64 length of the body, u32 crc32c of the body,
-//!               u32 crc32c of those 12 bytes
+//! blocks        see `holdfast_api::blocks`
 //! ```
 //!
-//! All numbers are little-endian, the body is the concatenation of the blocks,
-//! and nothing follows the trailer. No byte of the body is handed out before
-//! the checksum of its block was compared.
+//! All numbers are little-endian.
 
 use std::io::{self, Read, Write};
 
+pub use holdfast_api::blocks::{BLOCK_BYTES, FormatError};
+use holdfast_api::blocks::{BlockReader, BlockWriter, Head};
 use serde::{Deserialize, Serialize};
 
 use crate::raft::record::{self, SnapshotMetaRecord};
 
 /// Version of this format.
 pub const VERSION: u32 = 1;
-/// Bytes of the body under one checksum.
-pub const BLOCK_BYTES: usize = 256 << 10;
-/// A header holds one membership and little else.
-const HEADER_BYTES_MAX: usize = 2 << 20;
 const MAGIC: &[u8; 8] = b"HFSNAP\r\n";
+const HEAD: Head = Head { magic: MAGIC, version: VERSION };
 
 /// What stands in front of the state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,244 +35,17 @@ pub struct SnapshotHeader {
     pub created_ms: u64,
 }
 
-/// Why bytes are not a snapshot.
-#[derive(Debug, thiserror::Error)]
-pub enum FormatError {
-    /// Reading failed.
-    #[error("reading it failed: {0}")]
-    Io(io::Error),
-    /// It ends before its trailer.
-    #[error("it is cut short")]
-    Truncated,
-    /// Not what was written.
-    #[error("{0}")]
-    Damaged(String),
-    /// Written by a later version.
-    #[error("it has version {0}")]
-    Version(u32),
+/// Writes the header; the state is to be written to what is returned.
+pub fn begin<W: Write>(out: W, header: &SnapshotHeader) -> io::Result<BlockWriter<W>> {
+    BlockWriter::new(out, HEAD, &record::encode(header))
 }
 
-impl FormatError {
-    fn damaged(what: impl Into<String>) -> FormatError {
-        FormatError::Damaged(what.into())
-    }
-}
-
-impl From<io::Error> for FormatError {
-    fn from(error: io::Error) -> FormatError {
-        if error.kind() == io::ErrorKind::UnexpectedEof {
-            return FormatError::Truncated;
-        }
-        error.downcast::<FormatError>().unwrap_or_else(FormatError::Io)
-    }
-}
-
-/// For readers that know only [`io::Error`].
-impl From<FormatError> for io::Error {
-    fn from(error: FormatError) -> io::Error {
-        io::Error::new(io::ErrorKind::InvalidData, error)
-    }
-}
-
-fn block_crc(number: u64, data: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&number.to_le_bytes()), data)
-}
-
-/// Writes a snapshot: the header at once, then what is written to it, cut into
-/// blocks.
-pub struct SnapshotWriter<W: Write> {
-    out: W,
-    block: Vec<u8>,
-    blocks: u64,
-    bytes: u64,
-    crc: u32,
-}
-
-impl<W: Write> SnapshotWriter<W> {
-    /// Writes the header.
-    pub fn new(mut out: W, header: &SnapshotHeader) -> io::Result<SnapshotWriter<W>> {
-        let header = record::encode(header);
-        let length = u32::try_from(header.len()).ok().filter(|l| *l as usize <= HEADER_BYTES_MAX);
-        let length = length.ok_or_else(|| io::Error::other("the snapshot's header is too long"))?;
-        out.write_all(MAGIC)?;
-        out.write_all(&VERSION.to_le_bytes())?;
-        out.write_all(&length.to_le_bytes())?;
-        out.write_all(&crc32c::crc32c(&header).to_le_bytes())?;
-        out.write_all(&header)?;
-        Ok(SnapshotWriter {
-            out,
-            block: Vec::with_capacity(BLOCK_BYTES),
-            blocks: 0,
-            bytes: 0,
-            crc: 0,
-        })
-    }
-
-    fn end_block(&mut self) -> io::Result<()> {
-        if self.block.is_empty() {
-            return Ok(());
-        }
-        let length = u32::try_from(self.block.len()).expect("a block is short");
-        self.out.write_all(&length.to_le_bytes())?;
-        self.out.write_all(&block_crc(self.blocks, &self.block).to_le_bytes())?;
-        self.out.write_all(&self.block)?;
-        self.crc = crc32c::crc32c_append(self.crc, &self.block);
-        self.bytes += u64::from(length);
-        self.blocks += 1;
-        self.block.clear();
-        Ok(())
-    }
-
-    /// Writes the trailer.
-    pub fn finish(mut self) -> io::Result<W> {
-        self.end_block()?;
-        let mut trailer = Vec::with_capacity(16);
-        trailer.extend(self.bytes.to_le_bytes());
-        trailer.extend(self.crc.to_le_bytes());
-        trailer.extend(crc32c::crc32c(&trailer).to_le_bytes());
-        self.out.write_all(&0u32.to_le_bytes())?;
-        self.out.write_all(&trailer)?;
-        self.out.flush()?;
-        Ok(self.out)
-    }
-}
-
-impl<W: Write> Write for SnapshotWriter<W> {
-    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        let taken = data.len().min(BLOCK_BYTES - self.block.len());
-        self.block.extend_from_slice(&data[..taken]);
-        if self.block.len() == BLOCK_BYTES {
-            self.end_block()?;
-        }
-        Ok(taken)
-    }
-
-    /// Blocks stay whole; [`SnapshotWriter::finish`] flushes.
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Reads and checks a snapshot: the header at once, then the body.
-pub struct SnapshotReader<R: Read> {
-    input: R,
-    block: Vec<u8>,
-    /// What of `block` was handed out.
-    taken: usize,
-    blocks: u64,
-    bytes: u64,
-    crc: u32,
-    ended: bool,
-}
-
-fn read_u32(input: &mut impl Read) -> io::Result<u32> {
-    let mut bytes = [0; 4];
-    input.read_exact(&mut bytes)?;
-    Ok(u32::from_le_bytes(bytes))
-}
-
-impl<R: Read> SnapshotReader<R> {
-    /// Reads the header.
-    pub fn open(mut input: R) -> Result<(SnapshotHeader, SnapshotReader<R>), FormatError> {
-        let mut magic = [0; MAGIC.len()];
-        input.read_exact(&mut magic)?;
-        if &magic != MAGIC {
-            return Err(FormatError::damaged("it does not begin as a snapshot does"));
-        }
-        let version = read_u32(&mut input)?;
-        if version != VERSION {
-            return Err(FormatError::Version(version));
-        }
-        let length = read_u32(&mut input)? as usize;
-        let crc = read_u32(&mut input)?;
-        if length > HEADER_BYTES_MAX {
-            return Err(FormatError::damaged(format!("its header claims {length} bytes")));
-        }
-        let mut header = vec![0; length];
-        input.read_exact(&mut header)?;
-        if crc32c::crc32c(&header) != crc {
-            return Err(FormatError::damaged("the checksum of its header does not match"));
-        }
-        let header = record::decode(&header)
-            .map_err(|error| FormatError::damaged(format!("its header: {error}")))?;
-        let (block, taken, blocks, bytes, crc, ended) = (Vec::new(), 0, 0, 0, 0, false);
-        Ok((header, SnapshotReader { input, block, taken, blocks, bytes, crc, ended }))
-    }
-
-    fn next_block(&mut self) -> Result<(), FormatError> {
-        let length = read_u32(&mut self.input)? as usize;
-        if length == 0 {
-            return self.end();
-        }
-        if length > BLOCK_BYTES {
-            return Err(FormatError::damaged(format!(
-                "block {} claims {length} bytes",
-                self.blocks
-            )));
-        }
-        let crc = read_u32(&mut self.input)?;
-        self.block.resize(length, 0);
-        self.taken = length;
-        self.input.read_exact(&mut self.block)?;
-        if block_crc(self.blocks, &self.block) != crc {
-            return Err(FormatError::damaged(format!(
-                "the checksum of block {} does not match",
-                self.blocks
-            )));
-        }
-        self.crc = crc32c::crc32c_append(self.crc, &self.block);
-        self.bytes += length as u64;
-        self.blocks += 1;
-        self.taken = 0;
-        Ok(())
-    }
-
-    fn end(&mut self) -> Result<(), FormatError> {
-        let mut trailer = [0; 16];
-        self.input.read_exact(&mut trailer)?;
-        let mut expected = Vec::with_capacity(16);
-        expected.extend(self.bytes.to_le_bytes());
-        expected.extend(self.crc.to_le_bytes());
-        expected.extend(crc32c::crc32c(&expected).to_le_bytes());
-        if trailer[..] != expected[..] {
-            return Err(FormatError::damaged("its trailer does not match its body"));
-        }
-        if self.input.read(&mut [0])? != 0 {
-            return Err(FormatError::damaged("something follows its trailer"));
-        }
-        self.ended = true;
-        self.block.clear();
-        self.taken = 0;
-        Ok(())
-    }
-
-    /// Checks that the whole body was read and that the trailer agrees.
-    pub fn finish(mut self) -> Result<(), FormatError> {
-        if self.read(&mut [0])? == 0 {
-            return Ok(());
-        }
-        Err(FormatError::damaged("something follows the state in its body"))
-    }
-
-    /// Reads all the rest and checks it.
-    pub fn verify(mut self) -> Result<(), FormatError> {
-        while !self.ended {
-            self.next_block()?;
-        }
-        Ok(())
-    }
-}
-
-impl<R: Read> Read for SnapshotReader<R> {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        while self.taken == self.block.len() && !self.ended {
-            self.next_block()?;
-        }
-        let count = out.len().min(self.block.len() - self.taken);
-        out[..count].copy_from_slice(&self.block[self.taken..self.taken + count]);
-        self.taken += count;
-        Ok(count)
-    }
+/// Reads the header; the state is to be read from what is returned.
+pub fn open<R: Read>(input: R) -> Result<(SnapshotHeader, BlockReader<R>), FormatError> {
+    let (header, blocks) = BlockReader::open(input, HEAD)?;
+    let header = record::decode(&header)
+        .map_err(|error| FormatError::damaged(format!("its header: {error}")))?;
+    Ok((header, blocks))
 }
 
 #[cfg(test)]
@@ -296,13 +63,13 @@ mod tests {
     }
 
     fn written(body: &[u8]) -> Vec<u8> {
-        let mut writer = SnapshotWriter::new(Vec::new(), &header()).unwrap();
+        let mut writer = begin(Vec::new(), &header()).unwrap();
         writer.write_all(body).unwrap();
         writer.finish().unwrap()
     }
 
     fn read(bytes: &[u8]) -> Result<(SnapshotHeader, Vec<u8>), FormatError> {
-        let (header, mut reader) = SnapshotReader::open(bytes)?;
+        let (header, mut reader) = open(bytes)?;
         let mut body = Vec::new();
         reader.read_to_end(&mut body)?;
         reader.finish()?;
@@ -348,7 +115,7 @@ mod tests {
     #[test]
     fn what_a_reader_leaves_behind_is_noticed() {
         let bytes = written(b"state and more");
-        let (_, mut reader) = SnapshotReader::open(&bytes[..]).unwrap();
+        let (_, mut reader) = open(&bytes[..]).unwrap();
         reader.read_exact(&mut [0; 5]).unwrap();
         assert!(matches!(reader.finish(), Err(FormatError::Damaged(_))));
     }

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use tokio::io::AsyncRead;
 use tokio_util::io::StreamReader;
 
-use self::format::{FormatError, SnapshotHeader, SnapshotReader, SnapshotWriter};
+use self::format::{FormatError, SnapshotHeader};
 use super::error::StorageError;
 use super::offload::Offload;
 use crate::raft::record::{LogIdRecord, SnapshotMetaRecord};
@@ -215,7 +215,7 @@ impl SnapshotStore {
         image: Arc<dyn SnapshotImage>,
         place: PathBuf,
     ) -> Result<SnapshotFile, StorageError> {
-        let (header, _) = SnapshotReader::open(ImageReader::new(Arc::clone(&image)))
+        let (header, _) = format::open(ImageReader::new(Arc::clone(&image)))
             .map_err(|error| unreadable(&place, error))?;
         let SnapshotHeader { cluster_id, meta, created_ms: _ } = header;
         if cluster_id != self.shared.cluster_id {
@@ -253,7 +253,7 @@ impl SnapshotStore {
         };
         let draft = self.shared.backend.create()?;
         let paced = Paced::new(draft, self.shared.options.bytes_per_second);
-        let mut writer = SnapshotWriter::new(paced, &header).map_err(failed)?;
+        let mut writer = format::begin(paced, &header).map_err(failed)?;
         encode(&mut writer).map_err(failed)?;
         let draft = writer.finish().map_err(failed)?.inner;
         let mut file = self.opened(draft.image(), place)?;
@@ -366,7 +366,7 @@ impl SnapshotFile {
     ) -> Result<T, StorageError> {
         let input = ImageReader::new(Arc::clone(&self.image));
         let unreadable = |error| unreadable(&self.place, error);
-        let (_, mut body) = SnapshotReader::open(input).map_err(unreadable)?;
+        let (_, mut body) = format::open(input).map_err(unreadable)?;
         match decode(&mut body) {
             Ok(state) => body.finish().map(|()| state).map_err(unreadable),
             // A bad checksum explains more than what the decoder made of it.
@@ -379,7 +379,7 @@ impl SnapshotFile {
 
     /// Checks all of it. Blocks.
     pub fn verify(&self) -> Result<(), StorageError> {
-        SnapshotReader::open(ImageReader::new(Arc::clone(&self.image)))
+        format::open(ImageReader::new(Arc::clone(&self.image)))
             .and_then(|(_, body)| body.verify())
             .map_err(|error| unreadable(&self.place, error))
     }

@@ -1,0 +1,157 @@
+//! A state that begins again in another cluster, from a backup of one that is lost.
+//!
+//! What the lost cluster answered behind the backup is not in it: numbers that it
+//! gave then must not be given again, and nobody may go on as if nothing had
+//! happened. So numbers jump, sessions are gone, runs with agents have ended.
+
+use std::sync::Arc;
+
+use holdfast_api::Name;
+
+use crate::applied::{Applied, RunKey};
+use crate::history::History;
+use crate::machine::Machine;
+use crate::session::Sessions;
+
+/// How far revisions, generations and incarnations jump: farther than any cluster gets
+/// between a backup and its loss, and 8 000 times within what JSON's numbers hold.
+pub const EPOCH_NUMBERS: u64 = 1 << 40;
+
+/// How far iterations and the numbers of runs jump.
+pub const EPOCH_ITERATIONS: u64 = 1_000_000;
+
+/// What a restore came to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// Runs that were ended, as they had agents: their trainers are fenced.
+    pub ended: Vec<RunKey>,
+    /// Runs that stay open.
+    pub open: u64,
+    /// Sessions that were dropped.
+    pub sessions: u64,
+}
+
+impl Machine {
+    /// The longest time that a process known to it may go on without a word from the
+    /// store, in milliseconds.
+    pub fn store_lost_ms_max(&self) -> u64 {
+        let known = self.leases.by_id.values().map(|lease| lease.store_lost_ms_max);
+        known.fold(self.cluster.limits.life.store_lost_ms_max, u64::max)
+    }
+
+    /// Begins a new epoch under another cluster id.
+    pub fn restore(&mut self, cluster_id: &str) -> Restored {
+        self.revision += EPOCH_NUMBERS;
+        self.history = History::new(self.revision);
+        self.cluster.id = Some(cluster_id.into());
+        self.cluster.retired = Default::default();
+        let sessions = self.sessions.by_id.len() as u64;
+        let next = self.sessions.next + EPOCH_NUMBERS;
+        self.sessions = Sessions::new(next, self.sessions.leader_since);
+        self.leases.next += EPOCH_NUMBERS;
+        let names: Vec<Name> = self.jobs.by_name.keys().cloned().collect();
+        let mut restored = Restored { sessions, ..Restored::default() };
+        for name in names {
+            let Some(job) = self.jobs.by_name.get_mut(&name) else { continue };
+            let job = Arc::make_mut(job);
+            job.next_number += EPOCH_ITERATIONS;
+            job.life.incarnation += EPOCH_NUMBERS;
+            job.life.generation += EPOCH_NUMBERS;
+            job.life.iteration += EPOCH_ITERATIONS;
+            let Some(open) = job.open.clone() else { continue };
+            let run = RunKey { job: name, run: open };
+            let lost = self.jobs.run(&run).is_some_and(|run| run.lost_at.is_some());
+            if lost || self.leases.of_run(&run).next().is_some() {
+                self.end_for_restore(run.clone());
+                restored.ended.push(run);
+            } else {
+                restored.open += 1;
+            }
+        }
+        restored
+    }
+
+    fn end_for_restore(&mut self, run: RunKey) {
+        let mut applied = Applied::default();
+        let leases: Vec<_> = self.leases.of_run(&run).collect();
+        for lease in leases {
+            // Whoever held it may have been renewed until the loss.
+            self.leases.touch(lease, self.time, self.sessions.leader_since);
+        }
+        self.end_restored(&run, &mut applied);
+        self.publish(Vec::new(), &mut applied);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_api::*;
+
+    use super::*;
+
+    fn lost() -> Machine {
+        let mut machine = Machine::new();
+        let scope = |job: &str| Scope { job: job.parse().unwrap(), run: None };
+        let put = |job: &str| {
+            let op = KvOp::Put { key: "k".into(), value: "v".into() };
+            Command::Kv { scope: scope(job), op }
+        };
+        let join = LeaseCommand::Join {
+            job: "train".parse().unwrap(),
+            run: RunChoice::New,
+            takeover: false,
+            nonce: Nonce(7, 7),
+            host: "h".into(),
+            ttl_ms: 10_000,
+            store_lost_ms_max: None,
+        };
+        let commands = [
+            Command::Cluster(ClusterCommand::SetFeatureLevel { level: crate::FEATURE_LEVEL }),
+            Command::Cluster(ClusterCommand::Found { cluster_id: "old".into() }),
+            Command::Cluster(ClusterCommand::RetireNode { node: 9 }),
+            Command::Session(SessionCommand::Open { nonce: Nonce(1, 2), ttl_ms: 1, lease: None }),
+            put("notes"),
+            Command::Lease(join),
+            put("train"),
+        ];
+        for command in commands {
+            let entry = Entry { time: 5, commands: vec![Proposal { session: None, command }] };
+            let answer = machine.apply(&entry).answers.remove(0);
+            assert!(!matches!(answer.outcome, Outcome::Refused(_)), "{answer:?}");
+        }
+        machine
+    }
+
+    #[test]
+    fn numbers_jump_sessions_go_and_runs_with_agents_end() {
+        let before = lost();
+        let mut after = before.clone();
+        let restored = after.restore("new");
+        let train = RunKey { job: "train".parse().unwrap(), run: "r1".parse().unwrap() };
+        assert_eq!(restored, Restored { ended: vec![train.clone()], open: 1, sessions: 1 });
+        assert!(after.revision() > before.revision() + EPOCH_NUMBERS);
+        assert_eq!(after.cluster_id(), Some("new"));
+        assert!(after.sessions.by_id.is_empty() && after.leases.by_id.is_empty());
+        let job = &after.jobs.by_name[&train.job];
+        assert!(job.open.is_none() && job.life.iteration == EPOCH_ITERATIONS);
+        assert_eq!(job.automatic_name().as_str(), "r1000001".parse::<Name>().unwrap().as_str());
+        let get = |job: &str| {
+            let scope = Scope { job: job.parse().unwrap(), run: None };
+            after.read(&Read::Get { scope, key: "k".into() }).outcome
+        };
+        assert!(matches!(get("notes"), ReadOutcome::Entry(Some(_))));
+        let mut image = Vec::new();
+        after.encode(&mut image).unwrap();
+        let again = Machine::decode(&mut &image[..]).unwrap();
+        assert_eq!(again.digest(), after.digest());
+    }
+
+    #[test]
+    fn a_restored_cluster_can_be_lost_and_restored_again() {
+        let mut machine = lost();
+        for n in 0..1_000 {
+            machine.restore(&format!("c{n}"));
+        }
+        assert!(machine.revision() < 1 << 53, "numbers of JSON hold it");
+    }
+}

@@ -1,0 +1,155 @@
+//! The whole state as a stream: what `holdfast backup` writes into a file.
+//!
+//! Any node makes one, of what it has applied, and goes on meanwhile: the state is
+//! a copy that shares everything, and the thread that encodes it goes behind all
+//! others. Whoever does not read is cut off.
+
+use std::convert::Infallible;
+use std::io::{self, Write};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::body::{Body as StreamBody, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use futures::stream;
+use holdfast_api::backup::{self, BackupHeader};
+use holdfast_api::{Code, Problem, Revision};
+use holdfast_machine::Machine;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::time::Instant;
+
+use super::App;
+use super::problem::extract::Params;
+use super::problem::{Failure, ReadProblems};
+use crate::node::VERSION;
+use crate::storage::offload::Offload;
+
+/// Backups of one node at a time.
+pub const BACKUPS_MAX: usize = 2;
+
+/// Pieces that wait to be read, and their bytes.
+const PIECES_MAX: usize = 4;
+const PIECE_BYTES: usize = 256 * 1024;
+
+/// Longest time for a reader to take a piece.
+const PIECE_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// How long a node that lags may take to apply what the backup is to hold.
+const CATCH_UP_TIME_MAX: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Which state is wanted.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct AtLeast {
+    /// A revision that it must hold; a node that lags waits until it has it.
+    #[serde(default)]
+    #[param(required = false, example = 0)]
+    pub revision: Revision,
+}
+
+/// A backup of the whole state, as the answering node has applied it.
+#[utoipa::path(
+    get, path = "/v1/backup", operation_id = "backup", tag = "operations", params(AtLeast),
+    responses(
+        (status = 200, description = "The backup, which carries its own checksums", content_type = "application/octet-stream"),
+        ReadProblems
+    )
+)]
+pub async fn backup(
+    State(app): State<App>,
+    Params(AtLeast { revision }): Params<AtLeast>,
+) -> Result<Response, Failure> {
+    let node = app.node()?;
+    let Ok(place) = app.inner.backups.clone().try_acquire_owned() else {
+        let message = "this node makes as many backups as it may; ask another node, or retry";
+        return Err(Problem::retryable(Code::Overloaded, message).into());
+    };
+    let until = Instant::now() + CATCH_UP_TIME_MAX;
+    let machine = loop {
+        let machine = node.machine().clone();
+        if machine.revision() >= revision && machine.cluster_id().is_some() {
+            break machine;
+        }
+        if Instant::now() > until {
+            let message = format!(
+                "this node has applied revision {}, not {revision} yet; ask another node, or retry",
+                machine.revision()
+            );
+            return Err(Problem::retryable(Code::Unavailable, message).into());
+        }
+        drop(machine);
+        tokio::time::sleep(LOOK_EVERY).await;
+    };
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let header = BackupHeader {
+        cluster_id: node.cluster_id().to_owned(),
+        node: node.id(),
+        version: VERSION.to_owned(),
+        feature_level: machine.feature_level(),
+        revision: machine.revision(),
+        log_time: machine.time(),
+        taken_at_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+    };
+    let (give, pieces) = mpsc::channel::<Bytes>(PIECES_MAX);
+    let out = Pieces { give, piece: Vec::new(), runtime: tokio::runtime::Handle::current() };
+    let making = move || {
+        if let Err(error) = make(&header, &machine, out, place) {
+            tracing::warn!(%error, "a backup was not taken to its end");
+        }
+    };
+    app.inner.tasks.spawn(async move { drop(Offload::Threads.run_slowly(making).await) });
+    let kind = HeaderValue::from_static("application/octet-stream");
+    let next = async |mut pieces: mpsc::Receiver<Bytes>| {
+        pieces.recv().await.map(|piece| (Ok::<_, Infallible>(piece), pieces))
+    };
+    let body = StreamBody::from_stream(stream::unfold(pieces, next));
+    Ok(([(header::CONTENT_TYPE, kind)], body).into_response())
+}
+
+fn make(
+    header: &BackupHeader,
+    machine: &Machine,
+    out: Pieces,
+    _place: OwnedSemaphorePermit,
+) -> io::Result<()> {
+    let mut blocks = backup::begin(out, header)?;
+    machine.encode(&mut blocks)?;
+    blocks.finish()?.end()
+}
+
+/// Hands on what is written to it, a piece at a time.
+struct Pieces {
+    give: mpsc::Sender<Bytes>,
+    piece: Vec<u8>,
+    runtime: tokio::runtime::Handle,
+}
+
+impl Pieces {
+    fn end(mut self) -> io::Result<()> {
+        self.hand_on()
+    }
+
+    fn hand_on(&mut self) -> io::Result<()> {
+        let piece = Bytes::from(std::mem::take(&mut self.piece));
+        let giving = self.give.send_timeout(piece, PIECE_TIME_MAX);
+        let given = self.runtime.block_on(giving);
+        given.map_err(|_| io::Error::other("whoever asked for it does not read it any more"))
+    }
+}
+
+impl Write for Pieces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.piece.extend_from_slice(bytes);
+        if self.piece.len() >= PIECE_BYTES {
+            self.hand_on()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,80 @@
+//! `holdfast-store recover`: what a minority still holds, as a backup.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use holdfast_api::backup::{self, BackupHeader};
+
+use crate::node::VERSION;
+use crate::storage::survey::Survey;
+
+/// Flags of `holdfast-store recover`.
+#[derive(Debug, Args)]
+pub struct RecoverArgs {
+    /// The data folder of a node that survived, and is stopped: of several the one that
+    /// `holdfast-store inspect` shows with the highest last term and entry
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// The backup to write; `holdfast-store restore` begins a new cluster with it
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Yes: what is said to be missing may be lost
+    #[arg(long)]
+    pub accept_loss: bool,
+}
+
+/// Writes the backup. Blocks.
+pub fn run(args: &RecoverArgs) -> anyhow::Result<()> {
+    let RecoverArgs { dir, file, accept_loss } = args;
+    let survey = Survey::of(dir)?;
+    let Survey { identity, machine, .. } = &survey;
+    let Some(last) = survey.last() else { bail!("{} holds nothing", dir.display()) };
+    let Some(cluster_id) = machine.cluster_id() else {
+        bail!("{} holds no cluster that was founded", dir.display());
+    };
+    let voters = survey.voters();
+    let others = voters.iter().filter(|id| **id != identity.node_id).count();
+    eprintln!(
+        "node {} of cluster {cluster_id} holds everything up to entry {} of term {}: revision {}, log time {} ms.",
+        identity.node_id,
+        last.index,
+        last.term,
+        machine.revision(),
+        machine.time()
+    );
+    if others > 0 {
+        eprintln!(
+            "The other {others} of {} voters may have acknowledged entries behind that: those, and they alone, would be missing. Entries in it that were never acknowledged are kept.",
+            voters.len()
+        );
+    }
+    if others > 0 && !accept_loss {
+        bail!(
+            "nothing was written. Bring back {} of the voters {voters:?} if their folders can be had, or take the folder with the highest last term and entry; to go on without the others add --accept-loss",
+            voters.len() / 2 + 1
+        );
+    }
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let header = BackupHeader {
+        cluster_id: cluster_id.to_owned(),
+        node: identity.node_id,
+        version: VERSION.to_owned(),
+        feature_level: machine.feature_level(),
+        revision: machine.revision(),
+        log_time: machine.time(),
+        taken_at_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+    };
+    let writing = || -> std::io::Result<()> {
+        let out = File::options().write(true).create_new(true).open(file)?;
+        let mut blocks = backup::begin(BufWriter::new(out), &header)?;
+        machine.encode(&mut blocks)?;
+        blocks.finish()?.into_inner()?.sync_all()
+    };
+    writing().with_context(|| format!("writing {}", file.display()))?;
+    println!("wrote {}; go on with `holdfast-store restore {0} …`", file.display());
+    Ok(())
+}

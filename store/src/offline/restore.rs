@@ -1,0 +1,198 @@
+//! `holdfast-store restore`: a new cluster that begins with a backup.
+//!
+//! Each node's folder is made from the same file and the same list of nodes, and holds
+//! the same: a snapshot of the state, restored, and who its nodes are.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use holdfast_api::NodeId;
+use holdfast_api::backup::{self, BackupHeader};
+use holdfast_machine::{EPOCH_ITERATIONS, FEATURE_LEVEL, Machine, Restored};
+
+use crate::config::parse_nodes;
+use crate::formation;
+use crate::raft::record::{
+    LogIdRecord, MembershipRecord, NodeRecord, SnapshotMetaRecord, StoredMembershipRecord,
+};
+use crate::storage::{Opened, Options, Storage};
+
+/// Clocks of hosts may differ by so many parts in a thousand while trainers stop
+/// themselves.
+const DRIFT_PER_MILLE: u64 = 10;
+
+/// And beyond that, so long.
+const MARGIN: Duration = Duration::from_secs(1);
+
+/// Flags of `holdfast-store restore`.
+#[derive(Debug, Args)]
+pub struct RestoreArgs {
+    /// The backup; `-` is standard input
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// This node's id
+    #[arg(long, env = "HOLDFAST_NODE_ID", value_name = "ID")]
+    pub node_id: NodeId,
+    /// Its data folder; must be empty or missing
+    #[arg(long, env = "HOLDFAST_DATA_DIR", value_name = "DIR")]
+    pub data_dir: PathBuf,
+    /// All nodes of the new cluster, this one included: 1=HOST:PORT,2=HOST:PORT,…
+    #[arg(long, env = "HOLDFAST_INITIAL_CLUSTER", value_name = "LIST")]
+    pub initial_cluster: String,
+    /// Counts the clusters that were begun with this backup: the same for all nodes, and another
+    /// one each time
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub attempt: u64,
+    /// Do not wait until trainers that nobody told of the loss have stopped by themselves: none runs
+    #[arg(long)]
+    pub trainers_are_stopped: bool,
+}
+
+/// Makes the folder.
+pub async fn run(args: RestoreArgs) -> anyhow::Result<()> {
+    let nodes = parse_nodes("--initial-cluster", &args.initial_cluster)?;
+    if !nodes.contains_key(&args.node_id) {
+        bail!("--initial-cluster does not name this node, {}", args.node_id);
+    }
+    let begun = tokio::time::Instant::now();
+    let opened = Storage::open(&args.data_dir, args.node_id, Options::default())?;
+    let Opened::Empty(empty) = opened else {
+        bail!(
+            "{} is the folder of a node already: choose an empty one as --data-dir; nothing was changed",
+            args.data_dir.display()
+        );
+    };
+    let (header, mut machine) = read(&args)?;
+    let hold = hold(&machine);
+    let cluster_id = cluster_id(&header, &nodes, args.attempt);
+    let restored = machine.restore(&cluster_id);
+    if !args.trainers_are_stopped {
+        let rest = hold.saturating_sub(begun.elapsed());
+        eprintln!(
+            "waiting {} s, until trainers of the lost cluster have stopped by themselves (--trainers-are-stopped: none runs)",
+            rest.as_secs()
+        );
+        tokio::time::sleep(rest).await;
+    }
+    let storage = empty.create(cluster_id.clone())?;
+    let meta = beginning(&nodes);
+    storage.snapshots().write(&meta, |out| machine.encode(out))?;
+    storage.close().await;
+    say(&args, &header, &cluster_id, &machine, &restored);
+    Ok(())
+}
+
+/// Reads and checks all of the backup.
+fn read(args: &RestoreArgs) -> anyhow::Result<(BackupHeader, Machine)> {
+    let named = args.file.display();
+    let input: Box<dyn Read> = match args.file.as_os_str() == "-" {
+        true => Box::new(io::stdin().lock()),
+        false => Box::new(File::open(&args.file).with_context(|| format!("{named}"))?),
+    };
+    let whole = |what: &str| format!("{named} is no whole backup{what}; nothing was changed");
+    let (header, mut blocks) = backup::open(BufReader::new(input)).with_context(|| whole(""))?;
+    if header.feature_level > FEATURE_LEVEL {
+        bail!(
+            "{named} was made at feature level {}, this program knows levels up to {FEATURE_LEVEL}: restore it with version {} or a later one",
+            header.feature_level,
+            header.version
+        );
+    }
+    let decoded = Machine::decode(&mut blocks);
+    let machine = decoded.with_context(|| whole(": its state cannot be read"))?;
+    blocks.finish().with_context(|| whole(""))?;
+    Ok((header, machine))
+}
+
+/// How long a trainer may go on that lost the cluster just now.
+fn hold(machine: &Machine) -> Duration {
+    let longest = machine.store_lost_ms_max();
+    Duration::from_millis(longest + longest * DRIFT_PER_MILLE / 1_000) + MARGIN
+}
+
+/// The new cluster's id: the same on all of its nodes, and no other cluster's.
+fn cluster_id(header: &BackupHeader, nodes: &BTreeMap<NodeId, String>, attempt: u64) -> String {
+    let BackupHeader { cluster_id, revision, taken_at_ms, .. } = header;
+    let nodes = formation::written(nodes);
+    let told = format!("{cluster_id} {revision} {taken_at_ms} {attempt} {nodes}");
+    let first = crc32c::crc32c(told.as_bytes());
+    let second = crc32c::crc32c_append(first, b"holdfast");
+    let root = cluster_id.split("-restored-").next().unwrap_or(cluster_id);
+    format!("{root}-restored-{first:08x}{second:08x}")
+}
+
+/// What the snapshot stands for: the first entry, which says who the nodes are.
+fn beginning(nodes: &BTreeMap<NodeId, String>) -> SnapshotMetaRecord {
+    let first = nodes.keys().next().copied().unwrap_or(1);
+    let id = LogIdRecord { term: 1, node: first, index: 1 };
+    let records = nodes.iter().map(|(id, address)| {
+        let address = address.clone();
+        (*id, NodeRecord { address })
+    });
+    let membership = MembershipRecord {
+        voters: vec![nodes.keys().copied().collect()],
+        nodes: records.collect(),
+    };
+    let membership = StoredMembershipRecord { log_id: Some(id), membership };
+    SnapshotMetaRecord { last: Some(id), membership }
+}
+
+fn say(
+    args: &RestoreArgs,
+    header: &BackupHeader,
+    cluster_id: &str,
+    machine: &Machine,
+    Restored { ended, open, sessions }: &Restored,
+) {
+    let (node, dir) = (args.node_id, args.data_dir.display());
+    println!("{dir} is the folder of node {node} of the new cluster {cluster_id}");
+    println!(
+        "it begins with revision {} of cluster {}; revisions go on at {}, iterations jump by {EPOCH_ITERATIONS}",
+        header.revision,
+        header.cluster_id,
+        machine.revision()
+    );
+    println!("{sessions} sessions are gone, {open} runs stay open");
+    for run in ended {
+        println!(
+            "run {} of job {} has ended, for it had agents: launch it again",
+            run.run, run.job
+        );
+    }
+    println!(
+        "make the folders of the other nodes with the same backup and the same --initial-cluster, then start all of them: `holdfast-store serve --node-id {node} --data-dir {dir} --listen HOST:PORT`"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_restored_cluster_has_an_id_of_its_own_and_a_short_one() {
+        let header = |cluster_id: &str| BackupHeader {
+            cluster_id: cluster_id.to_owned(),
+            node: 1,
+            version: String::new(),
+            feature_level: 5,
+            revision: 7,
+            log_time: 8,
+            taken_at_ms: 9,
+        };
+        let nodes = BTreeMap::from([(1, "a:1".to_owned())]);
+        let first = cluster_id(&header("c"), &nodes, 1);
+        assert!(first.starts_with("c-restored-"), "{first}");
+        let others = [
+            cluster_id(&header("c"), &nodes, 2),
+            cluster_id(&header("c"), &BTreeMap::from([(2, "a:1".to_owned())]), 1),
+            cluster_id(&header(&first), &nodes, 1),
+        ];
+        assert!(others.iter().all(|other| *other != first && other.len() == first.len()));
+        assert_eq!(cluster_id(&header("c"), &nodes, 1), first);
+    }
+}
