@@ -48,6 +48,20 @@ fn sound(grammar: &Grammar, folder: &str) -> Vec<String> {
     let words: &[&str] = match grammar.get_name() {
         "serve" => &["serve", "--node-id", "1", "--listen", "127.0.0.1:1", "--data-dir", folder],
         "dev" => &["dev", "--data-dir", folder],
+        "restore" => &[
+            "restore",
+            "-",
+            "--node-id",
+            "1",
+            "--data-dir",
+            folder,
+            "--initial-cluster",
+            "1=a:1",
+            "--attempt",
+            "1",
+        ],
+        "recover" => &["recover", folder, "backup"],
+        "inspect" => &["inspect", folder],
         "completions" => &["completions", "bash"],
         name => &[name],
     };
@@ -98,6 +112,7 @@ fn strange(flag: &str) -> Option<&'static str> {
     match flag {
         "config" | "token-file" => Some("/nonexistent/file"),
         "data-dir" | "insecure" | "ready" => None,
+        "accept-loss" | "trainers-are-stopped" | "json" => None,
         _ => Some("!rubbish"),
     }
 }

@@ -247,15 +247,25 @@ pub(crate) enum AgentCommand {
 pub(crate) struct BackupArgs {
     #[command(subcommand)]
     pub(crate) command: Option<BackupCommand>,
-    /// The file; `-` is standard output
-    #[arg(value_name = "FILE", required = true)]
+    /// The file, with a dot or a slash in its name; `-` is standard output
+    #[arg(value_name = "FILE", required = true, value_parser = file_to_make)]
     pub(crate) file: Option<PathBuf>,
-    /// Replace a file that is there
+    /// Let a file that is there be replaced
     #[arg(long)]
     pub(crate) force: bool,
     /// Take what a node has, which may be old: works without a quorum
     #[arg(long)]
     pub(crate) stale: bool,
+}
+
+/// A bare word is more likely a mistyped command.
+fn file_to_make(text: &str) -> Result<PathBuf, String> {
+    if text == "-" || text.contains(['.', '/']) {
+        return Ok(PathBuf::from(text));
+    }
+    Err(format!(
+        "a bare word is taken for a command, and the similar one is `verify`: a file of this name is ./{text}"
+    ))
 }
 
 /// Commands on backups.

@@ -38,6 +38,13 @@ impl SecretId {
         SecretId { high: (number >> 64) as u64, low: number as u64 }
     }
 
+    /// The id with these 32 hexadecimal digits.
+    pub fn from_hex(text: &str) -> Result<SecretId, SecretIdError> {
+        let is_hex = text.len() == TEXT_LENGTH && text.bytes().all(|b| b.is_ascii_hexdigit());
+        let number = u128::from_str_radix(text, 16).ok().filter(|_| is_hex);
+        number.map(SecretId::from_u128).ok_or(SecretIdError)
+    }
+
     /// As a number.
     pub fn to_u128(self) -> u128 {
         u128::from(self.high) << 64 | u128::from(self.low)
@@ -121,7 +128,7 @@ impl Visitor<'_> for AnyVisitor {
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<SecretId, E> {
-        text.parse().map_err(E::custom)
+        SecretId::from_hex(text).map_err(E::custom)
     }
 
     fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<SecretId, E> {
@@ -133,18 +140,12 @@ impl Visitor<'_> for AnyVisitor {
 #[cfg(feature = "openapi")]
 impl utoipa::PartialSchema for SecretId {
     fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
-        use utoipa::openapi::schema::{
-            KnownFormat, ObjectBuilder, OneOfBuilder, SchemaFormat, Type,
-        };
-        let text =
-            ObjectBuilder::new().schema_type(Type::String).pattern(Some("^[0-9a-fA-F]{32}$"));
-        let number = ObjectBuilder::new()
-            .schema_type(Type::Integer)
+        use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, SchemaFormat, SchemaType, Type};
+        ObjectBuilder::new()
+            .schema_type(SchemaType::from_iter([Type::Integer, Type::String]))
             .format(Some(SchemaFormat::KnownFormat(KnownFormat::Int64)))
-            .minimum(Some(0));
-        OneOfBuilder::new()
-            .item(text)
-            .item(number)
+            .minimum(Some(0))
+            .pattern(Some("^[0-9a-fA-F]{32}$"))
             .description(Some("128 random bits as 32 hexadecimal digits; a number if it is older"))
             .into()
     }
@@ -189,7 +190,7 @@ mod tests {
         {
             assert_eq!(text.parse::<SecretId>(), Err(SecretIdError), "{text}");
         }
-        for json in ["-1", "1.5", "null", "\"\"", "[]", "18446744073709551616"] {
+        for json in ["-1", "1.5", "null", "\"\"", "\"1\"", "[]", "18446744073709551616"] {
             assert!(serde_json::from_str::<SecretId>(json).is_err(), "{json}");
         }
         assert!(rmp_serde::from_slice::<SecretId>(&[0xc4, 2, 1, 1]).is_err());

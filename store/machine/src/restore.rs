@@ -134,7 +134,7 @@ mod tests {
         assert!(after.sessions.by_id.is_empty() && after.leases.by_id.is_empty());
         let job = &after.jobs.by_name[&train.job];
         assert!(job.open.is_none() && job.life.iteration == EPOCH_ITERATIONS);
-        assert_eq!(job.automatic_name().as_str(), "r1000001".parse::<Name>().unwrap().as_str());
+        assert_eq!(job.automatic_name().as_str(), "r1000002");
         let get = |job: &str| {
             let scope = Scope { job: job.parse().unwrap(), run: None };
             after.read(&Read::Get { scope, key: "k".into() }).outcome

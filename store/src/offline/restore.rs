@@ -29,6 +29,13 @@ const DRIFT_PER_MILLE: u64 = 10;
 /// And beyond that, so long.
 const MARGIN: Duration = Duration::from_secs(1);
 
+/// The nodes of a cluster.
+type Nodes = BTreeMap<NodeId, String>;
+
+fn nodes(list: &str) -> Result<Nodes, String> {
+    parse_nodes("--initial-cluster", list).map_err(|error| error.to_string())
+}
+
 /// Flags of `holdfast-store restore`.
 #[derive(Debug, Args)]
 pub struct RestoreArgs {
@@ -42,8 +49,8 @@ pub struct RestoreArgs {
     #[arg(long, env = "HOLDFAST_DATA_DIR", value_name = "DIR")]
     pub data_dir: PathBuf,
     /// All nodes of the new cluster, this one included: 1=HOST:PORT,2=HOST:PORT,…
-    #[arg(long, env = "HOLDFAST_INITIAL_CLUSTER", value_name = "LIST")]
-    pub initial_cluster: String,
+    #[arg(long, env = "HOLDFAST_INITIAL_CLUSTER", value_name = "LIST", value_parser = nodes)]
+    pub initial_cluster: Nodes,
     /// Counts the clusters that were begun with this backup: the same for all nodes, and another
     /// one each time
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -55,7 +62,7 @@ pub struct RestoreArgs {
 
 /// Makes the folder.
 pub async fn run(args: RestoreArgs) -> anyhow::Result<()> {
-    let nodes = parse_nodes("--initial-cluster", &args.initial_cluster)?;
+    let nodes = &args.initial_cluster;
     if !nodes.contains_key(&args.node_id) {
         bail!("--initial-cluster does not name this node, {}", args.node_id);
     }
@@ -69,7 +76,7 @@ pub async fn run(args: RestoreArgs) -> anyhow::Result<()> {
     };
     let (header, mut machine) = read(&args)?;
     let hold = hold(&machine);
-    let cluster_id = cluster_id(&header, &nodes, args.attempt);
+    let cluster_id = cluster_id(&header, nodes, args.attempt);
     let restored = machine.restore(&cluster_id);
     if !args.trainers_are_stopped {
         let rest = hold.saturating_sub(begun.elapsed());
@@ -80,7 +87,7 @@ pub async fn run(args: RestoreArgs) -> anyhow::Result<()> {
         tokio::time::sleep(rest).await;
     }
     let storage = empty.create(cluster_id.clone())?;
-    let meta = beginning(&nodes);
+    let meta = beginning(nodes);
     storage.snapshots().write(&meta, |out| machine.encode(out))?;
     storage.close().await;
     say(&args, &header, &cluster_id, &machine, &restored);
@@ -116,7 +123,7 @@ fn hold(machine: &Machine) -> Duration {
 }
 
 /// The new cluster's id: the same on all of its nodes, and no other cluster's.
-fn cluster_id(header: &BackupHeader, nodes: &BTreeMap<NodeId, String>, attempt: u64) -> String {
+fn cluster_id(header: &BackupHeader, nodes: &Nodes, attempt: u64) -> String {
     let BackupHeader { cluster_id, revision, taken_at_ms, .. } = header;
     let nodes = formation::written(nodes);
     let told = format!("{cluster_id} {revision} {taken_at_ms} {attempt} {nodes}");
@@ -127,7 +134,7 @@ fn cluster_id(header: &BackupHeader, nodes: &BTreeMap<NodeId, String>, attempt: 
 }
 
 /// What the snapshot stands for: the first entry, which says who the nodes are.
-fn beginning(nodes: &BTreeMap<NodeId, String>) -> SnapshotMetaRecord {
+fn beginning(nodes: &Nodes) -> SnapshotMetaRecord {
     let first = nodes.keys().next().copied().unwrap_or(1);
     let id = LogIdRecord { term: 1, node: first, index: 1 };
     let records = nodes.iter().map(|(id, address)| {

@@ -260,7 +260,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
     fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<(), E> {
         match self.shape.present() {
             Shape::Text => Ok(()),
-            Shape::Id => match text.parse::<SecretId>() {
+            Shape::Id => match SecretId::from_hex(text) {
                 Ok(_) => Ok(()),
                 Err(why) => Err(self.refuse(format!("{}: {why}", self.place.subject()))),
             },

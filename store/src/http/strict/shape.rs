@@ -116,6 +116,7 @@ impl<'d> Schemas<'d> {
         }
         match &schema["type"] {
             Value::String(kind) => self.typed(kind, schema, depth),
+            Value::Array(kinds) if kinds.iter().all(|kind| *kind != "null") => Shape::Id,
             Value::Array(kinds) => {
                 let kind = kinds.iter().find(|kind| **kind != "null").and_then(Value::as_str);
                 let kind = kind.expect("a type beside null");
@@ -173,7 +174,6 @@ impl<'d> Schemas<'d> {
             alternatives.iter().partition(|schema| schema["type"] == "null");
         let shape = match others.as_slice() {
             [one] => self.shape_at(one, depth + 1),
-            [text, number] if text["type"] == "string" && number["type"] == "integer" => Shape::Id,
             _ => Shape::Variants(others.iter().flat_map(|one| self.variants(one, depth)).collect()),
         };
         if nulls.is_empty() { shape } else { Shape::Optional(Box::new(shape)) }
