@@ -28,6 +28,7 @@ DOCUMENTS = [
     "README.md",
     "store/docs/deploy.md",
     "store/docs/operate.md",
+    "store/docs/recover.md",
     "trainer-shim/docs/launchers.md",
     "trainer-shim/python/README.md",
 ]
