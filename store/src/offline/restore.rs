@@ -86,9 +86,8 @@ pub async fn run(args: RestoreArgs) -> anyhow::Result<()> {
         );
         tokio::time::sleep(rest).await;
     }
-    let storage = empty.create(cluster_id.clone())?;
     let meta = beginning(nodes);
-    storage.snapshots().write(&meta, |out| machine.encode(out))?;
+    let storage = empty.create_from(cluster_id.clone(), &meta, |out| machine.encode(out))?;
     storage.close().await;
     say(&args, &header, &cluster_id, &machine, &restored);
     Ok(())

@@ -9,7 +9,7 @@
 //! ```
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -319,6 +319,25 @@ impl EmptyStorage {
 
     /// Makes the folder this node's. Blocks.
     pub fn create(self, cluster_id: String) -> Result<Storage, StorageError> {
+        self.create_with(cluster_id, |_| Ok(()))
+    }
+
+    /// Makes the folder this node's, with a snapshot in it: cut short, it is
+    /// nobody's, and refused. Blocks for long.
+    pub fn create_from(
+        self,
+        cluster_id: String,
+        meta: &SnapshotMetaRecord,
+        encode: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<Storage, StorageError> {
+        self.create_with(cluster_id, |snapshots| snapshots.write(meta, encode).map(drop))
+    }
+
+    fn create_with(
+        self,
+        cluster_id: String,
+        begin: impl FnOnce(SnapshotStore) -> Result<(), StorageError>,
+    ) -> Result<Storage, StorageError> {
         let EmptyStorage { place, node_id, options } = self;
         let folder = match place {
             EmptyPlace::Folder(folder) => folder,
@@ -344,6 +363,9 @@ impl EmptyStorage {
         log.write(Batch { operations, sync: true })?;
         sync_dir(&folder.dir).map_err(StorageError::io(&folder.dir, "making the data folder"))?;
         drop(log);
+        let snapshots = Box::new(Directory::open(&folder.path(SNAPSHOTS))?);
+        let cluster_id = identity.cluster_id.clone();
+        begin(SnapshotStore::open(snapshots, cluster_id, options.snapshots, None)?)?;
         // From here on the folder is this node's.
         identity::write(&folder.dir, &identity)?;
         Storage::open_existing(folder, identity, options)

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use holdfast_api::{KeyValue, Scope};
-use holdfast_client::Keys;
+use holdfast_client::{Keys, download};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
@@ -33,6 +33,9 @@ const SILENT: usize = 4_000;
 /// Small puts under way at once: about three times what keeps three nodes busy.
 const SMALL_PUTS: usize = 768;
 
+/// Longest silence of a node that makes a backup.
+const BACKUP_TIME_MAX: Duration = Duration::from_secs(30);
+
 /// Pause behind each load.
 const SETTLING: Duration = Duration::from_secs(3);
 
@@ -45,6 +48,7 @@ enum Load {
     Counts(usize),
     SmallPuts,
     Silent,
+    Backups,
 }
 
 impl Load {
@@ -56,6 +60,7 @@ impl Load {
             Load::Counts(count) => format!("{count} counts of {COUNTED_KEYS} keys at once"),
             Load::SmallPuts => format!("{SMALL_PUTS} small puts at once"),
             Load::Silent => format!("{SILENT} connections that say nothing"),
+            Load::Backups => format!("backups of {COUNTED_KEYS} keys, one behind the other"),
         }
     }
 
@@ -65,14 +70,14 @@ impl Load {
             Load::None => 0,
             Load::MultiPuts(count) | Load::LargeValues(count) | Load::Counts(count) => count,
             Load::SmallPuts => SMALL_PUTS,
-            Load::Silent => 1,
+            Load::Silent | Load::Backups => 1,
         }
     }
 
     /// Does it once.
     async fn once(self, keys: &Keys, worker: usize) -> anyhow::Result<()> {
         match self {
-            Load::None | Load::Silent => {}
+            Load::None | Load::Silent | Load::Backups => {}
             Load::MultiPuts(_) => {
                 keys.multi_put(entries(0..MULTI_KEYS), soon()).await?;
             }
@@ -112,6 +117,22 @@ impl Load {
             for _ in 0..SILENT {
                 open.push(TcpStream::connect(cluster.address(leader)).await?);
             }
+            return Ok((tasks, open));
+        }
+        if let Load::Backups = self {
+            let leader = cluster.leader().await?;
+            let ids = cluster.status(leader).await?.nodes.into_iter().map(|node| node.id);
+            let follower = ids.into_iter().find(|id| *id != leader).context("a follower")?;
+            let (address, done) = (cluster.address(follower).to_owned(), done.clone());
+            tasks.spawn(async move {
+                loop {
+                    let path = "/v1/backup?revision=0";
+                    let taken = download(&address, path, None, BACKUP_TIME_MAX, |_| Ok(())).await;
+                    if taken.is_ok_and(|answer| answer.status.is_success()) {
+                        done.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
             return Ok((tasks, open));
         }
         let shared = cluster.client();
@@ -175,6 +196,7 @@ pub async fn run(bench: &Bench, title: &str) -> anyhow::Result<Section> {
         Load::Counts(8),
         Load::SmallPuts,
         Load::Silent,
+        Load::Backups,
     ] {
         let done = Arc::new(AtomicUsize::new(0));
         let term = cluster.status(cluster.leader().await?).await?.term;
