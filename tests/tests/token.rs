@@ -295,7 +295,7 @@ async fn a_foreign_name_is_refused_where_no_token_is_asked_for() {
         answer.expect("a node answers strangers too")
     };
     for host in ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""] {
-        for path in ["/v1/status", "/v1/stream", "/raft/v1/identity", "/openapi.json"] {
+        for path in ["/v1/status", "/v1/jobs", "/raft/v1/identity", "/openapi.json"] {
             let refused = ask(host, path).await;
             assert_eq!(refused.status, 400, "{host} {path}");
             let problem = refused.json();

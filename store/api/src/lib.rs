@@ -32,7 +32,7 @@
 //! | [`hold`] | rounds that are held: communicators, locks |
 //! | [`stream`] | what a client and a node say to each other |
 //! | [`frame`] | frames as bytes, for all streams |
-//! | [`planted`] | defects of test builds |
+//! | [`mod@planted`] | defects of test builds |
 //! | [`problem`] | errors: code, retryable, outcome |
 //! | [`routes`] | paths and headers of the HTTP surface |
 //! | [`token`] | the shared bearer token, and the file it lies in |

@@ -4,7 +4,6 @@
 //! a copy that shares everything, and the thread that encodes it goes behind all
 //! others. Whoever does not read is cut off.
 
-use std::convert::Infallible;
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -35,6 +34,9 @@ const PIECE_BYTES: usize = 256 * 1024;
 
 /// Longest time for a reader to take a piece.
 const PIECE_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// Longest time for all of it: until then a copy of the state is kept.
+const BACKUP_TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// How long a node that lags may take to apply what the backup is to hold.
 const CATCH_UP_TIME_MAX: Duration = Duration::from_secs(10);
@@ -93,8 +95,9 @@ pub async fn backup(
         log_time: machine.time(),
         taken_at_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
     };
-    let (give, pieces) = mpsc::channel::<Bytes>(PIECES_MAX);
-    let out = Pieces { give, piece: Vec::new(), runtime: tokio::runtime::Handle::current() };
+    let (give, pieces) = mpsc::channel::<Piece>(PIECES_MAX);
+    let (runtime, begun) = (tokio::runtime::Handle::current(), Instant::now());
+    let out = Pieces { give, piece: Vec::new(), runtime, begun };
     let making = move || {
         if let Err(error) = make(&header, &machine, out, place) {
             tracing::warn!(%error, "a backup was not taken to its end");
@@ -102,10 +105,13 @@ pub async fn backup(
     };
     app.inner.tasks.spawn(async move { drop(Offload::Threads.run_slowly(making).await) });
     let kind = HeaderValue::from_static("application/octet-stream");
-    let next = async |mut pieces: mpsc::Receiver<Bytes>| {
-        pieces.recv().await.map(|piece| (Ok::<_, Infallible>(piece), pieces))
+    let next = async |mut pieces: mpsc::Receiver<Piece>| match pieces.recv().await {
+        Some(Piece::Bytes(bytes)) => Ok(Some((bytes, pieces))),
+        Some(Piece::End) => Ok(None),
+        // Whoever reads must not take this for the end.
+        None => Err(io::Error::other("the backup was not made to its end")),
     };
-    let body = StreamBody::from_stream(stream::unfold(pieces, next));
+    let body = StreamBody::from_stream(stream::try_unfold(pieces, next));
     Ok(([(header::CONTENT_TYPE, kind)], body).into_response())
 }
 
@@ -120,22 +126,35 @@ fn make(
     blocks.finish()?.end()
 }
 
+enum Piece {
+    Bytes(Bytes),
+    End,
+}
+
 /// Hands on what is written to it, a piece at a time.
 struct Pieces {
-    give: mpsc::Sender<Bytes>,
+    give: mpsc::Sender<Piece>,
     piece: Vec<u8>,
     runtime: tokio::runtime::Handle,
+    begun: Instant,
 }
 
 impl Pieces {
     fn end(mut self) -> io::Result<()> {
-        self.hand_on()
+        self.hand_on()?;
+        self.give(Piece::End)
     }
 
     fn hand_on(&mut self) -> io::Result<()> {
         let piece = Bytes::from(std::mem::take(&mut self.piece));
-        let giving = self.give.send_timeout(piece, PIECE_TIME_MAX);
-        let given = self.runtime.block_on(giving);
+        self.give(Piece::Bytes(piece))
+    }
+
+    fn give(&self, piece: Piece) -> io::Result<()> {
+        if self.begun.elapsed() > BACKUP_TIME_MAX {
+            return Err(io::Error::other(format!("it took longer than {BACKUP_TIME_MAX:?}")));
+        }
+        let given = self.runtime.block_on(self.give.send_timeout(piece, PIECE_TIME_MAX));
         given.map_err(|_| io::Error::other("whoever asked for it does not read it any more"))
     }
 }

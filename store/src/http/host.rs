@@ -17,6 +17,10 @@ pub const EVERY_HOST: &str = "*";
 
 /// Refuses a request that calls this node by a name that is none of its own.
 pub fn check(app: &App, request: &Request) -> Result<(), Problem> {
+    // No page can ask for another protocol: it is an agent, a client or a node.
+    if request.headers().contains_key(header::UPGRADE) {
+        return Ok(());
+    }
     let headers = request.headers().get_all(header::HOST);
     let named = headers.iter().map(|value| value.to_str().unwrap_or("?"));
     let mut named = named.chain(request.uri().authority().map(|whole| whole.as_str()));

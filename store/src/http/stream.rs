@@ -206,13 +206,13 @@ async fn send(sink: &mut Sink, value: &impl serde::Serialize) -> io::Result<()> 
 async fn send_unless_paused(
     sink: &mut Sink,
     replies: &[Reply],
-    pressure: Option<&Pressure>,
+    pressure: Option<(&Pressure, Tenant)>,
 ) -> io::Result<bool> {
     let frame = frame::encode(&replies, FRAME_BYTES_MAX as usize).map_err(io::Error::other)?;
     let mut rest = &frame[..];
     while !rest.is_empty() {
-        let written = match pressure {
-            Some(pressure) => pressure.step(sink.write(rest)).await,
+        let written = match &pressure {
+            Some((pressure, tenant)) => pressure.step(tenant, sink.write(rest)).await,
             None => Some(sink.write(rest).await),
         };
         match written {
@@ -243,15 +243,16 @@ impl Replies {
 /// What a request holds until its reply is written.
 struct Place {
     /// Of the room of all connections.
-    _room: Option<Part>,
+    room: Option<Part>,
     /// Of the connection's own.
     _kib: Option<OwnedSemaphorePermit>,
     _place: OwnedSemaphorePermit,
 }
 
 impl Place {
-    fn holds_room(&self) -> bool {
-        self._room.is_some() || self._kib.is_some()
+    /// Whose room it holds, if it holds some.
+    fn holder(&self) -> Option<Tenant> {
+        self.room.as_ref().map(|part| part.tenant().clone())
     }
 }
 
@@ -347,8 +348,8 @@ impl Connection {
         }
         let kib = length / 1024;
         let room = if kib > SMALL_FRAME_KIB {
-            let room = self.app.inner.frame_room.take(&self.tenant, kib);
-            Some(self.app.inner.pressure.wait_for(room).await)
+            let room = &self.app.inner.frame_room;
+            Some(self.app.inner.pressure.take(room, &self.tenant, kib).await)
         } else {
             None
         };
@@ -359,7 +360,10 @@ impl Connection {
             while rest.limit() > 0 {
                 // What holds no room may pause.
                 let read = match &room {
-                    Some(_) => self.app.inner.pressure.step(rest.read_buf(&mut frame)).await,
+                    Some(_) => {
+                        let reading = rest.read_buf(&mut frame);
+                        self.app.inner.pressure.step(&self.tenant, reading).await
+                    }
                     None => Some(rest.read_buf(&mut frame).await),
                 };
                 let read = read.ok_or("a large frame paused while others waited for room")?;
@@ -388,19 +392,19 @@ impl Connection {
         {
             let cost = cost.min(u32::try_from(FIRST_KIB_MAX).unwrap_or(u32::MAX));
             let place = self.first_kib.clone().acquire_many_owned(cost).await;
-            let room = self.app.inner.first_room.take(&self.tenant, cost);
-            let room = self.app.inner.pressure.wait_for(room).await;
+            let room = &self.app.inner.first_room;
+            let room = self.app.inner.pressure.take(room, &self.tenant, cost).await;
             return Ok(Place {
-                _room: Some(room),
+                room: Some(room),
                 _kib: None,
                 _place: place.map_err(|_| closing())?,
             });
         }
         let taking = async {
-            let room = self.app.inner.stream_room.take(&self.tenant, cost);
-            let room = self.app.inner.pressure.wait_for(room).await;
+            let room = &self.app.inner.stream_room;
+            let room = self.app.inner.pressure.take(room, &self.tenant, cost).await;
             let place = self.under_way.clone().acquire_owned().await;
-            Ok(Place { _room: Some(room), _kib: None, _place: place.map_err(|_| closing())? })
+            Ok(Place { room: Some(room), _kib: None, _place: place.map_err(|_| closing())? })
         };
         if let RequestBody::Admin(_) | RequestBody::Status = body {
             return taking.await;
@@ -620,8 +624,8 @@ async fn write(
             frame.push(reply);
             places.push(place);
         }
-        let holds_room = places.iter().flatten().any(Place::holds_room);
-        let pressure = holds_room.then_some(&app.inner.pressure);
+        let holder = places.iter().flatten().find_map(Place::holder);
+        let pressure = holder.map(|tenant| (&app.inner.pressure, tenant));
         let sending = send_unless_paused(&mut sink, &frame, pressure);
         let sent = tokio::time::timeout(WRITE_TIME_MAX, sending).await;
         waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);

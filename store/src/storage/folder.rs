@@ -112,6 +112,7 @@ impl Folder {
         options: SnapshotOptions,
     ) -> Result<(LogImage, SnapshotStore), StorageError> {
         let (dir, log) = (&self.dir, self.path(LOG));
+        RocksLog::settle(&log, &self.path(WATERMARK))?;
         if !self.has(LOG)? {
             return Err(StorageError::LogMissing { dir: dir.clone(), node: identity.node_id });
         }

@@ -1,9 +1,10 @@
 //! Everything in the data folder of a node that is stopped.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use holdfast_api::NodeId;
-use holdfast_machine::{Machine, decode_entry};
+use holdfast_machine::{FEATURE_LEVEL, Machine, decode_entry};
 
 use super::backend::LogImage;
 use super::error::StorageError;
@@ -44,6 +45,7 @@ impl Survey {
             Some(file) => (file.decode(Machine::decode)?, file.meta().clone()),
             None => (Machine::new(), SnapshotMetaRecord::default()),
         };
+        check_level(dir, &machine)?;
         let mut membership = meta.membership.membership;
         let covered = meta.last.map(|last| last.index);
         let behind = log.entries.iter().filter(|entry| Some(entry.index) > covered);
@@ -57,6 +59,7 @@ impl Survey {
                         StorageError::damaged(dir.join("log"), what)
                     })?;
                     machine.apply(&decoded);
+                    check_level(dir, &machine)?;
                 }
             }
         }
@@ -71,7 +74,17 @@ impl Survey {
     }
 
     /// The voters of the last membership in it.
-    pub fn voters(&self) -> Vec<NodeId> {
+    pub fn voters(&self) -> BTreeSet<NodeId> {
         self.membership.voters.iter().flatten().copied().collect()
+    }
+}
+
+/// What this build does not obey it must not carry out.
+fn check_level(dir: &Path, machine: &Machine) -> Result<(), StorageError> {
+    match machine.unsupported_level() {
+        Some(found) => {
+            Err(StorageError::UnknownFormat { file: dir.to_owned(), found, known: FEATURE_LEVEL })
+        }
+        None => Ok(()),
     }
 }

@@ -98,7 +98,7 @@ impl Feeding {
                 ReadOutcome::Events { upto, .. } => since = *upto,
                 _ => return ReplyBody::Read(answer),
             }
-            let place = place.ok().map(|place| Place { _room: None, _kib: None, _place: place });
+            let place = place.ok().map(|place| Place { room: None, _kib: None, _place: place });
             hand_on(ReplyBody::Read(answer), place);
         }
     }

@@ -3,10 +3,14 @@
 //! A peer may take its time over a frame as long as nobody else waits for the
 //! room that it holds.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
+
+use crate::node::tenant::Tenant;
+use crate::node::tenant::room::{Part, Room};
 
 /// Longest pause of a peer in the middle of a frame while others wait for room.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -17,40 +21,62 @@ const REMEMBERED: Duration = Duration::from_secs(1);
 /// How often a transfer that does not go on looks whether others wait.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Whether anybody waits for room.
+/// Who waits for room: everybody, or some tenants for their own parts.
 #[derive(Debug, Default)]
 pub struct Pressure {
-    noted: Mutex<Option<Instant>>,
+    noted: Mutex<Noted>,
+}
+
+#[derive(Debug, Default)]
+struct Noted {
+    all: Option<Instant>,
+    by_tenant: HashMap<Tenant, Instant>,
 }
 
 impl Pressure {
     /// Waits for room, and lets it be known if there is none at once.
-    pub async fn wait_for<T>(&self, room: impl Future<Output = T>) -> T {
-        let mut room = std::pin::pin!(room);
+    pub async fn take(&self, room: &Room, tenant: &Tenant, size: u32) -> Part {
+        let mut taking = std::pin::pin!(room.take(tenant, size));
         loop {
-            match tokio::time::timeout(LOOK_EVERY, &mut room).await {
-                Ok(room) => return room,
-                Err(_) => *self.noted.lock() = Some(Instant::now()),
+            match tokio::time::timeout(LOOK_EVERY, &mut taking).await {
+                Ok(part) => return part,
+                Err(_) => self.note(room.is_short_of(size), tenant),
             }
         }
     }
 
-    /// One step of a transfer; none if the peer paused for too long while others
-    /// waited for room.
-    pub async fn step<T>(&self, step: impl Future<Output = T>) -> Option<T> {
+    fn note(&self, all: bool, tenant: &Tenant) {
+        let (mut noted, now) = (self.noted.lock(), Instant::now());
+        if all {
+            noted.all = Some(now);
+            return;
+        }
+        noted.by_tenant.retain(|_, at| is_recent(*at));
+        noted.by_tenant.insert(tenant.clone(), now);
+    }
+
+    /// One step of a transfer for a tenant; none if the peer paused for too long
+    /// while others waited for what it holds.
+    pub async fn step<T>(&self, tenant: &Tenant, step: impl Future<Output = T>) -> Option<T> {
         let (mut step, begun) = (std::pin::pin!(step), Instant::now());
         loop {
             match tokio::time::timeout(LOOK_EVERY, &mut step).await {
                 Ok(done) => return Some(done),
-                Err(_) if self.is_on() && begun.elapsed() >= PAUSE_MAX => return None,
+                Err(_) if self.is_on(tenant) && begun.elapsed() >= PAUSE_MAX => return None,
                 Err(_) => {}
             }
         }
     }
 
-    fn is_on(&self) -> bool {
-        self.noted.lock().is_some_and(|at| at.elapsed() <= REMEMBERED)
+    fn is_on(&self, tenant: &Tenant) -> bool {
+        let noted = self.noted.lock();
+        noted.all.is_some_and(is_recent)
+            || noted.by_tenant.get(tenant).copied().is_some_and(is_recent)
     }
+}
+
+fn is_recent(at: Instant) -> bool {
+    at.elapsed() <= REMEMBERED
 }
 
 #[cfg(test)]
@@ -59,21 +85,42 @@ mod tests {
 
     use super::*;
 
+    fn job(name: &str) -> Tenant {
+        Tenant::Job(name.parse().unwrap())
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn a_peer_that_pauses_is_left_only_while_others_wait() {
+    async fn a_peer_that_pauses_is_left_only_while_others_wait_for_what_it_holds() {
         let pressure = Pressure::default();
         let minutes = Duration::from_secs(600);
-        let pausing = pressure.step(pending::<()>());
+        let (a, b) = (job("a"), job("b"));
+        let pausing = pressure.step(&a, pending::<()>());
         assert!(tokio::time::timeout(minutes, pausing).await.is_err());
 
+        // Somebody of one tenant waits for its part alone.
+        let room = Room::new(100);
+        let held = room.take(&a, 50).await;
         let begun = Instant::now();
-        let waiting = pressure.wait_for(pending::<()>());
-        let left = pressure.step(pending::<()>());
         tokio::select! {
-            () = waiting => unreachable!(),
-            left = left => assert_eq!(left, None),
+            _ = pressure.take(&room, &a, 10) => unreachable!(),
+            left = pressure.step(&a, pending::<()>()) => assert_eq!(left, None),
         }
         assert!(begun.elapsed() < PAUSE_MAX + 2 * LOOK_EVERY);
-        assert_eq!(pressure.step(async { 7 }).await, Some(7));
+        let others = async {
+            tokio::select! {
+                _ = pressure.take(&room, &a, 10) => unreachable!(),
+                left = pressure.step(&b, pending::<()>()) => assert_eq!(left, None),
+            }
+        };
+        assert!(tokio::time::timeout(minutes, others).await.is_err(), "b has room");
+
+        // There is none for anybody.
+        let rest = room.take(&b, 50).await;
+        tokio::select! {
+            _ = pressure.take(&room, &a, 10) => unreachable!(),
+            left = pressure.step(&b, pending::<()>()) => assert_eq!(left, None),
+        }
+        assert_eq!(pressure.step(&b, async { 7 }).await, Some(7));
+        drop((held, rest));
     }
 }

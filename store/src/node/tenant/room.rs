@@ -1,36 +1,43 @@
 //! Room of which a tenant takes no more than it leaves.
 //!
 //! However many tenants take all they can, one that has nothing finds some: with
-//! N of them at it, each has a part of N + 1, and as much is free.
+//! N of them at it, each has a part of N + 1, and as much is free. Who waits is
+//! served in the order of his tenant, and tenants in turn.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::oneshot;
 
 use super::Tenant;
 
 /// Room to share; in KiB, for instance.
 #[derive(Debug, Clone)]
-pub struct Room(Arc<Shared>);
+pub struct Room(Arc<Mutex<Shared>>);
 
 #[derive(Debug)]
 struct Shared {
-    taken: Mutex<Taken>,
-    given_back: Notify,
+    free: u32,
+    tenants: HashMap<Tenant, Own>,
+    /// Tenants of whom somebody waits; the first has its turn.
+    turns: VecDeque<Tenant>,
 }
 
-#[derive(Debug)]
-struct Taken {
-    free: u32,
-    by_tenant: HashMap<Tenant, u32>,
+/// What is a tenant's.
+#[derive(Debug, Default)]
+struct Own {
+    held: u32,
+    waiting: VecDeque<(u32, oneshot::Sender<Part>)>,
+    /// Whether it stands among the turns.
+    has_turn: bool,
 }
 
 /// Some of it; dropping it gives it back.
 #[derive(Debug)]
 pub struct Part {
-    room: Arc<Shared>,
+    /// None once it was given back.
+    room: Option<Room>,
     tenant: Tenant,
     size: u32,
 }
@@ -38,50 +45,128 @@ pub struct Part {
 impl Room {
     /// So much room.
     pub fn new(size: u32) -> Room {
-        let taken = Mutex::new(Taken { free: size, by_tenant: HashMap::new() });
-        Room(Arc::new(Shared { taken, given_back: Notify::new() }))
+        let (tenants, turns) = (HashMap::new(), VecDeque::new());
+        Room(Arc::new(Mutex::new(Shared { free: size, tenants, turns })))
     }
 
     /// Waits for so much room. A tenant that has none gets what is free, however
     /// much it asks for.
     pub async fn take(&self, tenant: &Tenant, size: u32) -> Part {
-        loop {
-            let mut given_back = std::pin::pin!(self.0.given_back.notified());
-            // From here on what is given back is heard of.
-            given_back.as_mut().enable();
-            if let Some(part) = self.try_take(tenant, size) {
-                return part;
+        let handed = {
+            let mut shared = self.0.lock();
+            let shared = &mut *shared;
+            let own = shared.tenants.entry(tenant.clone()).or_default();
+            own.forget_gone();
+            if own.waiting.is_empty() && own.fits(shared.free, size) {
+                shared.free -= size;
+                own.held += size;
+                return self.part(tenant, size);
             }
-            given_back.await;
+            if !own.has_turn {
+                own.has_turn = true;
+                shared.turns.push_back(tenant.clone());
+            }
+            let (hand, handed) = oneshot::channel();
+            own.waiting.push_back((size, hand));
+            handed
+        };
+        match handed.await {
+            Ok(part) => part,
+            // Whoever waits is handed room before the room itself goes.
+            Err(_) => std::future::pending().await,
         }
     }
 
-    /// So much room, if it is there for this tenant.
-    pub fn try_take(&self, tenant: &Tenant, size: u32) -> Option<Part> {
-        let mut taken = self.0.taken.lock();
-        let own = taken.by_tenant.get(tenant).copied().unwrap_or(0);
-        let fits = size <= taken.free && u64::from(own) + u64::from(size) <= u64::from(taken.free);
-        if !fits && (own > 0 || size > taken.free) {
-            return None;
+    /// Whether it has less than that for whomsoever.
+    pub fn is_short_of(&self, size: u32) -> bool {
+        self.0.lock().free < size
+    }
+
+    fn part(&self, tenant: &Tenant, size: u32) -> Part {
+        Part { room: Some(self.clone()), tenant: tenant.clone(), size }
+    }
+
+    fn give_back(&self, tenant: &Tenant, size: u32) {
+        let mut shared = self.0.lock();
+        shared.take_back(tenant, size);
+        // Each tenant until none of them finds room.
+        let mut passed = 0;
+        while passed < shared.turns.len() {
+            match shared.next() {
+                Some((tenant, size, hand)) => {
+                    passed = 0;
+                    if let Err(mut part) = hand.send(self.part(&tenant, size)) {
+                        part.room = None;
+                        shared.take_back(&tenant, size);
+                    }
+                }
+                None => passed += 1,
+            }
         }
-        taken.free -= size;
-        *taken.by_tenant.entry(tenant.clone()).or_insert(0) += size;
-        Some(Part { room: self.0.clone(), tenant: tenant.clone(), size })
+    }
+}
+
+impl Own {
+    /// Those in front who gave up waiting.
+    fn forget_gone(&mut self) {
+        while self.waiting.front().is_some_and(|(_, hand)| hand.is_closed()) {
+            self.waiting.pop_front();
+        }
+    }
+
+    fn is_of_use(&self) -> bool {
+        self.held > 0 || self.has_turn
+    }
+
+    fn fits(&self, free: u32, size: u32) -> bool {
+        size <= free && (self.held == 0 || self.held.saturating_add(size) <= free)
+    }
+}
+
+impl Shared {
+    fn take_back(&mut self, tenant: &Tenant, size: u32) {
+        self.free += size;
+        if let Some(own) = self.tenants.get_mut(tenant) {
+            own.held -= size;
+            if !own.is_of_use() {
+                self.tenants.remove(tenant);
+            }
+        }
+    }
+
+    /// Gives the first tenant its turn: whom it hands room, if there is enough.
+    fn next(&mut self) -> Option<(Tenant, u32, oneshot::Sender<Part>)> {
+        let tenant = self.turns.pop_front()?;
+        let own = self.tenants.get_mut(&tenant)?;
+        own.forget_gone();
+        let fits = own.waiting.front().is_some_and(|(size, _)| own.fits(self.free, *size));
+        let next = if fits { own.waiting.pop_front() } else { None };
+        if let Some((size, _)) = &next {
+            self.free -= size;
+            own.held += size;
+        }
+        own.has_turn = !own.waiting.is_empty();
+        if own.has_turn {
+            self.turns.push_back(tenant.clone());
+        } else if !own.is_of_use() {
+            self.tenants.remove(&tenant);
+        }
+        next.map(|(size, hand)| (tenant, size, hand))
+    }
+}
+
+impl Part {
+    /// Whose it is.
+    pub fn tenant(&self) -> &Tenant {
+        &self.tenant
     }
 }
 
 impl Drop for Part {
     fn drop(&mut self) {
-        let mut taken = self.room.taken.lock();
-        taken.free += self.size;
-        if let Some(own) = taken.by_tenant.get_mut(&self.tenant) {
-            *own -= self.size;
-            if *own == 0 {
-                taken.by_tenant.remove(&self.tenant);
-            }
+        if let Some(room) = self.room.take() {
+            room.give_back(&self.tenant, self.size);
         }
-        drop(taken);
-        self.room.given_back.notify_waiters();
     }
 }
 
@@ -89,38 +174,80 @@ impl Drop for Part {
 mod tests {
     use std::time::Duration;
 
+    use futures::FutureExt;
+    use tokio_util::task::TaskTracker;
+
     use super::*;
 
     fn job(name: &str) -> Tenant {
         Tenant::Job(name.parse().unwrap())
     }
 
+    fn now(room: &Room, name: &str, size: u32) -> Option<Part> {
+        room.take(&job(name), size).now_or_never()
+    }
+
+    fn is_as_new(room: &Room, size: u32) -> bool {
+        let shared = room.0.lock();
+        shared.free == size && shared.turns.is_empty() && shared.tenants.is_empty()
+    }
+
     #[test]
     fn however_many_take_what_they_can_another_finds_some() {
         let room = Room::new(1_200);
-        let fill = |name: &str| {
-            let (room, tenant) = (room.clone(), job(name));
-            std::iter::from_fn(move || room.try_take(&tenant, 1)).collect::<Vec<Part>>()
-        };
-        let all: Vec<_> = ["a", "b", "c"].map(fill).into_iter().collect();
-        assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [600, 300, 150]);
-        let whole = room.try_take(&job("d"), 150).unwrap();
-        assert!(room.try_take(&job("d"), 1).is_none(), "all that was free");
+        let fill = |name: &str| std::iter::from_fn(|| now(&room, name, 1)).collect::<Vec<Part>>();
+        let all = ["a", "b", "c"].map(fill);
+        assert_eq!(all.each_ref().map(Vec::len), [600, 300, 150]);
+        let whole = now(&room, "d", 150).unwrap();
+        assert!(now(&room, "d", 1).is_none(), "all that was free");
         drop((all, whole));
-        assert!(room.0.taken.lock().by_tenant.is_empty());
-        assert_eq!(room.0.taken.lock().free, 1_200);
-        assert!(room.try_take(&job("d"), 1_200).is_some(), "alone it gets all");
+        let alone = now(&room, "d", 1_200);
+        assert!(alone.is_some(), "alone it gets all");
+        drop(alone);
+        assert!(is_as_new(&room, 1_200));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_waits_hears_of_what_is_given_back() {
+    async fn who_waits_is_served_in_order_and_nobody_of_his_tenant_passes_him() {
+        let room = Room::new(10);
+        let held = [room.take(&job("a"), 5).await, room.take(&job("b"), 5).await];
+        let tasks = TaskTracker::new();
+        let ask = |name: &'static str, size| {
+            let room = room.clone();
+            tasks.spawn(async move { room.take(&job(name), size).await.size })
+        };
+        let (large, small, other) = (ask("c", 8), ask("c", 1), ask("d", 2));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let [first, second] = held;
+        drop(first);
+        assert_eq!(other.await.unwrap(), 2, "another tenant need not wait for the large one");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!large.is_finished() && !small.is_finished());
+        drop(second);
+        assert_eq!((large.await.unwrap(), small.await.unwrap()), (8, 1));
+        assert!(is_as_new(&room, 10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_gives_up_waiting_takes_nothing_with_him() {
         let room = Room::new(10);
         let held = room.take(&job("a"), 10).await;
-        let other = job("b");
-        let waiting = room.take(&other, 3);
-        tokio::pin!(waiting);
-        assert!(tokio::time::timeout(Duration::from_secs(60), &mut waiting).await.is_err());
+        let b = job("b");
+        let waiting = room.take(&b, 3);
+        assert!(tokio::time::timeout(Duration::from_secs(60), waiting).await.is_err());
+        let stays = TaskTracker::new().spawn({
+            let room = room.clone();
+            async move { room.take(&job("b"), 4).await.size }
+        });
+        tokio::time::sleep(Duration::from_secs(1)).await;
         drop(held);
-        assert_eq!(waiting.await.size, 3);
+        assert_eq!(stays.await.unwrap(), 4);
+
+        // Nor does he stand in the way of those who come when there is room.
+        let (one, other) = (room.take(&b, 5).await, room.take(&job("a"), 2).await);
+        assert!(tokio::time::timeout(Duration::from_secs(60), room.take(&b, 5)).await.is_err());
+        drop((one, other));
+        assert!(now(&room, "b", 10).is_some());
+        assert!(is_as_new(&room, 10));
     }
 }
