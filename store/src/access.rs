@@ -1,7 +1,8 @@
 //! Who may talk to this node: whoever knows one of the tokens in its file.
-//! The first of them is how this node introduces itself to the others.
+//! The first of them is how this node introduces itself to the others, unless
+//! nodes have a file of their own: then nobody else opens what is between nodes.
 //!
-//! The file is read again while the node runs, so that a token can be replaced
+//! A file is read again while the node runs, so that a token can be replaced
 //! by the next without stopping anything.
 
 use std::io::Read;
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use holdfast_api::routes::{LIVEZ, METRICS, READYZ};
 use holdfast_api::token::{self, FILE_BYTES_MAX, TokenError, Tokens};
 use http::{HeaderMap, HeaderValue, header};
@@ -25,22 +27,29 @@ const READ_EVERY: Duration = Duration::from_secs(2);
 /// metrics, which hold sizes and counts and nothing of what is stored.
 const OPEN_PATHS: [&str; 3] = [LIVEZ, READYZ, METRICS];
 
+/// What is between nodes.
+const PEER_PATHS: &str = "/raft/";
+
 /// Why a file of tokens is of no use.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// It cannot be read.
     #[error(
-        "--token-file {path}: {why}; make one for all nodes, agents and command lines: `(umask 077; openssl rand -hex 32 > {path})`"
+        "{flag} {path}: {why}; make one: `(umask 077; openssl rand -hex 32 > {path})`, the same for all that use it"
     )]
     Unreadable {
+        /// The flag that names it.
+        flag: &'static str,
         /// The file.
         path: PathBuf,
         /// Why.
         why: std::io::Error,
     },
     /// It holds something else.
-    #[error("--token-file {path}: {why}")]
+    #[error("{flag} {path}: {why}")]
     Invalid {
+        /// The flag that names it.
+        flag: &'static str,
         /// The file.
         path: PathBuf,
         /// What is wrong.
@@ -52,10 +61,13 @@ pub enum AccessError {
 #[derive(Debug, Clone, Default)]
 pub struct Access {
     guarded: Option<Arc<Guarded>>,
+    /// Of the nodes alone.
+    peers: Option<Arc<Guarded>>,
 }
 
 #[derive(Debug)]
 struct Guarded {
+    flag: &'static str,
     path: PathBuf,
     /// The file's permissions when it was first read.
     mode: u32,
@@ -70,9 +82,14 @@ impl Access {
 
     /// The tokens of a file.
     pub fn from_file(path: &Path) -> Result<Access, AccessError> {
-        let (tokens, mode) = read(path)?;
-        let guarded = Guarded { path: path.to_owned(), mode, tokens: RwLock::new(tokens) };
-        Ok(Access { guarded: Some(Arc::new(guarded)) })
+        let guarded = Some(Guarded::read("--token-file", path)?);
+        Ok(Access { guarded, peers: None })
+    }
+
+    /// The same, with the tokens of another file for what is between nodes.
+    pub fn with_peers(self, path: &Path) -> Result<Access, AccessError> {
+        let peers = Some(Guarded::read("--peer-token-file", path)?);
+        Ok(Access { peers, ..self })
     }
 
     /// Whether there is a token at all.
@@ -82,10 +99,11 @@ impl Access {
 
     /// What the operator should know about the file.
     pub fn warning(&self) -> Option<String> {
-        let guarded = self.guarded.as_ref()?;
-        let advice = token::exposed(guarded.mode)?;
-        let path = guarded.path.display();
-        Some(format!("--token-file {path}: {advice} {path}"))
+        self.files().find_map(|guarded| {
+            let Guarded { flag, path, mode, .. } = guarded.as_ref();
+            let (advice, path) = (token::exposed(*mode)?, path.display());
+            Some(format!("{flag} {path}: {advice} {path}"))
+        })
     }
 
     /// Whether a request with these headers may go to this path. How long that
@@ -95,6 +113,10 @@ impl Access {
         if Access::is_open_path(path) {
             return true;
         }
+        let guarded = match &self.peers {
+            Some(peers) if path.starts_with(PEER_PATHS) => peers,
+            _ => guarded,
+        };
         let given = headers.get(header::AUTHORIZATION);
         let Some(given) = given.and_then(|value| token::bearer(value.as_bytes())) else {
             return false;
@@ -111,8 +133,17 @@ impl Access {
 
     /// What this node's own requests to other nodes carry.
     pub fn headers(&self) -> HeaderMap {
+        Access::headers_of(self.peers.as_ref().or(self.guarded.as_ref()))
+    }
+
+    /// What requests of clients carry that this node passes on.
+    pub fn client_headers(&self) -> HeaderMap {
+        Access::headers_of(self.guarded.as_ref())
+    }
+
+    fn headers_of(guarded: Option<&Arc<Guarded>>) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        if let Some(guarded) = &self.guarded {
+        if let Some(guarded) = guarded {
             let value = HeaderValue::try_from(guarded.tokens.read().first().authorization());
             let mut value = value.expect("a token is made of visible ASCII");
             value.set_sensitive(true);
@@ -121,15 +152,31 @@ impl Access {
         headers
     }
 
-    /// Keeps up with the file. A file that is of no use changes nothing. Runs
+    fn files(&self) -> impl Iterator<Item = &Arc<Guarded>> {
+        self.guarded.iter().chain(&self.peers)
+    }
+
+    /// Keeps up with the files. A file that is of no use changes nothing. Runs
     /// until it is dropped.
     pub async fn follow_file(self) {
-        let Some(guarded) = self.guarded else { return };
+        join_all(self.files().map(|guarded| guarded.clone().follow())).await;
+    }
+}
+
+impl Guarded {
+    fn read(flag: &'static str, path: &Path) -> Result<Arc<Guarded>, AccessError> {
+        let (tokens, mode) = read(flag, path)?;
+        let tokens = RwLock::new(tokens);
+        Ok(Arc::new(Guarded { flag, path: path.to_owned(), mode, tokens }))
+    }
+
+    async fn follow(self: Arc<Self>) {
+        let guarded = self;
         let mut complaint = String::new();
         loop {
             tokio::time::sleep(READ_EVERY).await;
-            let path = guarded.path.clone();
-            let said = match tokio::task::spawn_blocking(move || read(&path)).await {
+            let (flag, path) = (guarded.flag, guarded.path.clone());
+            let said = match tokio::task::spawn_blocking(move || read(flag, &path)).await {
                 Ok(Ok((tokens, _))) => {
                     guarded.take_over(tokens);
                     String::new()
@@ -143,9 +190,7 @@ impl Access {
             complaint = said;
         }
     }
-}
 
-impl Guarded {
     fn take_over(&self, tokens: Tokens) {
         if *self.tokens.read() != tokens {
             let count = tokens.iter().count();
@@ -156,13 +201,13 @@ impl Guarded {
 }
 
 /// The tokens in a file, and the file's permissions.
-fn read(path: &Path) -> Result<(Tokens, u32), AccessError> {
-    let unreadable = |why| AccessError::Unreadable { path: path.to_owned(), why };
+fn read(flag: &'static str, path: &Path) -> Result<(Tokens, u32), AccessError> {
+    let unreadable = |why| AccessError::Unreadable { flag, path: path.to_owned(), why };
     let file = open_regular(path).map_err(unreadable)?;
     let mode = file.metadata().map_err(unreadable)?.mode();
     let mut text = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text).map_err(unreadable)?;
-    let invalid = |why| AccessError::Invalid { path: path.to_owned(), why };
+    let invalid = |why| AccessError::Invalid { flag, path: path.to_owned(), why };
     Ok((Tokens::parse(&text).map_err(invalid)?, mode))
 }
 
@@ -211,6 +256,24 @@ mod tests {
         for path in ["/", "/livez/", "/v1/stream", "/raft/v1/identity", "/openapi.json"] {
             assert!(!access.admits(path, &HeaderMap::new()), "{path}");
         }
+    }
+
+    #[test]
+    fn what_is_between_nodes_takes_their_own_token_alone() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), NEW).unwrap();
+        let access = access(OLD).with_peers(file.path()).unwrap();
+        let (job, peer) = (carrying(&format!("Bearer {OLD}")), carrying(&format!("Bearer {NEW}")));
+        for (path, of_job, of_peer) in [
+            ("/raft/v1/channel/append", false, true),
+            ("/raft/v1/identity", false, true),
+            ("/v1/stream", true, false),
+            ("/v1/kv/put", true, false),
+        ] {
+            let admitted = [&job, &peer].map(|headers| access.admits(path, headers));
+            assert_eq!(admitted, [of_job, of_peer], "{path}");
+        }
+        assert_eq!((access.headers(), access.client_headers()), (peer, job));
     }
 
     #[test]

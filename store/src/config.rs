@@ -71,6 +71,10 @@ pub struct ServeArgs {
     /// replaced: the first is sent, all are accepted
     #[arg(long, env = "HOLDFAST_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+    /// File with the token that nodes alone share, in the same form: nothing else opens what is
+    /// between them
+    #[arg(long, env = "HOLDFAST_PEER_TOKEN_FILE", value_name = "FILE")]
+    pub peer_token_file: Option<PathBuf>,
     /// Listen beyond this machine without a token: whoever reaches the port can do everything
     #[arg(long, env = "HOLDFAST_INSECURE", value_parser = clap::builder::BoolishValueParser::new())]
     pub insecure: bool,
@@ -127,6 +131,7 @@ struct File {
     initial_cluster: Option<String>,
     join: Option<String>,
     token_file: Option<PathBuf>,
+    peer_token_file: Option<PathBuf>,
     #[serde(default)]
     insecure: bool,
     #[serde(default)]
@@ -256,6 +261,16 @@ impl ServeArgs {
         let token_file = self.token_file.or(file.token_file);
         let token_file = token_file.filter(|path| !path.as_os_str().is_empty());
         let access = token_file.map_or(Ok(Access::open()), |path| Access::from_file(&path))?;
+        let peers = self.peer_token_file.or(file.peer_token_file);
+        let access = match peers.filter(|path| !path.as_os_str().is_empty()) {
+            Some(path) if access.is_guarded() => access.with_peers(&path)?,
+            Some(path) => {
+                let why =
+                    "it is of no use without --token-file: add that for agents and command lines";
+                return Err(wrong("--peer-token-file", &path.display().to_string(), why));
+            }
+            None => access,
+        };
         let decided = access.is_guarded() || self.insecure || file.insecure;
         if !decided && !is_loopback(&listen) {
             return Err(ConfigError::Unguarded { listen });

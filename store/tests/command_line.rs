@@ -110,7 +110,7 @@ fn a_flag_with_a_letter_wrong_is_named_with_the_nearest() {
 /// A value that no such flag takes; none where every text is a path or a name.
 fn strange(flag: &str) -> Option<&'static str> {
     match flag {
-        "config" | "token-file" => Some("/nonexistent/file"),
+        "config" | "token-file" | "peer-token-file" => Some("/nonexistent/file"),
         "data-dir" | "insecure" | "ready" => None,
         "accept-loss" | "trainers-are-stopped" | "json" => None,
         _ => Some("!rubbish"),

@@ -307,3 +307,34 @@ async fn a_foreign_name_is_refused_where_no_token_is_asked_for() {
         assert_eq!(ask(host, "/v1/status").await.status, 200, "{host}");
     }
 }
+
+#[tokio::test]
+async fn the_token_of_a_job_opens_nothing_between_nodes_that_have_their_own() {
+    let files = Files::new();
+    let (token, peers) = (files.write("token", &[OLD]), files.write("peers", &[NEW]));
+    let flags = ["--token-file", text(&token), "--peer-token-file", text(&peers)];
+    let mut cluster = Cluster::start_with(3, &flags).await;
+    for path in ["/raft/v1/identity", "/raft/v1/status", "/raft/v1/channel/append"] {
+        assert_eq!(ask(&cluster, path, Some(OLD)).await.status, 401, "{path}");
+        assert_ne!(ask(&cluster, path, Some(NEW)).await.status, 401, "{path}");
+    }
+    assert_eq!(ask(&cluster, "/v1/status", Some(OLD)).await.status, 200);
+    assert_eq!(ask(&cluster, "/v1/status", Some(NEW)).await.status, 401);
+    // Any node takes a call, passes it on, and knows the others.
+    for id in cluster.ids() {
+        let put = cli_at(cluster.address(id), &token, &["kv", "put", "k", "v"]).await;
+        assert_eq!(put.code, Some(0), "node {id}: {put:?}");
+        let status = cli_at(cluster.address(id), &token, &["status"]).await;
+        assert!(!status.stdout.contains("unreachable"), "node {id}: {status:?}");
+    }
+    cluster.use_token(&token);
+    let leader = cluster.leader().await;
+    cluster.kill(leader);
+    let put = cli(&cluster, &token, &["kv", "put", "k", "after"]).await;
+    assert_eq!(put.code, Some(0), "{put:?}");
+
+    let mut lonely = binaries::command("holdfast-store");
+    lonely.args(["serve", "--node-id", "1", "--data-dir", "/nonexistent/x"]);
+    lonely.args(["--listen", "127.0.0.1:1", "--peer-token-file", text(&peers)]);
+    Ended::of(lonely).await.failed(2, &["--peer-token-file", "--token-file"]);
+}

@@ -8,10 +8,11 @@ use std::fmt;
 pub const PREFIX: &str = "HOLDFAST_";
 
 /// All that are read, by whichever program: each is handed on to others.
-pub const KNOWN: [&str; 40] = [
+pub const KNOWN: [&str; 41] = [
     // Of several programs.
     "HOLDFAST_STORE",
     "HOLDFAST_TOKEN_FILE",
+    "HOLDFAST_PEER_TOKEN_FILE",
     "HOLDFAST_JOB",
     "HOLDFAST_RUN",
     "HOLDFAST_LOG_FORMAT",

@@ -48,7 +48,7 @@ pub(super) async fn pass(
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let mut headers = chosen(&parts.headers, &PASSED_ON);
     // The client was let in here; between nodes it is this node that asks.
-    headers.extend(access.headers());
+    headers.extend(access.client_headers());
     headers.insert(FORWARDED_HEADER, HeaderValue::from_static("1"));
     if class == Class::Watch {
         let opened = open(&leader.address, parts, path, headers, body);

@@ -40,7 +40,7 @@ pub async fn open(
         let message = "this node passes on as many streams as it may; retry";
         return problem::respond(Problem::retryable(Code::Overloaded, message));
     };
-    let headers = node.access().headers();
+    let headers = node.access().client_headers();
     let opened = dial::upgrade(
         &leader.address,
         routes::STREAM,
