@@ -302,6 +302,10 @@ async fn a_foreign_name_is_refused_where_no_token_is_asked_for() {
             assert!(problem["detail"].as_str().unwrap().contains("--allow-host"), "{problem}");
         }
         assert_eq!(ask(host, "/metrics").await.status, 200, "{host}");
+        // What a page's WebSocket says.
+        let headers = [("host", host), ("connection", "Upgrade"), ("upgrade", "websocket")];
+        let refused = http::send(cluster.address(1), Method::GET, "/v1/status", &headers, "").await;
+        assert_eq!(refused.expect("an answer").status, 400, "{host}");
     }
     for host in [cluster.address(1), "localhost", "[::1]:7", "STORE.example:443", "lb.example"] {
         assert_eq!(ask(host, "/v1/status").await.status, 200, "{host}");

@@ -1,4 +1,4 @@
-//! Ids that nobody can guess: whoever knows one may speak for its holder.
+//! Ids that nobody can guess: to know one is to speak for its holder.
 
 use std::fmt;
 use std::str::FromStr;

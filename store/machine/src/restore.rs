@@ -41,23 +41,25 @@ impl Machine {
 
     /// Begins a new epoch under another cluster id.
     pub fn restore(&mut self, cluster_id: &str) -> Restored {
-        self.revision += EPOCH_NUMBERS;
+        // A file may hold any numbers.
+        self.revision = self.revision.saturating_add(EPOCH_NUMBERS);
         self.history = History::new(self.revision);
         self.cluster.id = Some(cluster_id.into());
         self.cluster.retired = Default::default();
         let sessions = self.sessions.by_id.len() as u64;
-        let next = self.sessions.next + EPOCH_NUMBERS;
+        let next = self.sessions.next.saturating_add(EPOCH_NUMBERS);
         self.sessions = Sessions::new(next, self.sessions.leader_since);
-        self.leases.next += EPOCH_NUMBERS;
+        self.leases.next = self.leases.next.saturating_add(EPOCH_NUMBERS);
         let names: Vec<Name> = self.jobs.by_name.keys().cloned().collect();
         let mut restored = Restored { sessions, ..Restored::default() };
         for name in names {
             let Some(job) = self.jobs.by_name.get_mut(&name) else { continue };
             let job = Arc::make_mut(job);
-            job.next_number += EPOCH_ITERATIONS;
-            job.life.incarnation += EPOCH_NUMBERS;
-            job.life.generation += EPOCH_NUMBERS;
-            job.life.iteration += EPOCH_ITERATIONS;
+            let jump = |number: &mut u64, by| *number = number.saturating_add(by);
+            jump(&mut job.next_number, EPOCH_ITERATIONS);
+            jump(&mut job.life.incarnation, EPOCH_NUMBERS);
+            jump(&mut job.life.generation, EPOCH_NUMBERS);
+            jump(&mut job.life.iteration, EPOCH_ITERATIONS);
             let Some(open) = job.open.clone() else { continue };
             let run = RunKey { job: name, run: open };
             let lost = self.jobs.run(&run).is_some_and(|run| run.lost_at.is_some());
@@ -75,7 +77,7 @@ impl Machine {
         let mut applied = Applied::default();
         let leases: Vec<_> = self.leases.of_run(&run).collect();
         for lease in leases {
-            // Whoever held it may have been renewed until the loss.
+            // It may have been renewed until the loss.
             self.leases.touch(lease, self.time, self.sessions.leader_since);
         }
         self.end_restored(&run, &mut applied);

@@ -6,9 +6,9 @@
 //! seconds, long enough for a node that comes back and for an operator's
 //! command. A host that died in silence is noticed by its keep-alives.
 //!
-//! Whoever has not been let in yet is a stranger. There are few of them, each
-//! for a few seconds, and the next one takes the place of the oldest: whoever
-//! connects and has a token is served, however many connect and have none.
+//! A connection that has not shown a token yet is a stranger. There are few of
+//! them, each for a few seconds, and the next one takes the place of the oldest:
+//! a client that has a token is served, however many connect and have none.
 //! Before that a connection holds no more than its request's head.
 
 use std::collections::BTreeMap;
@@ -46,7 +46,7 @@ const ROUND_MAX: usize = 64;
 const ROUND_TIME: Duration = Duration::from_secs(5);
 
 /// Most connections that have not been let in yet, but at most this part of all places;
-/// and for how long one of them lives.
+/// and how long one of them may stay.
 const STRANGERS_MAX: usize = 1024;
 const STRANGERS_PART: usize = 4;
 const STRANGER_TIME_MAX: Duration = Duration::from_secs(5);
@@ -246,7 +246,7 @@ impl Place {
         request.extensions().get::<Place>().cloned()
     }
 
-    /// Whoever is there was let in.
+    /// It has shown a token, or needs none.
     pub fn let_in(&self) {
         let Stranger { strangers, number, known, .. } = &self.0.stranger;
         strangers.remove(*number);

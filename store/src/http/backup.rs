@@ -1,11 +1,11 @@
 //! The whole state as a stream: what `holdfast backup` writes into a file.
 //!
-//! Any node makes one, of what it has applied, and goes on meanwhile: the state is
+//! Any node makes one, of what it has applied, while it serves: the state is
 //! a copy that shares everything, and the thread that encodes it goes behind all
-//! others. Whoever does not read is cut off.
+//! others. A reader that takes nothing for too long is cut off.
 
 use std::io::{self, Write};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use axum::body::{Body as StreamBody, Bytes};
 use axum::extract::State;
@@ -23,6 +23,7 @@ use super::App;
 use super::problem::extract::Params;
 use super::problem::{Failure, ReadProblems};
 use crate::node::VERSION;
+use crate::storage::calendar;
 use crate::storage::offload::Offload;
 
 /// Backups of one node at a time.
@@ -85,7 +86,6 @@ pub async fn backup(
         drop(machine);
         tokio::time::sleep(LOOK_EVERY).await;
     };
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let header = BackupHeader {
         cluster_id: node.cluster_id().to_owned(),
         node: node.id(),
@@ -93,7 +93,7 @@ pub async fn backup(
         feature_level: machine.feature_level(),
         revision: machine.revision(),
         log_time: machine.time(),
-        taken_at_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+        taken_at_ms: calendar::now_ms(),
     };
     let (give, pieces) = mpsc::channel::<Piece>(PIECES_MAX);
     let (runtime, begun) = (tokio::runtime::Handle::current(), Instant::now());
@@ -108,7 +108,7 @@ pub async fn backup(
     let next = async |mut pieces: mpsc::Receiver<Piece>| match pieces.recv().await {
         Some(Piece::Bytes(bytes)) => Ok(Some((bytes, pieces))),
         Some(Piece::End) => Ok(None),
-        // Whoever reads must not take this for the end.
+        // The reader must not take this for the end.
         None => Err(io::Error::other("the backup was not made to its end")),
     };
     let body = StreamBody::from_stream(stream::try_unfold(pieces, next));
@@ -155,7 +155,7 @@ impl Pieces {
             return Err(io::Error::other(format!("it took longer than {BACKUP_TIME_MAX:?}")));
         }
         let given = self.runtime.block_on(self.give.send_timeout(piece, PIECE_TIME_MAX));
-        given.map_err(|_| io::Error::other("whoever asked for it does not read it any more"))
+        given.map_err(|_| io::Error::other("its reader takes nothing any more"))
     }
 }
 

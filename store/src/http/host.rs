@@ -7,18 +7,23 @@
 use std::net::IpAddr;
 
 use axum::extract::Request;
-use holdfast_api::{Code, Problem};
-use http::header;
+use holdfast_api::{Code, Problem, stream};
+use http::{HeaderValue, header};
 
 use super::App;
+use crate::raft::tcp;
+
+/// What a stream, or a channel between nodes, is upgraded to.
+const OURS: [&str; 2] = [stream::UPGRADE, tcp::UPGRADE];
 
 /// What allows every name.
 pub const EVERY_HOST: &str = "*";
 
 /// Refuses a request that calls this node by a name that is none of its own.
 pub fn check(app: &App, request: &Request) -> Result<(), Problem> {
-    // No page can ask for another protocol: it is an agent, a client or a node.
-    if request.headers().contains_key(header::UPGRADE) {
+    // No page can ask for these protocols: it is an agent, a client or a node.
+    let asked = request.headers().get(header::UPGRADE).map(HeaderValue::as_bytes);
+    if asked.is_some_and(|asked| OURS.iter().any(|ours| ours.as_bytes() == asked)) {
         return Ok(());
     }
     let headers = request.headers().get_all(header::HOST);

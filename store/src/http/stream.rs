@@ -50,6 +50,7 @@ mod pressure;
 mod size;
 mod through;
 mod watching;
+mod writing;
 
 /// Requests of one connection under way, waits and watches not counted.
 const UNDER_WAY_MAX: usize = 8_192;
@@ -63,15 +64,6 @@ pub const UNDER_WAY_KIB_MAX: u32 = 512 * 1024;
 
 /// Bytes of replies of one connection that wait to be written.
 const WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
-
-/// Replies in one frame.
-const FRAME_REPLIES_MAX: usize = 1_024;
-
-/// Bytes after which a frame takes no more replies.
-const FRAME_BYTES_FULL: usize = 1024 * 1024;
-
-/// Longest time a client may take to read a frame.
-const WRITE_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// How long the commands and reads of one frame may wait for room; those that
 /// find none are turned away, so that what stands behind them is heard.
@@ -170,7 +162,7 @@ async fn serve(app: App, node: Node, io: Upgraded) {
     );
     let app = connection.app.clone();
     let reading = connection.read(source);
-    let writing = write(app, sink, replies, waiting_bytes);
+    let writing = writing::write(app, sink, replies, waiting_bytes);
     // Whichever side ends first ends the other.
     tokio::select! {
         () = reading => {}
@@ -199,29 +191,6 @@ async fn send(sink: &mut Sink, value: &impl serde::Serialize) -> io::Result<()> 
     let frame = frame::encode(value, FRAME_BYTES_MAX as usize).map_err(io::Error::other)?;
     sink.write_all(&frame).await?;
     sink.flush().await
-}
-
-/// Sends a frame; false if the client took nothing of it for a while under
-/// pressure, which is given if the frame holds room.
-async fn send_unless_paused(
-    sink: &mut Sink,
-    replies: &[Reply],
-    pressure: Option<(&Pressure, Tenant)>,
-) -> io::Result<bool> {
-    let frame = frame::encode(&replies, FRAME_BYTES_MAX as usize).map_err(io::Error::other)?;
-    let mut rest = &frame[..];
-    while !rest.is_empty() {
-        let written = match &pressure {
-            Some((pressure, tenant)) => pressure.step(tenant, sink.write(rest)).await,
-            None => Some(sink.write(rest).await),
-        };
-        match written {
-            Some(written) => rest = &rest[written?..],
-            None => return Ok(false),
-        }
-    }
-    sink.flush().await?;
-    Ok(true)
 }
 
 /// Where a connection's replies go.
@@ -605,41 +574,5 @@ impl Connection {
             parked.lock().remove(&id);
         };
         self.tasks.spawn(ended.run_until_cancelled_owned(task));
-    }
-}
-
-/// Writes replies, as many in a frame as are waiting.
-async fn write(
-    app: App,
-    mut sink: Sink,
-    mut replies: mpsc::UnboundedReceiver<(Reply, Option<Place>)>,
-    waiting_bytes: Arc<AtomicUsize>,
-) {
-    while let Some((first, place)) = replies.recv().await {
-        let mut bytes = reply_bytes(&first.body);
-        let (mut frame, mut places) = (vec![first], vec![place]);
-        while frame.len() < FRAME_REPLIES_MAX && bytes < FRAME_BYTES_FULL {
-            let Ok((reply, place)) = replies.try_recv() else { break };
-            bytes += reply_bytes(&reply.body);
-            frame.push(reply);
-            places.push(place);
-        }
-        let holder = places.iter().flatten().find_map(Place::holder);
-        let pressure = holder.map(|tenant| (&app.inner.pressure, tenant));
-        let sending = send_unless_paused(&mut sink, &frame, pressure);
-        let sent = tokio::time::timeout(WRITE_TIME_MAX, sending).await;
-        waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        match sent {
-            Ok(Ok(true)) => drop(places),
-            Ok(Err(error)) => return tracing::debug!(%error, "a client went away"),
-            Ok(Ok(false)) | Err(_) => {
-                if app.inner.troubles.met("write", &"") {
-                    tracing::warn!(
-                        "a client did not read for {WRITE_TIME_MAX:?}, or for a second while others waited for room; its connection is closed"
-                    );
-                }
-                return;
-            }
-        }
     }
 }

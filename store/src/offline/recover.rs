@@ -2,14 +2,15 @@
 
 use std::fs::File;
 use std::io::BufWriter;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use clap::Args;
 use holdfast_api::backup::{self, BackupHeader};
 
 use crate::node::VERSION;
+use crate::storage::calendar;
 use crate::storage::survey::Survey;
 
 /// Flags of `holdfast-store recover`.
@@ -58,7 +59,6 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<()> {
             voters.len() / 2 + 1
         );
     }
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let header = BackupHeader {
         cluster_id: cluster_id.to_owned(),
         node: identity.node_id,
@@ -66,10 +66,11 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<()> {
         feature_level: machine.feature_level(),
         revision: machine.revision(),
         log_time: machine.time(),
-        taken_at_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+        taken_at_ms: calendar::now_ms(),
     };
     let writing = || -> std::io::Result<()> {
-        let out = File::options().write(true).create_new(true).open(file)?;
+        // It holds every key: nobody else's to read.
+        let out = File::options().write(true).create_new(true).mode(0o600).open(file)?;
         let mut blocks = backup::begin(BufWriter::new(out), &header)?;
         machine.encode(&mut blocks)?;
         blocks.finish()?.into_inner()?.sync_all()

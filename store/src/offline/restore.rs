@@ -36,6 +36,9 @@ fn nodes(list: &str) -> Result<Nodes, String> {
     parse_nodes("--initial-cluster", list).map_err(|error| error.to_string())
 }
 
+/// Numbers of JSON hold what is jumped to from here.
+const REVISION_MAX: u64 = 1 << 52;
+
 /// Flags of `holdfast-store restore`.
 #[derive(Debug, Args)]
 pub struct RestoreArgs {
@@ -112,6 +115,12 @@ fn read(args: &RestoreArgs) -> anyhow::Result<(BackupHeader, Machine)> {
     let decoded = Machine::decode(&mut blocks);
     let machine = decoded.with_context(|| whole(": its state cannot be read"))?;
     blocks.finish().with_context(|| whole(""))?;
+    if machine.revision() > REVISION_MAX {
+        bail!(
+            "{named} holds revision {}, which no cluster reaches; nothing was changed",
+            machine.revision()
+        );
+    }
     Ok((header, machine))
 }
 

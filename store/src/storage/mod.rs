@@ -18,6 +18,7 @@
 //! | [`snapshot`] | snapshots: format, folder, sending and receiving |
 //! | [`state`] | the state machine, as the consensus library sees it |
 //! | [`survey`] | all of a folder, while no node uses it |
+//! | [`calendar`] | the calendar's time, for headers of files |
 //! | [`offload`] | where blocking work is done |
 //! | [`stats`] | counters of the writer |
 //! | [`error`] | what can go wrong, and what to do about it |
@@ -34,6 +35,7 @@
 //! * RocksDB is named in [`rocks`] alone.
 
 pub mod backend;
+pub mod calendar;
 pub mod error;
 pub mod folder;
 pub mod identity;

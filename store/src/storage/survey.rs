@@ -25,7 +25,7 @@ pub struct Survey {
     pub membership: MembershipRecord,
     /// The state behind the last entry in it, acknowledged or not.
     pub machine: Machine,
-    /// Held while this is in use: no node starts meanwhile.
+    /// Held while this is in use, so that no node starts.
     _folder: Folder,
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, IsTerminal, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -64,9 +65,14 @@ async fn to_file(
     let cannot = |what: &str, error: io::Error| {
         Failure::System(format!("{} cannot be {what}: {error}", part.display()))
     };
-    let mut draft = File::create(&part).map_err(|error| cannot("made", error))?;
+    // It holds every key: nobody else's to read.
+    let draft = File::options().write(true).create(true).truncate(true).mode(0o600).open(&part);
+    let mut draft = draft.map_err(|error| cannot("made", error))?;
     let made = async {
-        take(context, stale, &mut draft).await?;
+        take(context, stale, &mut draft).await.map_err(|failure| match failure {
+            Failure::Output(error) => cannot("written", error),
+            failure => failure,
+        })?;
         draft.sync_all().map_err(|error| cannot("written", error))?;
         let backup = Backup { file: file.to_owned(), ..verify(&part)? };
         fs::rename(&part, file).map_err(|error| cannot("renamed", error))?;

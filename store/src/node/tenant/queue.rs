@@ -116,7 +116,7 @@ impl<T> Sender<T> {
             return Err(Refused::Closed(item));
         }
         self.queue.lock().push(tenant, cost, item).map_err(Refused::Full)?;
-        // Whoever closed it meanwhile drops what is in it.
+        // A receiver that closed it since drops what is in it.
         let _ = self.tell.send(());
         Ok(())
     }

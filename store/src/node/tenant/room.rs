@@ -72,7 +72,7 @@ impl Room {
         };
         match handed.await {
             Ok(part) => part,
-            // Whoever waits is handed room before the room itself goes.
+            // Who waits is handed room before the room itself goes.
             Err(_) => std::future::pending().await,
         }
     }
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_gives_up_waiting_takes_nothing_with_him() {
+    async fn a_waiter_that_gives_up_takes_nothing_with_it() {
         let room = Room::new(10);
         let held = room.take(&job("a"), 10).await;
         let b = job("b");

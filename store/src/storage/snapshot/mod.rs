@@ -12,7 +12,7 @@ use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::stream;
@@ -21,6 +21,7 @@ use tokio::io::AsyncRead;
 use tokio_util::io::StreamReader;
 
 use self::format::{FormatError, SnapshotHeader};
+use super::calendar;
 use super::error::StorageError;
 use super::offload::Offload;
 use crate::raft::record::{LogIdRecord, SnapshotMetaRecord};
@@ -249,7 +250,7 @@ impl SnapshotStore {
         let header = SnapshotHeader {
             cluster_id: self.shared.cluster_id.clone(),
             meta: meta.clone(),
-            created_ms: now_ms(),
+            created_ms: calendar::now_ms(),
         };
         let draft = self.shared.backend.create()?;
         let paced = Paced::new(draft, self.shared.options.bytes_per_second);
@@ -310,11 +311,6 @@ fn unreadable(place: &std::path::Path, error: FormatError) -> StorageError {
         }
         error => StorageError::damaged(place, error.to_string()),
     }
-}
-
-fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A handle to a snapshot's file. Cheap to clone.
