@@ -253,8 +253,8 @@ async fn a_program_tells_its_agent_how_it_is_doing() {
     let mut agent = Agent::start(&mut cluster, "train").await;
     let control = agent.control().await;
     let mut command = binaries::without_settings(&python);
-    command.arg("-u").arg(python::script("job_ladder.py")).env("HOLDFAST_CONTROL", &control);
-    let mut script = Script::start_command(&mut cluster, "ladder", command);
+    command.arg("-u").arg(python::script("job_watchdog.py")).env("HOLDFAST_CONTROL", &control);
+    let mut script = Script::start_command(&mut cluster, "watchdog", command);
     script.says("all good").await;
     script.succeeds().await;
 }

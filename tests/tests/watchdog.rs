@@ -10,7 +10,7 @@ use serde_json::Value;
 async fn trainer(cluster: &mut Cluster, control: &Path, process: u32, watchdog: &str) -> Script {
     let program = binaries::path("holdfast-test-trainer").display().to_string();
     // SIGTERM alone does not end it.
-    let stubborn = format!("trap '' TERM; exec {program} {process} --ladder {watchdog}");
+    let stubborn = format!("trap '' TERM; exec {program} {process} --watchdog {watchdog}");
     let mut command = binaries::without_settings("sh");
     command.args(["-c", &stubborn]).env("HOLDFAST_CONTROL", control);
     let mut script = Script::start_command(cluster, &format!("trainer-{process}"), command);
@@ -98,7 +98,7 @@ async fn a_program_that_tells_of_progress_is_told_when_there_is_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pauses_and_critical_sections_hold_the_ladder_up_but_not_for_ever() {
+async fn pauses_and_critical_sections_hold_the_watchdog_up_but_not_for_ever() {
     let mut cluster = Cluster::start(1).await;
     let (_agent, control) = start(&mut cluster).await;
     let mut paused = trainer(&mut cluster, &control, 0, "1000,5000,500").await;

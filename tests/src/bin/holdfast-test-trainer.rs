@@ -8,7 +8,7 @@
 //!     leave        "left", and ends
 //!              "silent MS" when the agent says so
 //! holdfast-test-trainer PROCESS --child    joins; a child holds its socket
-//! holdfast-test-trainer PROCESS --ladder SOFT,HARD,GRACE     in milliseconds
+//! holdfast-test-trainer PROCESS --watchdog SOFT,HARD,GRACE     in milliseconds
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ fn main() {
     let mut watchdog = Watchdog::default();
     match arguments.next().as_deref() {
         Some("--child") => return with_child(&control, process),
-        Some("--ladder") => {
+        Some("--watchdog") => {
             let limits = arguments.next().expect("SOFT,HARD,GRACE");
             let mut limits = limits.split(',').map(|ms| ms.parse::<u64>().expect("milliseconds"));
             watchdog.heartbeat_ms = HEARTBEAT_MS;

@@ -16,7 +16,7 @@ with holdfast.Job.join(
 ) as job:
     assert job.advance().iteration == 1
     time.sleep(12)
-    assert heard.empty(), "signs of life are enough until it tells of more"
+    assert heard.empty(), "heartbeats are enough until it tells of more"
     with job.paused(60):
         job.progress(7)
         time.sleep(12)
