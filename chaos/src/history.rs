@@ -47,7 +47,7 @@ pub enum What {
         /// The run that it is in.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         run: String,
-        /// The process.
+        /// Number that the launch gave the process, such as its rank.
         process: ProcessId,
         /// As what.
         role: Role,
@@ -57,7 +57,7 @@ pub enum What {
     },
     /// It is registered.
     Joined {
-        /// Its new incarnation.
+        /// Incarnation that this registration was given.
         incarnation: Incarnation,
         /// The revision that the store gave for it: testimony, not evidence.
         since: Revision,
@@ -210,7 +210,7 @@ pub enum Meaning {
 /// What a round came to, as one of its members was told.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Outcome {
-    /// The generation.
+    /// Generation of the round: one counter per job, never reused.
     pub generation: Generation,
     /// The revision that the store gave for the closing: testimony.
     pub witness: Revision,

@@ -179,7 +179,7 @@ pub enum Answer {
     Changes(Vec<Change>),
     /// A lease, with processes on it.
     Granted {
-        /// The lease.
+        /// Id of the lease.
         lease: LeaseId,
         /// The TTL that was granted.
         ttl_ms: u64,

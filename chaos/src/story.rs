@@ -34,7 +34,7 @@ pub struct Run {
 pub struct Participant {
     /// The place of its run among all.
     pub run: usize,
-    /// The process.
+    /// Number that the launch gave the process, such as its rank.
     pub process: ProcessId,
     /// The incarnation that it was told.
     pub incarnation: Incarnation,

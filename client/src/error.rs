@@ -33,7 +33,7 @@ pub enum Error {
         "session {session} expired while the command was under way, so it may or may not have been applied; read the state before repeating it"
     )]
     SessionExpired {
-        /// The session.
+        /// Id of the session.
         session: SessionId,
     },
     /// The client was closed.

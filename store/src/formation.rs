@@ -49,7 +49,7 @@ const ASKED_MAX: usize = 64;
 /// Who a node is and what it knows, as it tells other nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// Its id.
+    /// Id of the node, chosen by the operator, never 0.
     pub node: NodeId,
     /// Its cluster, if it has one.
     pub cluster_id: Option<String>,

@@ -25,7 +25,7 @@ pub enum Error {
     LeaseLost {
         /// The process and its incarnation, if one asked.
         whose: Option<(ProcessId, Incarnation)>,
-        /// The lease.
+        /// Id of the lease.
         lease: LeaseId,
     },
     /// The store has not confirmed the lease for so long that nobody can say
@@ -36,9 +36,9 @@ pub enum Error {
          write nothing in its name until a later call succeeds"
     )]
     StoreLost {
-        /// The process.
+        /// Number that the launch gave the process, such as its rank.
         process: ProcessId,
-        /// Its incarnation.
+        /// Its incarnation: growing, given at registration, never reused.
         incarnation: Incarnation,
     },
     /// The agent of this host is gone, and with it the hold on its lease.
@@ -50,7 +50,7 @@ pub enum Error {
     AgentLost {
         /// The process and its incarnation, if one asked.
         whose: Option<(ProcessId, Incarnation)>,
-        /// The lease.
+        /// Id of the lease.
         lease: LeaseId,
         /// What was heard last.
         reason: String,
@@ -71,7 +71,7 @@ pub enum Error {
     /// try.
     #[error("round {round} failed at its deadline: {}", arrived(failure))]
     RoundFailed {
-        /// The round.
+        /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
         /// Who was missing, since when, where, in which state.
         failure: Box<RoundFailure>,
@@ -80,7 +80,7 @@ pub enum Error {
     /// caller has gone to one itself. The call is void; call advance.
     #[error("round {round} cannot close without {}; call advance, too", advancing(failure))]
     Regroup {
-        /// The round.
+        /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
         /// Who waits in the advance.
         failure: Box<RoundFailure>,
@@ -92,7 +92,7 @@ pub enum Error {
         revoked(failure)
     )]
     Revoked {
-        /// The round.
+        /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
         /// When and why.
         failure: Box<RoundFailure>,
@@ -100,7 +100,7 @@ pub enum Error {
     /// Those who arrived at a held round want different things. The call is void.
     #[error("round {round} cannot close: its processes want different things{}", specs(failure))]
     SpecMismatch {
-        /// The round.
+        /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
         /// What most want, and who wants something else.
         failure: Box<RoundFailure>,
@@ -119,7 +119,7 @@ pub enum Error {
         "round {round} closed with {members} members, and this process was registered with members_min {members_min}: it has left; give all processes of a job the same numbers"
     )]
     TooFewMembers {
-        /// The round.
+        /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
         /// How many there are.
         members: u32,
@@ -133,7 +133,7 @@ pub enum Error {
          the call has counted: gather again only if the others do"
     )]
     ValuesLost {
-        /// The round.
+        /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
         /// Why.
         error: Box<Error>,
@@ -144,7 +144,7 @@ pub enum Error {
         waited(waited_for)
     )]
     Withdrawn {
-        /// The round.
+        /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
         /// Who was missing shortly before, if the cluster could be asked.
         waited_for: Option<Box<RoundFailure>>,
@@ -155,7 +155,7 @@ pub enum Error {
         "round {round} did not close before the deadline, and the store cannot be asked whether it has closed by now"
     )]
     Unanswered {
-        /// The round.
+        /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
     },
     /// The token of an incarnation that is over, or never was.
@@ -182,7 +182,7 @@ pub enum Error {
         "round {round} came to something else than {expected}: do all callers use the same verb for this name?"
     )]
     Unexpected {
-        /// The round.
+        /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
         /// What was asked for.
         expected: &'static str,

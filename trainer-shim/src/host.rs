@@ -48,7 +48,7 @@ const FEEDS_MAX: usize = 4_096;
 pub struct Join {
     /// Its number; none = the next above all that the run ever used.
     pub process: Option<ProcessId>,
-    /// Active or standby.
+    /// Whether it counts in rounds (active) or waits to be promoted.
     pub role: Role,
     /// What it says of itself.
     pub labels: Labels,

@@ -86,7 +86,7 @@ pub struct LeaseTerms {
 /// How a run was met.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Met {
-    /// Its name.
+    /// Name of the run, unique within its job.
     pub run: Name,
     /// It was opened for this.
     pub opened: bool,

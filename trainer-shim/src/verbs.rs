@@ -28,7 +28,7 @@ pub const ADVANCE_ROUND: &str = "advance";
 /// Who was alive, at one moment inside the call: the same for all members.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveProcesses {
-    /// The generation.
+    /// Generation of the round: one counter per job, never reused.
     pub generation: Generation,
     /// Revision of the closing.
     pub witness: Revision,
@@ -73,7 +73,7 @@ pub struct Gathered {
 /// How a vote ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// Whether it carried.
+    /// Whether the vote carried.
     pub carried: bool,
     /// The value that won, if the rule elects one.
     pub value: Option<Blob>,

@@ -91,7 +91,7 @@ impl Slot {
 
 /// What a node is started with.
 pub struct Start {
-    /// Its id.
+    /// Id of the node, chosen by the operator, never 0.
     pub id: NodeId,
     /// Its disk.
     pub disk: MemoryDisk,

@@ -185,7 +185,7 @@ impl Shared {
 /// Where clients find the cluster.
 #[derive(Debug, Clone)]
 pub struct Site {
-    /// Whose keys.
+    /// Job and run that the keys belong to.
     pub scope: Scope,
     /// The folder of the recording.
     pub folder: std::path::PathBuf,

@@ -46,7 +46,7 @@ pub struct AgentReport {
     pub version: String,
     /// The job that it serves.
     pub job: Name,
-    /// The run.
+    /// Name of the run, unique within its job.
     pub run: Name,
     /// Where trainers connect to it.
     pub listens: String,
@@ -162,9 +162,9 @@ pub enum Doing {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentProcess {
-    /// The process.
+    /// Number that the launch gave the process, such as its rank.
     pub process: ProcessId,
-    /// Its incarnation.
+    /// Its incarnation: growing, given at registration, never reused.
     pub incarnation: Incarnation,
     /// See [`AgentClient::pid`].
     pub pid: Option<u32>,
@@ -292,7 +292,7 @@ pub struct LeftAgent {
     pub id: String,
     /// The job that it served.
     pub job: Name,
-    /// The run.
+    /// Name of the run, unique within its job.
     pub run: Name,
     /// The name of its host.
     pub host: String,
@@ -304,9 +304,9 @@ pub struct LeftAgent {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct OtherWait {
-    /// In which job.
+    /// Name of the job.
     pub job: Name,
-    /// In which run.
+    /// Name of the run, unique within its job.
     pub run: Name,
     /// The keys that are missing.
     pub keys: Vec<Blob>,

@@ -14,11 +14,11 @@ use crate::round::{Differing, Generation, Missing};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Closed {
-    /// The run.
+    /// Name of the run, unique within its job.
     pub run: Name,
-    /// The round.
+    /// Name of the round: any bytes, up to `round_name_bytes_max`.
     pub round: Blob,
-    /// The generation.
+    /// Generation of the round: one counter per job, never reused.
     pub generation: Generation,
     /// Revision of the closing: what checkers compare.
     pub witness: Revision,
@@ -26,7 +26,7 @@ pub struct Closed {
     pub closed_at_ms: LogTime,
     /// The first generation of the run that had this very membership.
     pub same_as: Generation,
-    /// How many members.
+    /// Number of members.
     pub count: u32,
     /// The members; left out when the reader has those of `same_as`, or those
     /// that `change` is against.
@@ -83,7 +83,7 @@ pub enum Concluded {
     },
     /// A vote.
     Vote {
-        /// Whether it carried.
+        /// Whether the vote carried.
         carried: bool,
         /// The value that won, if the rule elects one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -106,7 +106,7 @@ pub enum Concluded {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Dropped {
-    /// The process.
+    /// Number that the launch gave the process, such as its rank.
     pub process: ProcessId,
     /// Its incarnation in the iteration before.
     pub incarnation: Incarnation,
@@ -156,7 +156,7 @@ pub enum Stop {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Against {
-    /// The process.
+    /// Number that the launch gave the process, such as its rank.
     pub process: ProcessId,
     /// Its incarnation in the scope; 0 = it was never there.
     pub incarnation: Incarnation,

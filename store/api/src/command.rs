@@ -45,7 +45,7 @@ pub struct Proposal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SessionRef {
-    /// The session.
+    /// Id of the session.
     pub id: SessionId,
     /// This command's number, from 1, chosen by the client, used once. A command
     /// on a lease may have 0: then it is no part of the session, and says whose
@@ -68,7 +68,7 @@ pub const PIPELINE_BYTES_MAX: usize = 1024 * 1024;
 pub enum Command {
     /// Keys, values, queues.
     Kv {
-        /// Whose keys.
+        /// Job and run that the keys belong to.
         scope: Scope,
         /// What to do with them.
         op: KvOp,
@@ -77,7 +77,7 @@ pub enum Command {
     /// come alone, each with a revision and an outcome of its own: what a client has
     /// waiting travels, is logged and is answered as one. From feature level 4 on.
     Pipeline {
-        /// Whose keys.
+        /// Job and run that the keys belong to.
         scope: Scope,
         /// The commands; from 1 to [`PIPELINE_OPS_MAX`]. None that
         /// [answers a value](KvOp::answers_a_value): the answers travel as one, too.
@@ -104,9 +104,9 @@ pub enum Command {
 pub enum KvOp {
     /// Sets a key.
     Put {
-        /// The key.
+        /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
-        /// Its new value.
+        /// Value from now on: any bytes, up to `value_bytes_max`; may be empty.
         value: Blob,
     },
     /// Sets several keys at one revision; a key named twice gets its last value.
@@ -117,7 +117,7 @@ pub enum KvOp {
     /// Adds to a decimal number (absent = 0) with TCPStore's rules: the text is
     /// read as C's `strtoll` does, the sum wraps, plain decimal is stored.
     Add {
-        /// The key.
+        /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
         /// What to add, maybe negative.
         delta: i64,
@@ -125,7 +125,7 @@ pub enum KvOp {
     /// TCPStore's compare-and-set: an absent key matches an empty `expected`,
     /// and nothing else; a present one matches its exact value.
     CompareAndSet {
-        /// The key.
+        /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
         /// The value that must be there.
         expected: Blob,
@@ -134,7 +134,7 @@ pub enum KvOp {
     },
     /// Sets a key if it was last changed at exactly this revision.
     CompareRevisionAndSet {
-        /// The key.
+        /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
         /// Revision of its last change; 0 = the key is absent.
         revision: Revision,
@@ -143,26 +143,26 @@ pub enum KvOp {
     },
     /// Appends to a key's value (absent = empty). Logged as the delta.
     Append {
-        /// The key.
+        /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
         /// What to put behind the present value.
         value: Blob,
     },
     /// Deletes a key.
     Delete {
-        /// The key.
+        /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
     },
     /// Puts a value at the end of a queue. Queues and keys are separate spaces.
     QueuePush {
-        /// The queue.
+        /// Key of the queue: any bytes, up to `key_bytes_max`.
         key: Blob,
-        /// The value.
+        /// Value: any bytes, up to `value_bytes_max`; may be empty.
         value: Blob,
     },
     /// Takes the value at the front of a queue.
     QueuePop {
-        /// The queue.
+        /// Key of the queue: any bytes, up to `key_bytes_max`.
         key: Blob,
     },
     /// If all comparisons hold `then`, else `or_else`; one revision, all or
@@ -241,9 +241,9 @@ impl KvOp {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct KeyValue {
-    /// The key.
+    /// Key: any bytes, up to `key_bytes_max`.
     pub key: Blob,
-    /// The value.
+    /// Value: any bytes, up to `value_bytes_max`; may be empty.
     pub value: Blob,
 }
 
@@ -254,21 +254,21 @@ pub struct KeyValue {
 pub enum Compare {
     /// The key exists with this value.
     Value {
-        /// The key.
+        /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
-        /// The exact value.
+        /// Value that the key must have, byte for byte.
         value: Blob,
     },
     /// The key was last changed at this revision; 0 = absent.
     Revision {
-        /// The key.
+        /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
-        /// The revision.
+        /// Revision of the whole cluster, +1 for each change.
         revision: Revision,
     },
     /// The key exists, or does not.
     Exists {
-        /// The key.
+        /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
         /// Which of the two.
         exists: bool,
@@ -291,33 +291,33 @@ impl Compare {
 pub enum TransactionOp {
     /// Reads a key as the steps before left it.
     Get {
-        /// The key.
+        /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
     },
     /// Sets a key.
     Put {
-        /// The key.
+        /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
-        /// Its new value.
+        /// Value from now on: any bytes, up to `value_bytes_max`; may be empty.
         value: Blob,
     },
     /// Adds to a number, as [`KvOp::Add`].
     Add {
-        /// The key.
+        /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
-        /// What to add.
+        /// Number to add; wraps at the bounds of `i64` as TCPStore does.
         delta: i64,
     },
     /// Appends, as [`KvOp::Append`].
     Append {
-        /// The key.
+        /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
-        /// What to append.
+        /// Bytes to add at the end of the value.
         value: Blob,
     },
     /// Deletes a key.
     Delete {
-        /// The key.
+        /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
     },
 }
@@ -358,18 +358,18 @@ pub enum SessionCommand {
     },
     /// Counts as use.
     KeepAlive {
-        /// The session.
+        /// Id of the session.
         session: SessionId,
     },
     /// Ends a session on its client's wish.
     Close {
-        /// The session.
+        /// Id of the session.
         session: SessionId,
     },
     /// Ends an idle session: proposed by the leader, holds only if the
     /// deadline that the leader saw is still the session's deadline and has passed.
     Expire {
-        /// The session.
+        /// Id of the session.
         session: SessionId,
         /// The deadline that the leader saw.
         deadline: LogTime,
@@ -396,25 +396,25 @@ pub enum RunCommand {
     },
     /// Ends a run: it stays readable, writes are fenced.
     End {
-        /// The job.
+        /// Name of the job.
         job: Name,
-        /// The run.
+        /// Name of the run, unique within its job.
         run: Name,
     },
     /// Deletes an ended run with its keys.
     Delete {
-        /// The job.
+        /// Name of the job.
         job: Name,
-        /// The run.
+        /// Name of the run, unique within its job.
         run: Name,
     },
     /// The leader's own: deletes a run that ended at this log time, ends one whose
     /// last agent was lost then, and does nothing if that is not so any more.
     /// From feature level 2 on.
     Purge {
-        /// The job.
+        /// Name of the job.
         job: Name,
-        /// The run.
+        /// Name of the run, unique within its job.
         run: Name,
         /// When it ended, or was lost.
         ended_at: LogTime,
@@ -422,7 +422,7 @@ pub enum RunCommand {
     /// Deletes the ended runs of a job that has no open one, the oldest first
     /// and so many of them at a time. From feature level 2 on.
     DeleteJob {
-        /// The job.
+        /// Name of the job.
         job: Name,
     },
 }
@@ -434,7 +434,7 @@ pub enum ClusterCommand {
     /// The first command of every leader: from here all idle times count anew,
     /// so that a failover expires nothing.
     LeaderStarted {
-        /// The new leader.
+        /// Id of the node that is to lead.
         node: NodeId,
     },
     /// Moves log time and nothing else.
@@ -456,7 +456,7 @@ pub enum ClusterCommand {
     },
     /// Notes that a node id was used and is gone for ever.
     RetireNode {
-        /// The node.
+        /// Id of the node.
         node: NodeId,
     },
 }

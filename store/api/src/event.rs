@@ -26,7 +26,7 @@ pub struct Event {
     pub revision: Revision,
     /// Log time, in milliseconds.
     pub at_ms: LogTime,
-    /// The run.
+    /// Name of the run, unique within its job.
     pub run: Name,
     /// What happened.
     pub what: EventKind,
@@ -39,31 +39,31 @@ pub struct Event {
 pub enum EventKind {
     /// A process registered.
     Registered {
-        /// The process.
+        /// Number that the launch gave the process, such as its rank.
         process: ProcessId,
-        /// Its incarnation.
+        /// Its incarnation: growing, given at registration, never reused.
         incarnation: Incarnation,
-        /// Active or standby.
+        /// Whether it counts in rounds (active) or waits to be promoted.
         role: Role,
-        /// Its host.
+        /// Host name that its agent gave.
         host: String,
     },
     /// A process ended.
     Ended {
-        /// The process.
+        /// Number that the launch gave the process, such as its rank.
         process: ProcessId,
-        /// Its incarnation.
+        /// Its incarnation: growing, given at registration, never reused.
         incarnation: Incarnation,
-        /// How.
+        /// Cause of its end.
         cause: Cause,
-        /// Its host.
+        /// Host name that its agent gave.
         host: String,
     },
     /// A standby became active.
     Promoted {
-        /// The process.
+        /// Number that the launch gave the process, such as its rank.
         process: ProcessId,
-        /// Its incarnation.
+        /// Its incarnation: growing, given at registration, never reused.
         incarnation: Incarnation,
         /// The generation that needed it.
         generation: Generation,
@@ -83,49 +83,49 @@ pub enum EventKind {
     },
     /// A round failed at its deadline.
     RoundFailed {
-        /// The round.
+        /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
-        /// Its generation.
+        /// Generation of the round: one counter per job, never reused.
         generation: Generation,
         /// How many were missing.
         missing: u32,
     },
     /// A held round closed: its members hold a new generation.
     Formed {
-        /// The round.
+        /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
-        /// The generation.
+        /// Generation of the round: one counter per job, never reused.
         generation: Generation,
-        /// How many members.
+        /// Number of members.
         members: u32,
     },
     /// A held generation was revoked.
     Revoked {
-        /// The round.
+        /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
-        /// The generation.
+        /// Generation of the round: one counter per job, never reused.
         generation: Generation,
-        /// Why.
+        /// Cause of the revocation.
         cause: RevokeCause,
         /// How many hold it.
         holding: u32,
     },
     /// Nobody holds a generation any more.
     Drained {
-        /// The round.
+        /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
-        /// The generation.
+        /// Generation of the round: one counter per job, never reused.
         generation: Generation,
     },
     /// An operator vouched that nothing of a generation runs in a member any more.
     Excused {
-        /// The round.
+        /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
-        /// The generation.
+        /// Generation of the round: one counter per job, never reused.
         generation: Generation,
-        /// The member.
+        /// Number that the launch gave the member, such as its rank.
         process: ProcessId,
-        /// Its incarnation.
+        /// Its incarnation: growing, given at registration, never reused.
         incarnation: Incarnation,
     },
     /// The run ended, and with it all that lived in it.
@@ -158,16 +158,16 @@ pub struct Turnover {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Fault {
-    /// The process.
+    /// Number that the launch gave the process, such as its rank.
     pub process: ProcessId,
-    /// Its incarnation.
+    /// Its incarnation: growing, given at registration, never reused.
     pub incarnation: Incarnation,
     /// Its rank in the iteration before, if it had one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
-    /// Its host.
+    /// Host name that its agent gave.
     pub host: String,
-    /// How.
+    /// Cause of its end.
     pub cause: Cause,
     /// Revision of the end.
     pub at: Revision,

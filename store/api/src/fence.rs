@@ -20,13 +20,13 @@ use crate::round::Generation;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Fence {
-    /// The job.
+    /// Name of the job.
     pub job: Name,
-    /// The run.
+    /// Name of the run, unique within its job.
     pub run: Name,
-    /// The process.
+    /// Number that the launch gave the process, such as its rank.
     pub process: ProcessId,
-    /// Its incarnation.
+    /// Its incarnation: growing, given at registration, never reused.
     pub incarnation: Incarnation,
     /// The latest generation in whose name it acts; 0 = none yet.
     pub generation: Generation,

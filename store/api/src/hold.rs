@@ -69,7 +69,7 @@ impl Default for Hold {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Member {
-    /// The process.
+    /// Number that the launch gave the process, such as its rank.
     pub process: ProcessId,
     /// Its incarnation, alive or ended.
     pub incarnation: Incarnation,
@@ -79,7 +79,7 @@ pub struct Member {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Release {
-    /// The process.
+    /// Number that the launch gave the process, such as its rank.
     pub process: ProcessId,
     /// Its incarnation, alive or ended.
     pub incarnation: Incarnation,
@@ -111,25 +111,25 @@ pub enum ReleaseWhy {
 pub enum RevokeCause {
     /// A member ended.
     Ended {
-        /// The member.
+        /// Number that the launch gave the member, such as its rank.
         process: ProcessId,
-        /// Its incarnation.
+        /// Its incarnation: growing, given at registration, never reused.
         incarnation: Incarnation,
-        /// How.
+        /// Cause of its end.
         cause: Cause,
     },
     /// A member let go of it.
     Released {
-        /// The member.
+        /// Number that the launch gave the member, such as its rank.
         process: ProcessId,
-        /// Its incarnation.
+        /// Its incarnation: growing, given at registration, never reused.
         incarnation: Incarnation,
     },
     /// A member, or its agent, says that it failed.
     Failed {
-        /// The member.
+        /// Number that the launch gave the member, such as its rank.
         process: ProcessId,
-        /// Its incarnation.
+        /// Its incarnation: growing, given at registration, never reused.
         incarnation: Incarnation,
         /// What failed.
         reason: String,
@@ -192,7 +192,7 @@ pub struct Revocation {
     pub at: Revision,
     /// Log time of it, in milliseconds.
     pub at_ms: LogTime,
-    /// Why.
+    /// Cause of the revocation.
     pub cause: RevokeCause,
 }
 
@@ -221,7 +221,7 @@ pub struct SpecMismatch {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct OtherSpec {
-    /// The process.
+    /// Number that the launch gave the process, such as its rank.
     pub process: ProcessId,
     /// Its spec.
     pub spec: Blob,
@@ -231,9 +231,9 @@ pub struct OtherSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HeldNews {
-    /// The round.
+    /// Name of the round: any bytes, up to `round_name_bytes_max`.
     pub round: Blob,
-    /// The generation.
+    /// Generation of the round: one counter per job, never reused.
     pub generation: Generation,
     /// Revision of the change.
     pub at: Revision,
@@ -269,11 +269,11 @@ pub enum Phase {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HeldInfo {
-    /// The round.
+    /// Name of the round: any bytes, up to `round_name_bytes_max`.
     pub round: Blob,
     /// What it is, with the numbers of this generation.
     pub terms: Terms,
-    /// The generation.
+    /// Generation of the round: one counter per job, never reused.
     pub generation: Generation,
     /// How far it is.
     pub phase: Phase,
@@ -281,7 +281,7 @@ pub struct HeldInfo {
     pub formed: Revision,
     /// Log time of its closing, in milliseconds.
     pub formed_at_ms: LogTime,
-    /// How many members.
+    /// Number of members.
     pub count: u32,
     /// The members; left out of a brief answer.
     #[serde(default, skip_serializing_if = "Members::is_empty")]

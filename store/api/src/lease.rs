@@ -19,7 +19,7 @@ pub enum LeaseCommand {
     /// Grants a lease; the same nonce grants the same one. The session of the
     /// command, or of the latest renewal, is the holder's.
     Grant {
-        /// The run.
+        /// Job and run.
         scope: Scope,
         /// Chosen at random by the holder.
         nonce: Nonce,
@@ -56,19 +56,19 @@ pub enum LeaseCommand {
     },
     /// Renews a lease. Has no revision and wakes nobody.
     KeepAlive {
-        /// The lease.
+        /// Id of the lease.
         lease: LeaseId,
     },
     /// Ends a lease on its holder's wish; its processes end with it.
     Revoke {
-        /// The lease.
+        /// Id of the lease.
         lease: LeaseId,
     },
     /// Ends a lease as above, and for good: if no other lease of its run is left,
     /// the run is ending. Nobody gets a lease in it any more; whoever still
     /// writes is fenced when `run_ending_ms` are over, or another run is opened.
     Leave {
-        /// The lease.
+        /// Id of the lease.
         lease: LeaseId,
     },
     /// The leader's own: ends a lease, if the deadline that the leader saw is
@@ -77,7 +77,7 @@ pub enum LeaseCommand {
     /// had under way is written behind their end. Leases that are held in one
     /// session share that.
     Expire {
-        /// The lease.
+        /// Id of the lease.
         lease: LeaseId,
         /// The deadline that the leader saw.
         deadline: LogTime,
@@ -91,7 +91,7 @@ pub enum LeaseCommand {
 pub enum LeaseOutcome {
     /// Grant.
     Granted {
-        /// The lease.
+        /// Id of the lease.
         lease: LeaseId,
         /// The run that it belongs to.
         run: Name,

@@ -29,7 +29,7 @@ pub struct Majority {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MissingVoter {
-    /// Its id.
+    /// Id of the node, chosen by the operator, never 0.
     pub node: NodeId,
     /// Its address, `host:port`.
     pub address: String,

@@ -31,7 +31,7 @@ pub struct Members(Arc<Stretches<MemberStretch>>);
 pub struct MemberStretch {
     /// The first process.
     pub process: ProcessId,
-    /// Its incarnation.
+    /// Its incarnation: growing, given at registration, never reused.
     pub incarnation: Incarnation,
     /// How many, from 1.
     #[serde(default = "one", skip_serializing_if = "is_one")]

@@ -79,7 +79,7 @@ pub enum KvOutcome {
     Written,
     /// Add.
     Added {
-        /// The new number.
+        /// Number after the addition.
         value: i64,
     },
     /// Both kinds of compare-and-set.
@@ -131,7 +131,7 @@ pub enum TransactionOutcome {
     Written,
     /// Add.
     Added {
-        /// The new number.
+        /// Number after the addition.
         value: i64,
     },
     /// Delete.
@@ -148,7 +148,7 @@ pub enum TransactionOutcome {
 pub enum SessionOutcome {
     /// Open.
     Opened {
-        /// The session.
+        /// Id of the session.
         session: SessionId,
         /// The idle time granted, in milliseconds of log time.
         ttl_ms: u64,
@@ -170,7 +170,7 @@ pub enum SessionOutcome {
 pub enum RunOutcome {
     /// Open.
     Opened {
-        /// The run.
+        /// Name of the run, unique within its job.
         run: Name,
         /// False if it was open before.
         created: bool,
@@ -211,7 +211,7 @@ pub enum Refusal {
     /// Add on something that is not a number.
     #[error("the value of key {key} is not a 64-bit decimal number")]
     NotANumber {
-        /// The key.
+        /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
     },
     /// The command itself is too big.
@@ -219,9 +219,9 @@ pub enum Refusal {
     LimitExceeded {
         /// Which limit, by its field name in [`crate::Limits`].
         what: String,
-        /// The size seen.
+        /// Size of what was sent, in bytes or entries as the limit counts.
         size: u64,
-        /// The limit.
+        /// Value of the limit that was exceeded.
         limit: u64,
     },
     /// The job is full.
@@ -229,11 +229,11 @@ pub enum Refusal {
         "job {job} would exceed its {what} of {limit}: {}", room_advice(job, oldest_ended.as_ref())
     )]
     QuotaExceeded {
-        /// The job.
+        /// Name of the job.
         job: Name,
         /// Which limit, by its field name in [`crate::Limits`].
         what: String,
-        /// The limit.
+        /// Value of the limit that was exceeded.
         limit: u64,
         /// The job's oldest ended run, if it has one: what to delete first.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -254,13 +254,13 @@ pub enum Refusal {
     ClusterFull {
         /// Which limit, by its field name in [`crate::Limits`].
         what: String,
-        /// The limit.
+        /// Value of the limit that was exceeded.
         limit: u64,
     },
     /// No such job.
     #[error("there is no job {job} (`holdfast job list` shows all)")]
     JobNotFound {
-        /// The job.
+        /// Name of the job.
         job: Name,
     },
     /// No such run, and the job has others.
@@ -268,9 +268,9 @@ pub enum Refusal {
         "job {job} has no run {run}; open it first: `holdfast --job {job} run open {run}` (this ends the run that is open now)"
     )]
     RunNotFound {
-        /// The job.
+        /// Name of the job.
         job: Name,
-        /// The run.
+        /// Name of the run, unique within its job.
         run: Name,
     },
     /// The job has runs, none of them open.
@@ -278,15 +278,15 @@ pub enum Refusal {
         "job {job} has no open run; name an ended one with --run to read it, or open one: `holdfast --job {job} run open`"
     )]
     NoOpenRun {
-        /// The job.
+        /// Name of the job.
         job: Name,
     },
     /// The run has ended; nothing can be written to it any more.
     #[error("run {run} of job {job} ended at revision {at}{}; start under a new run", by.as_ref().map(|by| format!(", when run {by} was opened")).unwrap_or_default())]
     Fenced {
-        /// The job.
+        /// Name of the job.
         job: Name,
-        /// The run.
+        /// Name of the run, unique within its job.
         run: Name,
         /// Revision of its end.
         at: Revision,
@@ -301,9 +301,9 @@ pub enum Refusal {
         cause.since(*ms_ago)
     )]
     RunOver {
-        /// The job.
+        /// Name of the job.
         job: Name,
-        /// The run.
+        /// Name of the run, unique within its job.
         run: Name,
         /// How it came to its end.
         cause: RunOverCause,
@@ -317,15 +317,15 @@ pub enum Refusal {
         held.job, held, held.job
     )]
     RunHeld {
-        /// Who.
+        /// The agents that hold it.
         held: Box<RunHeld>,
     },
     /// Only ended runs can be deleted.
     #[error("run {run} of job {job} is open; end it first: `holdfast --job {job} run end {run}`")]
     RunOpen {
-        /// The job.
+        /// Name of the job.
         job: Name,
-        /// The run.
+        /// Name of the run, unique within its job.
         run: Name,
     },
     /// The session is unknown: it expired or was closed.
@@ -333,17 +333,17 @@ pub enum Refusal {
         "session {session} has expired or was closed; what it had in flight may or may not have been applied"
     )]
     SessionExpired {
-        /// The session.
+        /// Id of the session.
         session: SessionId,
     },
     /// The sequence lies below the client's own acknowledgement.
     #[error("sequence {sequence} of session {session} lies below its acknowledged {ack}")]
     Stale {
-        /// The session.
+        /// Id of the session.
         session: SessionId,
-        /// The sequence sent.
+        /// Sequence that the command carried.
         sequence: u64,
-        /// The session's acknowledgement.
+        /// Lowest sequence that the session still accepts.
         ack: u64,
     },
     /// The session has too many unacknowledged answers.
@@ -351,11 +351,11 @@ pub enum Refusal {
         "session {session} holds as many answers as it may ({what} {limit}); acknowledge some and retry"
     )]
     SessionWindowFull {
-        /// The session.
+        /// Id of the session.
         session: SessionId,
         /// Which limit, by its field name in [`crate::Limits`].
         what: String,
-        /// The limit.
+        /// Value of the limit that was exceeded.
         limit: u64,
     },
     /// The cluster's feature level does not allow the command yet.
@@ -377,21 +377,21 @@ pub enum Refusal {
     /// A node id is used once.
     #[error("node id {node} was removed at log time {at} and is never used again; choose a new id")]
     NodeRetired {
-        /// The node.
+        /// Id of the node.
         node: NodeId,
-        /// When.
+        /// Log time, in milliseconds.
         at: LogTime,
     },
     /// A run holds as many processes, rounds or bytes of payloads as it may.
     #[error("run {run} of job {job} holds as many as it may: {what} is {limit}")]
     RunFull {
-        /// The job.
+        /// Name of the job.
         job: Name,
-        /// The run.
+        /// Name of the run, unique within its job.
         run: Name,
         /// Which limit, by its field name in [`crate::limits::CoordinationLimits`].
         what: String,
-        /// The limit.
+        /// Value of the limit that was exceeded.
         limit: u64,
     },
     /// The lease is unknown: it expired, was revoked, or its run ended.
@@ -399,7 +399,7 @@ pub enum Refusal {
         "lease {lease} has ended, and all its processes with it; grant a new one and register new incarnations"
     )]
     LeaseEnded {
-        /// The lease.
+        /// Id of the lease.
         lease: LeaseId,
     },
     /// This incarnation ended. Final: nothing it asks for is answered any more.
@@ -407,13 +407,13 @@ pub enum Refusal {
         "process {process} (incarnation {incarnation}) ended at revision {at}: {cause}; register a new incarnation that replaces it"
     )]
     ProcessFenced {
-        /// The process.
+        /// Number that the launch gave the process, such as its rank.
         process: ProcessId,
         /// The incarnation that ended.
         incarnation: Incarnation,
         /// Revision of the end.
         at: Revision,
-        /// How it ended.
+        /// Cause of its end.
         cause: Cause,
     },
     /// A registration names another incarnation than the latest.
@@ -422,7 +422,7 @@ pub enum Refusal {
         if *alive { "is alive" } else { "ended" }
     )]
     Superseded {
-        /// The process.
+        /// Number that the launch gave the process, such as its rank.
         process: ProcessId,
         /// Its latest incarnation; 0 if it never had one.
         current: Incarnation,
@@ -434,25 +434,25 @@ pub enum Refusal {
         "process {process} (incarnation {incarnation}) is alive on host {host}; end it there, or register with takeover"
     )]
     AliveElsewhere {
-        /// The process.
+        /// Number that the launch gave the process, such as its rank.
         process: ProcessId,
-        /// Its incarnation.
+        /// Its incarnation: growing, given at registration, never reused.
         incarnation: Incarnation,
-        /// Where it is.
+        /// Host name that its agent gave.
         host: String,
     },
     /// No such process, or no such life of it, in the run.
     #[error("the run has no process {process} with incarnation {incarnation}; register it first")]
     ProcessNotFound {
-        /// The process.
+        /// Number that the launch gave the process, such as its rank.
         process: ProcessId,
-        /// The incarnation named.
+        /// Incarnation that the command names; 0 = none.
         incarnation: Incarnation,
     },
     /// The process is attached to another lease.
     #[error("process {process} is not attached to lease {lease}; only its own agent speaks for it")]
     NotAttached {
-        /// The process.
+        /// Number that the launch gave the process, such as its rank.
         process: ProcessId,
         /// The lease that was named.
         lease: LeaseId,
@@ -462,9 +462,9 @@ pub enum Refusal {
         "call {call} of process {process} lies below its acknowledged {ack}; calls grow and are used once"
     )]
     CallStale {
-        /// The process.
+        /// Number that the launch gave the process, such as its rank.
         process: ProcessId,
-        /// The call.
+        /// Number of the call in its incarnation, from 1.
         call: u64,
         /// The lowest call that can be heard of.
         ack: u64,
@@ -472,9 +472,9 @@ pub enum Refusal {
     /// The same call came before, with another round or payload.
     #[error("call {call} of process {process} was made before, with another round or payload")]
     CallMismatch {
-        /// The process.
+        /// Number that the launch gave the process, such as its rank.
         process: ProcessId,
-        /// The call.
+        /// Number of the call in its incarnation, from 1.
         call: u64,
     },
     /// An incarnation waits in a round once at a time.
@@ -482,9 +482,9 @@ pub enum Refusal {
         "process {process} waits in round {round} already, with call {call}; withdraw that one first"
     )]
     AlreadyWaiting {
-        /// The process.
+        /// Number that the launch gave the process, such as its rank.
         process: ProcessId,
-        /// The round.
+        /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
         /// The call that waits.
         call: u64,
@@ -492,9 +492,9 @@ pub enum Refusal {
     /// The round is not among this process.
     #[error("process {process} is not one of those that round {round} is among")]
     NotAmong {
-        /// The round.
+        /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
-        /// The process.
+        /// Number that the launch gave the process, such as its rank.
         process: ProcessId,
     },
     /// The process has gone to an advance since that generation: its part in
@@ -503,9 +503,9 @@ pub enum Refusal {
         "process {process} has gone to an advance since generation {generation}: its part in round {round} among it is over"
     )]
     PartOver {
-        /// The round.
+        /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
-        /// The process.
+        /// Number that the launch gave the process, such as its rank.
         process: ProcessId,
         /// The generation that the round is among.
         generation: Generation,
@@ -522,7 +522,7 @@ pub enum Refusal {
         over(revoked.as_deref())
     )]
     Revoked {
-        /// The generation.
+        /// Generation of the round: one counter per job, never reused.
         generation: Generation,
         /// When and why it was revoked; none if that is forgotten, since the next
         /// one has closed.
@@ -534,7 +534,7 @@ pub enum Refusal {
         "generation {generation} is not known: it never closed, closed too long ago, or was not among all active processes"
     )]
     GenerationUnknown {
-        /// The generation.
+        /// Generation of the round: one counter per job, never reused.
         generation: Generation,
     },
 }

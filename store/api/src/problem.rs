@@ -37,7 +37,7 @@ pub struct Problem {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LeaderHint {
-    /// Its node id.
+    /// Id of the node.
     pub node: NodeId,
     /// Its address, `host:port`.
     pub address: String,

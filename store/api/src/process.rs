@@ -15,7 +15,7 @@ use crate::terms::Policy;
 /// A process's number within its run: its initial rank, as a rule.
 pub type ProcessId = u32;
 
-/// One life of a process: assigned by the state machine, growing within a job,
+/// An incarnation of a process: assigned by the state machine, growing within a job,
 /// never reused.
 pub type Incarnation = u64;
 
@@ -76,9 +76,9 @@ pub enum Cause {
     },
     /// A round closed without it at its deadline.
     Evicted {
-        /// The round.
+        /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
-        /// Its generation.
+        /// Generation of the round: one counter per job, never reused.
         generation: Generation,
     },
     /// An operator ended it.
@@ -88,9 +88,9 @@ pub enum Cause {
     },
     /// It did not stop a revoked generation in time.
     NotStopped {
-        /// The round.
+        /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
-        /// The generation.
+        /// Generation of the round: one counter per job, never reused.
         generation: Generation,
     },
     /// Its run ended.
@@ -171,7 +171,7 @@ pub enum ProcessCommand {
         /// Replace it even if it lives on another host.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         takeover: bool,
-        /// Active or standby.
+        /// Whether it counts in rounds (active) or waits to be promoted.
         #[serde(default, skip_serializing_if = "is_default_role")]
         role: Role,
         /// What it says of itself.
@@ -191,9 +191,9 @@ pub enum ProcessCommand {
     },
     /// An operator ends a process, whoever holds it.
     Remove {
-        /// The run.
+        /// Job and run.
         scope: Scope,
-        /// The process.
+        /// Number that the launch gave the process, such as its rank.
         process: ProcessId,
         /// Which of its incarnations.
         incarnation: Incarnation,
@@ -206,11 +206,11 @@ pub enum ProcessCommand {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ProcessEnd {
-    /// The process.
+    /// Number that the launch gave the process, such as its rank.
     pub process: ProcessId,
     /// Which of its incarnations.
     pub incarnation: Incarnation,
-    /// How it ended.
+    /// Cause of its end.
     pub cause: Cause,
     /// Somebody saw it exit: nothing that it held runs any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -224,9 +224,9 @@ pub struct ProcessEnd {
 pub enum ProcessOutcome {
     /// Register.
     Registered {
-        /// The process.
+        /// Number that the launch gave the process, such as its rank.
         process: ProcessId,
-        /// Its new incarnation.
+        /// Incarnation that this registration was given.
         incarnation: Incarnation,
         /// The revision of its registration: this incarnation's start.
         since: Revision,
@@ -242,13 +242,13 @@ pub enum ProcessOutcome {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ProcessInfo {
-    /// Its number.
+    /// Number that the launch gave the process, such as its rank.
     pub process: ProcessId,
-    /// Its latest incarnation.
+    /// Incarnation of its latest registration.
     pub incarnation: Incarnation,
-    /// Active or standby.
+    /// Whether it counts in rounds (active) or waits to be promoted.
     pub role: Role,
-    /// Its host.
+    /// Host name that its agent gave.
     pub host: String,
     /// The lease that it is, or was, attached to.
     pub lease: LeaseId,
@@ -285,7 +285,7 @@ pub struct EndInfo {
     pub at: Revision,
     /// Log time of the end, in milliseconds.
     pub at_ms: LogTime,
-    /// How.
+    /// Cause of its end.
     pub cause: Cause,
 }
 

@@ -22,28 +22,28 @@ use crate::run::RunOverCause;
 pub enum Read {
     /// One key.
     Get {
-        /// Where.
+        /// Job and run that the keys belong to.
         scope: Scope,
-        /// The key.
+        /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
     },
     /// Several keys at one revision.
     MultiGet {
-        /// Where.
+        /// Job and run that the keys belong to.
         scope: Scope,
         /// The keys; answered in this order.
         keys: Vec<Blob>,
     },
     /// Whether all of these exist as a key or as a queue that is not empty.
     Check {
-        /// Where.
+        /// Job and run that the keys belong to.
         scope: Scope,
         /// The keys.
         keys: Vec<Blob>,
     },
     /// Keys in byte order, a page at a time.
     List {
-        /// Where.
+        /// Job and run that the keys belong to.
         scope: Scope,
         /// Only keys that start with this.
         prefix: Blob,
@@ -59,28 +59,28 @@ pub enum Read {
     },
     /// How many keys start with this prefix (queues are not counted).
     Count {
-        /// Where.
+        /// Job and run that the keys belong to.
         scope: Scope,
         /// The prefix; empty = all keys.
         prefix: Blob,
     },
     /// Length of a queue; 0 if there is none.
     QueueLength {
-        /// Where.
+        /// Job and run that the keys belong to.
         scope: Scope,
-        /// The queue.
+        /// Key of the queue: any bytes, up to `key_bytes_max`.
         key: Blob,
     },
     /// All jobs, in order of their names.
     Jobs,
     /// All runs of a job, oldest first.
     Runs {
-        /// The job.
+        /// Name of the job.
         job: Name,
     },
     /// Processes of a run, in order, a page at a time.
     Processes {
-        /// The run.
+        /// Job and run.
         scope: Scope,
         /// Only processes behind this one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -91,7 +91,7 @@ pub enum Read {
     },
     /// Open rounds of a run, in byte order of their names.
     Rounds {
-        /// The run.
+        /// Job and run.
         scope: Scope,
         /// Only those of this name.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -113,9 +113,9 @@ pub enum Read {
     },
     /// A closed round, with its members, while its outcome is kept.
     Closed {
-        /// The run.
+        /// Job and run.
         scope: Scope,
-        /// The generation.
+        /// Generation of the round: one counter per job, never reused.
         generation: Generation,
         /// With what the members brought.
         #[serde(default)]
@@ -123,7 +123,7 @@ pub enum Read {
     },
     /// The job's latest iteration. Changes nothing and waits for nobody.
     Iteration {
-        /// The run.
+        /// Job and run.
         scope: Scope,
         /// Who asks, for `member` in the answer.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -134,7 +134,7 @@ pub enum Read {
     },
     /// Events of a job behind a revision, oldest first, a page at a time.
     Events {
-        /// The job.
+        /// Name of the job.
         job: Name,
         /// Only events behind this revision.
         #[serde(default)]
@@ -146,7 +146,7 @@ pub enum Read {
     },
     /// What a lease has to tell its holder.
     Feed {
-        /// The lease.
+        /// Id of the lease.
         lease: LeaseId,
         /// Only what was decided behind this revision.
         since: Revision,
@@ -158,7 +158,7 @@ pub enum Read {
     /// lost now and all others arrived. Decided by the rule that closes rounds;
     /// changes nothing.
     Plan {
-        /// The run.
+        /// Job and run.
         scope: Scope,
         /// Hosts to think away.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -257,7 +257,7 @@ pub enum ReadOutcome {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct KeyEntry {
-    /// The key.
+    /// Key: any bytes, up to `key_bytes_max`.
     pub key: Blob,
     /// Its value; left out when only keys were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -290,7 +290,7 @@ pub struct JobInfo {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunInfo {
-    /// Its name.
+    /// Name of the run, unique within its job.
     pub run: Name,
     /// Whether it can be written to.
     pub open: bool,
@@ -334,7 +334,7 @@ pub struct Plan {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Condition {
-    /// The key.
+    /// Key: any bytes, up to `key_bytes_max`.
     pub key: Blob,
     /// What must become of it.
     #[serde(default)]

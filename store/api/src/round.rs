@@ -28,7 +28,7 @@ pub enum RoundCommand {
     Arrive {
         /// The lease that all of them are attached to.
         lease: LeaseId,
-        /// The round's name.
+        /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
         /// What the round is.
         #[serde(default, skip_serializing_if = "is_default")]
@@ -67,7 +67,7 @@ pub enum RoundCommand {
     Revoke {
         /// The job, and a run of it.
         scope: Scope,
-        /// The generation.
+        /// Generation of the round: one counter per job, never reused.
         generation: Generation,
         /// The member that says so; none = an operator.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -78,11 +78,11 @@ pub enum RoundCommand {
     /// The leader's own: a time that the round waits for has come, if it still
     /// waits for that very time.
     Deadline {
-        /// The run.
+        /// Job and run.
         scope: Scope,
-        /// The round.
+        /// Name of the round: any bytes, up to `round_name_bytes_max`.
         round: Blob,
-        /// Its generation.
+        /// Generation of the round: one counter per job, never reused.
         generation: Generation,
         /// The time that the leader saw.
         at: LogTime,
@@ -93,9 +93,9 @@ pub enum RoundCommand {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Arrival {
-    /// The process.
+    /// Number that the launch gave the process, such as its rank.
     pub process: ProcessId,
-    /// Its incarnation.
+    /// Its incarnation: growing, given at registration, never reused.
     pub incarnation: Incarnation,
     /// The number of this call in that incarnation, from 1, growing over all rounds.
     /// The client library counts, never the user.
@@ -116,11 +116,11 @@ pub struct Arrival {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CallId {
-    /// The process.
+    /// Number that the launch gave the process, such as its rank.
     pub process: ProcessId,
-    /// Its incarnation.
+    /// Its incarnation: growing, given at registration, never reused.
     pub incarnation: Incarnation,
-    /// The call.
+    /// Number of the call in its incarnation, from 1.
     pub call: u64,
 }
 
@@ -146,7 +146,7 @@ pub enum RoundOutcome {
 pub enum ArrivalAnswer {
     /// It waits in this generation.
     Waiting {
-        /// The generation.
+        /// Generation of the round: one counter per job, never reused.
         generation: Generation,
     },
     /// It is decided: read the feed.
@@ -197,13 +197,13 @@ impl Feed {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Decision {
-    /// The process.
+    /// Number that the launch gave the process, such as its rank.
     pub process: ProcessId,
-    /// Its incarnation.
+    /// Its incarnation: growing, given at registration, never reused.
     pub incarnation: Incarnation,
-    /// The call.
+    /// Number of the call in its incarnation, from 1.
     pub call: u64,
-    /// The round.
+    /// Name of the round: any bytes, up to `round_name_bytes_max`.
     pub round: Blob,
     /// Revision of the decision.
     pub at: Revision,
@@ -346,7 +346,7 @@ pub enum WaitsFor {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Differing {
-    /// The process.
+    /// Number that the launch gave the process, such as its rank.
     pub process: ProcessId,
     /// Fields of its `Policy`, or of its `Terms`, that differ.
     pub fields: Vec<String>,
@@ -359,7 +359,7 @@ pub const MISSING_LISTED_MAX: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Missing {
-    /// The process.
+    /// Number that the launch gave the process, such as its rank.
     pub process: ProcessId,
     /// In which state it is.
     pub state: ProcessState,
@@ -378,16 +378,16 @@ pub struct Missing {
 pub enum ProcessState {
     /// Alive, and has not arrived.
     Alive {
-        /// Its incarnation.
+        /// Its incarnation: growing, given at registration, never reused.
         incarnation: Incarnation,
-        /// Active or standby.
+        /// Whether it counts in rounds (active) or waits to be promoted.
         role: Role,
     },
     /// Its latest incarnation ended.
     Ended {
-        /// That incarnation.
+        /// Incarnation that ended.
         incarnation: Incarnation,
-        /// How.
+        /// Cause of its end.
         cause: Cause,
     },
     /// It never registered in this run.
@@ -398,13 +398,13 @@ pub enum ProcessState {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Ended {
-    /// The process.
+    /// Number that the launch gave the process, such as its rank.
     pub process: ProcessId,
     /// The incarnation that ended.
     pub incarnation: Incarnation,
     /// Revision of the end.
     pub at: Revision,
-    /// How.
+    /// Cause of its end.
     pub cause: Cause,
 }
 
@@ -412,7 +412,7 @@ pub struct Ended {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RoundInfo {
-    /// The round.
+    /// Name of the round: any bytes, up to `round_name_bytes_max`.
     pub round: Blob,
     /// The generation that gathers.
     pub generation: Generation,

@@ -34,9 +34,9 @@ pub enum RunChoice {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunHeld {
-    /// The job.
+    /// Name of the job.
     pub job: Name,
-    /// Its open run.
+    /// Name of the run that is open now.
     pub run: Name,
     /// For how long it has been open, in log time.
     pub open_ms: u64,
@@ -57,7 +57,7 @@ pub struct RunHeld {
 pub enum RunOverCause {
     /// Its last agent left for good.
     LastAgentLeft {
-        /// The agent's host.
+        /// Host name that the agent gave.
         host: String,
     },
     /// Another run was opened.

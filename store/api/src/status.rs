@@ -85,7 +85,7 @@ pub const CAUGHT_UP_ENTRIES: u64 = 1_000;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NodeStatus {
-    /// Its id.
+    /// Id of the node, chosen by the operator, never 0.
     pub id: NodeId,
     /// Its address, `host:port`.
     pub address: String,
@@ -179,12 +179,12 @@ pub enum Admin {
     },
     /// Makes a caught-up learner a voter.
     PromoteNode {
-        /// The learner.
+        /// Id of the learner.
         node: NodeId,
     },
     /// Removes a node for ever.
     RemoveNode {
-        /// The node.
+        /// Id of the node.
         node: NodeId,
     },
     /// Hands leadership over; without a target to the most advanced voter.

@@ -102,7 +102,7 @@ pub enum RequestBody {
     /// Answered with `Waiting` at once if something is missing, and with
     /// `Released` when all conditions were met.
     Wait {
-        /// Where.
+        /// Job and run that the keys belong to.
         scope: Scope,
         /// What must become true.
         conditions: Vec<Condition>,
@@ -113,7 +113,7 @@ pub enum RequestBody {
     },
     /// Answered with any number of `Changes`.
     Watch {
-        /// Where.
+        /// Job and run that the keys belong to.
         scope: Scope,
         /// Only keys that start with this.
         prefix: Blob,
@@ -132,7 +132,7 @@ pub enum RequestBody {
     /// [`Feed::note_rosters`](crate::Feed::note_rosters)) are left out. From
     /// [`MINOR_COORDINATION`] on.
     Feed {
-        /// The lease.
+        /// Id of the lease.
         lease: LeaseId,
         /// Only what was decided behind this revision.
         since: Revision,
@@ -145,7 +145,7 @@ pub enum RequestBody {
     /// it is cancelled. A job that is not there yet has no events. From
     /// [`MINOR_EVENTS`] on.
     Events {
-        /// The job.
+        /// Name of the job.
         job: Name,
         /// Only events behind this revision.
         after: Revision,
@@ -213,7 +213,7 @@ pub enum ReplyBody {
     },
     /// To `Wait`: all conditions were met by this revision.
     Released {
-        /// The revision.
+        /// Revision of the whole cluster, +1 for each change.
         revision: Revision,
     },
     /// To `Watch`: the changes of one revision; without changes, progress: all

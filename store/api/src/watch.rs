@@ -21,9 +21,9 @@ pub struct WatchBatch {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Change {
-    /// The job.
+    /// Name of the job.
     pub job: Name,
-    /// The run.
+    /// Name of the run, unique within its job.
     pub run: Name,
     /// The key or queue.
     pub key: Blob,
@@ -38,7 +38,7 @@ pub struct Change {
 pub enum ChangeKind {
     /// It has a new value.
     Put {
-        /// The whole value.
+        /// Value after the change.
         value: Blob,
         /// Changes since the key's creation; 1 = created now.
         version: u64,

@@ -8,9 +8,9 @@ use holdfast_api::{Answer, LeaseId, Name, Refusal, Revision, WatchBatch};
 /// A run, fully named: what a scope means at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunKey {
-    /// The job.
+    /// Name of the job.
     pub job: Name,
-    /// The run.
+    /// Name of the run, unique within its job.
     pub run: Name,
 }
 
@@ -69,7 +69,7 @@ pub enum Effect {
     },
     /// A job's event log has something new: see [`crate::Machine::recorded`].
     Recorded {
-        /// The job.
+        /// Name of the job.
         job: Name,
     },
     /// The holders of these leases have something to read, or the lease has

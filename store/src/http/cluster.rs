@@ -48,14 +48,14 @@ fn session_ttl_default() -> u64 {
 /// A session to keep or to close.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SessionRequest {
-    /// The session.
+    /// Id of the session.
     pub session: SessionId,
 }
 
 /// The session that was opened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SessionAnswer {
-    /// The session.
+    /// Id of the session.
     pub session: SessionId,
     /// The idle time granted, in milliseconds.
     pub ttl_ms: u64,
@@ -140,14 +140,14 @@ pub struct RunRequest {
     /// The job; `default` when left out.
     #[serde(default = "default_name")]
     pub job: Name,
-    /// The run.
+    /// Name of the run, unique within its job.
     pub run: Name,
 }
 
 /// The run that is open.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RunAnswer {
-    /// The run.
+    /// Name of the run, unique within its job.
     pub run: Name,
     /// False if it was open before.
     pub created: bool,
@@ -220,7 +220,7 @@ pub async fn delete_run(
 /// A job to delete.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JobRequest {
-    /// The job.
+    /// Name of the job.
     pub job: Name,
 }
 
@@ -403,7 +403,7 @@ pub struct AddNodeRequest {
 /// A node to promote or to remove.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct NodeRequest {
-    /// Its id.
+    /// Id of the node, chosen by the operator, never 0.
     pub node: NodeId,
 }
 

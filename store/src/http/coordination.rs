@@ -150,7 +150,7 @@ pub async fn round(
 /// A lease's feed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FeedRequest {
-    /// The lease.
+    /// Id of the lease.
     pub lease: LeaseId,
     /// Only what was decided behind this revision: `upto` of the answer before.
     #[serde(default)]
@@ -377,7 +377,7 @@ pub struct ClosedParams {
     #[serde(default)]
     #[param(value_type = Name, required = false, example = "r1")]
     pub run: Option<Name>,
-    /// The generation.
+    /// Generation of the round: one counter per job, never reused.
     #[param(example = 1)]
     pub generation: Generation,
     /// With what the members brought.
@@ -420,7 +420,7 @@ pub async fn closed(
 /// What to think away.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PlanRequest {
-    /// The run.
+    /// Job and run.
     #[serde(flatten)]
     pub scope: Scope,
     /// Hosts that would be lost.

@@ -106,7 +106,7 @@ struct Inner {
 
 /// What the node was told at its start.
 pub struct Told {
-    /// Its id.
+    /// Id of the node, chosen by the operator, never 0.
     pub id: NodeId,
     /// The nodes of a new cluster; none if it was started otherwise.
     pub initial: BTreeMap<NodeId, String>,

@@ -113,7 +113,7 @@ struct Inner {
 
 /// What a node is made of.
 pub struct Parts {
-    /// Its id.
+    /// Id of the node, chosen by the operator, never 0.
     pub id: NodeId,
     /// Its cluster.
     pub cluster_id: String,

@@ -20,7 +20,7 @@ pub const PEER_HEADER: &str = "holdfast-peer";
 pub struct PeerHello {
     /// Its cluster.
     pub cluster_id: String,
-    /// Its id.
+    /// Id of the node, chosen by the operator, never 0.
     pub node: NodeId,
     /// Whom it means to talk to.
     pub to: NodeId,
@@ -79,7 +79,7 @@ pub enum PeerError {
         "the log of node {node} ends at {has}, but it was seen to hold {seen}: its disk was lost or rolled back, and under its old id it could lose acknowledged writes. Remove it (`holdfast node remove {node}`), empty its data folder and start it under a new node id"
     )]
     RolledBack {
-        /// The node.
+        /// Id of the node.
         node: NodeId,
         /// Where its log ends.
         has: u64,
@@ -91,7 +91,7 @@ pub enum PeerError {
         "the vote of node {node} is of term {has}, but it answered in term {seen}: its disk was lost or rolled back, and under its old id it could vote twice. Remove it (`holdfast node remove {node}`), empty its data folder and start it under a new node id"
     )]
     ForgotVote {
-        /// The node.
+        /// Id of the node.
         node: NodeId,
         /// The term of its vote.
         has: u64,

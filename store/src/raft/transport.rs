@@ -46,7 +46,7 @@ pub enum TransportError {
 /// Another node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Target {
-    /// Its id.
+    /// Id of the node, chosen by the operator, never 0.
     pub node: NodeId,
     /// Its address, `host:port`.
     pub address: String,

@@ -66,7 +66,7 @@ const REQUESTS_MAX: usize = 16;
 pub struct Options {
     /// The store: endpoints and the client's timings.
     pub store: holdfast_client::Options,
-    /// The job.
+    /// Name of the job.
     pub job: Name,
     /// The run to open or join.
     pub run: Wanted,

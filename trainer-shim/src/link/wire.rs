@@ -113,9 +113,9 @@ pub enum FromProgram {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Heartbeat {
-    /// The process.
+    /// Number that the launch gave the process, such as its rank.
     pub process: ProcessId,
-    /// Its incarnation.
+    /// Its incarnation: growing, given at registration, never reused.
     pub incarnation: Incarnation,
     /// What happens when it falls silent.
     #[serde(rename = "ladder")]
@@ -177,9 +177,9 @@ pub enum FromAgent {
 /// A process that shows no progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Silence {
-    /// The process.
+    /// Number that the launch gave the process, such as its rank.
     pub process: ProcessId,
-    /// Its incarnation.
+    /// Its incarnation: growing, given at registration, never reused.
     pub incarnation: Incarnation,
     /// For how long, in milliseconds.
     pub silent_ms: u64,

@@ -18,7 +18,7 @@ pub enum CallError {
     /// The generation is over: whatever it had come to does not count.
     #[error("generation {generation} is over: {why}; acquire the next one")]
     Revoked {
-        /// The generation.
+        /// Generation of the round: one counter per job, never reused.
         generation: Generation,
         /// Why.
         why: Why,

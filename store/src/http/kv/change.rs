@@ -35,7 +35,7 @@ pub struct KeyValueRequest {
     pub scope: Scope,
     /// The key, or the queue.
     pub key: Blob,
-    /// The value.
+    /// Value: any bytes, up to `value_bytes_max`; may be empty.
     pub value: Blob,
 }
 
@@ -57,7 +57,7 @@ pub struct CasRequest {
     /// Whose key.
     #[serde(flatten)]
     pub scope: Scope,
-    /// The key.
+    /// Key: any bytes, up to `key_bytes_max`.
     pub key: Blob,
     /// The value that must be there; empty matches an absent key.
     pub expected: Blob,
@@ -71,7 +71,7 @@ pub struct CasRevisionRequest {
     /// Whose key.
     #[serde(flatten)]
     pub scope: Scope,
-    /// The key.
+    /// Key: any bytes, up to `key_bytes_max`.
     pub key: Blob,
     /// The `modified` revision that it must have; 0 = it is absent.
     pub revision: Revision,
@@ -82,7 +82,7 @@ pub struct CasRevisionRequest {
 /// Keys and values to store at one revision.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MultiPutRequest {
-    /// Whose keys.
+    /// Job and run that the keys belong to.
     #[serde(flatten)]
     pub scope: Scope,
     /// The keys and values; a key named twice gets its last value.
@@ -92,7 +92,7 @@ pub struct MultiPutRequest {
 /// Steps that happen together or not at all.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TransactionRequest {
-    /// Whose keys.
+    /// Job and run that the keys belong to.
     #[serde(flatten)]
     pub scope: Scope,
     /// What must hold. An empty list always does, and has to be written: a
@@ -117,7 +117,7 @@ pub struct WrittenAnswer {
 /// The sum.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AddedAnswer {
-    /// The new number.
+    /// Number after the addition.
     pub value: i64,
     /// When.
     #[serde(flatten)]

@@ -37,7 +37,7 @@ const NDJSON: &str = "application/x-ndjson";
 /// What to wait for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WaitRequest {
-    /// Whose keys.
+    /// Job and run that the keys belong to.
     #[serde(flatten)]
     pub scope: Scope,
     /// Keys that must exist, or queues that must hold something.
@@ -138,7 +138,7 @@ pub async fn wait(
 /// What to watch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WatchRequest {
-    /// Whose keys.
+    /// Job and run that the keys belong to.
     #[serde(flatten)]
     pub scope: Scope,
     /// Only keys that start with this.

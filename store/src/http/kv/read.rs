@@ -30,7 +30,7 @@ pub struct GetRequest {
 /// Keys to ask about.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct KeysRequest {
-    /// Whose keys.
+    /// Job and run that the keys belong to.
     #[serde(flatten)]
     pub scope: Scope,
     /// The keys.
@@ -43,7 +43,7 @@ pub struct KeysRequest {
 /// Keys to list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ListRequest {
-    /// Whose keys.
+    /// Job and run that the keys belong to.
     #[serde(flatten)]
     pub scope: Scope,
     /// Only keys that start with this.
@@ -66,7 +66,7 @@ pub struct ListRequest {
 /// Keys to count.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CountRequest {
-    /// Whose keys.
+    /// Job and run that the keys belong to.
     #[serde(flatten)]
     pub scope: Scope,
     /// Only keys that start with this.

@@ -23,7 +23,7 @@ pub enum Error {
     /// The run could not be opened.
     #[error("cannot open a run of job {job}: {reason}")]
     Open {
-        /// The job.
+        /// Name of the job.
         job: Name,
         /// The library's, which names the nodes that it tried.
         reason: Box<holdfast_trainer_shim::Error>,
@@ -80,9 +80,9 @@ pub enum Error {
          start the command again, with another --run", if *ended { "has ended" } else { "is gone" }
     )]
     NotOpen {
-        /// The job.
+        /// Name of the job.
         job: Name,
-        /// The run.
+        /// Name of the run, unique within its job.
         run: Name,
         /// It is there and has ended; otherwise nothing of it is left.
         ended: bool,
@@ -100,12 +100,12 @@ pub enum Remedy {
     AnotherJob {
         /// The job that is in use.
         job: Name,
-        /// Its open run.
+        /// Name of the run that is open now.
         run: Name,
     },
     /// A run that is new.
     AnotherRun {
-        /// The job.
+        /// Name of the job.
         job: Name,
     },
 }

@@ -31,7 +31,7 @@ pub enum Wanted {
     /// that takes the place of another. Its run may have ended meanwhile, and
     /// even been deleted, so that opening it would end the one behind it.
     Joined {
-        /// Its name.
+        /// Name of the run, unique within its job.
         run: Name,
         /// The lease of the one before, which nobody renews any more.
         lease: Option<LeaseId>,

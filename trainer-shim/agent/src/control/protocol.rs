@@ -78,9 +78,9 @@ pub struct CommandEnded {
 pub enum Response {
     /// To [`Request::Attach`].
     Attached {
-        /// The job.
+        /// Name of the job.
         job: Name,
-        /// The run.
+        /// Name of the run, unique within its job.
         run: Name,
         /// Where the command's TCPStore clients connect.
         address: SocketAddr,
@@ -116,9 +116,9 @@ pub enum Response {
     },
     /// To [`Request::Status`].
     Status {
-        /// The job.
+        /// Name of the job.
         job: Name,
-        /// The run.
+        /// Name of the run, unique within its job.
         run: Name,
         /// Ports that the agent was started with.
         addresses: Vec<SocketAddr>,

@@ -107,15 +107,15 @@ pub enum Message {
     Validate,
     /// Sets a key; not answered.
     Set {
-        /// The key.
+        /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
-        /// Its new value.
+        /// Value from now on: any bytes, up to `value_bytes_max`; may be empty.
         value: Blob,
     },
     /// Sets a key if it has the expected value; answered with the value that
     /// the client then believes in, [`Reply::Value`].
     CompareSet {
-        /// The key.
+        /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
         /// What must be there; empty also matches an absent key.
         expected: Blob,
@@ -124,14 +124,14 @@ pub enum Message {
     },
     /// Answered with [`Reply::Value`], empty if the key is absent.
     Get {
-        /// The key.
+        /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
     },
     /// Adds to a decimal number; answered with the sum, [`Reply::Number`].
     Add {
-        /// The key.
+        /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
-        /// What to add.
+        /// Number to add; wraps at the bounds of `i64` as TCPStore does.
         delta: i64,
     },
     /// Whether all keys exist; answered with [`Reply::Checked`].
@@ -148,14 +148,14 @@ pub enum Message {
     GetNumKeys,
     /// Answered with the number of keys deleted, [`Reply::Number`].
     DeleteKey {
-        /// The key.
+        /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
     },
     /// Appends to a value; not answered.
     Append {
-        /// The key.
+        /// Key: any bytes, up to `key_bytes_max`.
         key: Blob,
-        /// What to append.
+        /// Bytes to add at the end of the value.
         value: Blob,
     },
     /// Answered with [`Reply::Values`].
@@ -177,19 +177,19 @@ pub enum Message {
     },
     /// Puts a value at the end of a queue; not answered.
     QueuePush {
-        /// The queue.
+        /// Key of the queue: any bytes, up to `key_bytes_max`.
         key: Blob,
-        /// The value.
+        /// Value: any bytes, up to `value_bytes_max`; may be empty.
         value: Blob,
     },
     /// Answered with [`Reply::Popped`].
     QueuePop {
-        /// The queue.
+        /// Key of the queue: any bytes, up to `key_bytes_max`.
         key: Blob,
     },
     /// Answered with [`Reply::Number`].
     QueueLen {
-        /// The queue.
+        /// Key of the queue: any bytes, up to `key_bytes_max`.
         key: Blob,
     },
     /// Answered with [`Reply::Keys`].

@@ -65,7 +65,7 @@ pub enum Unanswerable {
 /// Translates for one namespace of a scope, within the door's limits.
 #[derive(Debug, Clone)]
 pub struct Mapping {
-    /// Whose keys.
+    /// Job and run that the keys belong to.
     pub scope: Scope,
     /// Which of them.
     pub namespace: Namespace,

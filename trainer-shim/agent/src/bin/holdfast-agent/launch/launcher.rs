@@ -24,7 +24,7 @@ pub struct Launcher {
 /// A job that a launcher's identity names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named {
-    /// The job.
+    /// Name of the job.
     pub job: Name,
     /// After what, in words.
     pub after: &'static str,

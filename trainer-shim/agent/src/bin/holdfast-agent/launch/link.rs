@@ -61,9 +61,9 @@ pub struct Start {
 /// What the agent answered.
 #[derive(Debug, Clone)]
 pub struct Attached {
-    /// The job.
+    /// Name of the job.
     pub job: Name,
-    /// The run.
+    /// Name of the run, unique within its job.
     pub run: Name,
     /// Where the command's TCPStore clients connect.
     pub address: SocketAddr,
