@@ -21,7 +21,7 @@
 //! | [`history`] | what is recorded of rounds, and the files of it |
 //! | [`json_lines`] | the form of all these files |
 //! | [`clock`] | the one clock of a history |
-//! | [`story`] | pure: lives, calls and closings, put together from the records |
+//! | [`story`] | pure: incarnations, calls and closings, put together from the records |
 //! | [`order`] | pure: points in time of which only bounds and orders are known |
 //! | [`mod@check`] | pure: the rules of rounds, and the verdict |
 //!

@@ -210,7 +210,7 @@ pub struct Change {
 pub struct ProcessSeen {
     /// Its number.
     pub process: u32,
-    /// The revision of its end; none while it lives.
+    /// The revision of its end; none while it is alive.
     pub ended: Option<u64>,
     /// Whether the end of the lease was its end.
     pub by_expiry: bool,

@@ -1,4 +1,4 @@
-//! A history put together: which lives there were, what each of them called
+//! A history put together: which incarnations there were, what each of them called
 //! and got, and which generations closed. Nothing is judged here but whether
 //! the records make sense by themselves.
 

@@ -75,7 +75,7 @@ struct Link {
     liveness: Liveness,
     /// The question whether the node leads, while it is open.
     poll: Asked,
-    /// The question whether the node lives, while it is open.
+    /// The question whether the node is alive, while it is open.
     probe: Asked,
     /// Whether the node has yet to hear the report, and would understand it.
     report_due: bool,

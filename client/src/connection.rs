@@ -267,7 +267,7 @@ async fn write_frames(
 
 async fn write_frame(write: &mut WriteHalf, frame: &[u8], activity: &AtomicU64) -> io::Result<()> {
     for (index, chunk) in frame.chunks(WRITE_BYTES).enumerate() {
-        // A peer that takes in a long frame lives, though it has no reason to
+        // A peer that takes in a long frame is alive, though it has no reason to
         // answer yet. A short frame says nothing: the socket's buffer takes it.
         if index > 0 {
             activity.fetch_add(1, Ordering::Relaxed);

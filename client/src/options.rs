@@ -23,7 +23,7 @@ pub struct Options {
     /// Longest pause between attempts.
     pub backoff_max: Duration,
     /// Idle time after which the cluster may forget the session; the cluster
-    /// clamps it to its limits. While the client lives it keeps the session.
+    /// clamps it to its limits. While the client exists it keeps the session.
     pub session_ttl: Duration,
     /// Bound on calls that take no deadline of their own: setting up a watch.
     pub call_timeout: Duration,

@@ -55,7 +55,7 @@ pub struct Resumed {
     pub session: SessionId,
     /// How many commands it allows at a time.
     pub window: u64,
-    /// How long it lives unused.
+    /// How long the session lasts unused.
     pub ttl: Duration,
     /// The lowest sequence that was never used.
     pub next: u64,

@@ -1,4 +1,4 @@
-//! The incarnation of the client's session: opened at the first command, kept while
+//! The client's session: opened at the first command, kept while
 //! the client is idle, closed with it.
 //!
 //! The commands that do this, *session tasks*, carry no session themselves. Opening

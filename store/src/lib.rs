@@ -17,7 +17,7 @@
 //! | [`access`] | the shared token: who may talk to this node |
 //! | [`cli`] | the grammar of the command line |
 //! | [`config`] | settings: flags, environment, file, defaults |
-//! | [`serve`], [`dev`] | a node's life; a cluster of child processes |
+//! | [`serve`], [`dev`] | one node, from start to exit; a cluster of child processes |
 //! | [`formation`] | founding a cluster; a place for an empty disk |
 //! | [`node`] | what connections ask, answered |
 //! | [`raft`] | the consensus library, its network, our wire |

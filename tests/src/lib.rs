@@ -23,9 +23,9 @@
 //! | [`communicators`] | what members of a group of communicators write down, and whether it may be |
 //! | [`histories`] | jobs whose ranks record what they call and get, while they and the cluster are broken |
 //! | [`hosts`] | hosts with a network between them, on one machine |
-//! | [`proxy`] | a way to a store on which answers can be held |
+//! | [`delay_proxy`] | a proxy to a store that can hold answers back |
 //! | [`http`] | plain HTTP requests |
-//! | [`participant`] | leases, processes and rounds over HTTP |
+//! | [`coordination`] | leases, processes and rounds over HTTP |
 //! | [`slips`] | requests with one slip each, from the description of the API |
 //! | [`stream`] | a raw client of the multiplexed stream |
 //! | [`tcpstore`] | a client of the TCPStore protocol |

@@ -39,7 +39,7 @@ pub struct LiveProcesses {
 /// An iteration that has begun.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Iteration {
-    /// Its number: unique for the incarnation of the job, one above the latest.
+    /// Its number: unique in the job, for good, one above the latest.
     pub iteration: u64,
     /// The generation that decided it.
     pub generation: Generation,

@@ -142,7 +142,7 @@ impl Simulation {
         }
     }
 
-    /// Lives through a seed.
+    /// Runs a seed to its end.
     pub fn run(options: Options, journal: Journal) -> Report {
         let mut simulation = Simulation::new(options, journal);
         simulation.found();

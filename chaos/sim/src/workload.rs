@@ -202,7 +202,7 @@ impl Trainer {
         }
     }
 
-    /// One life of the process.
+    /// One incarnation of the process.
     async fn live(&self, random: &mut SmallRng) -> Result<(), holdfast_trainer_shim::Error> {
         let scope = Scope { job: JOB.parse().expect("it is a name"), run: None };
         let host = format!("host-{}", self.trainer);

@@ -2,7 +2,7 @@
 //!
 //! # What is judged
 //!
-//! A *life* is one incarnation. It starts at the moment of its registration,
+//! An incarnation starts at the moment of its registration,
 //! somewhere between asking and being told, and ends at one moment, its *end*,
 //! or goes on. A *generation* closes at one moment, and a *run* is opened at
 //! one, which ends the run before. The history is valid iff all these moments

@@ -82,7 +82,7 @@ pub(super) fn activations(story: &Story) -> Vec<Option<Generation>> {
     activations
 }
 
-/// Between which moments an incarnation can end. `succeeded`: by a later life of its
+/// Between which moments an incarnation can end. `succeeded`: by a later incarnation of its
 /// process, or by a later run.
 fn end_of(participant: &Participant, succeeded: bool) -> (Moment, Moment) {
     let Participant { leaves, over, lost, dies, contested, suspect, .. } = participant;
@@ -184,7 +184,7 @@ impl Placement<'_> {
     }
 
     /// A generation: its moment lies in the calls of its members, in their
-    /// lives and in its run.
+    /// is alive and in its run.
     fn closing(&mut self, generation: Generation, findings: &mut Findings) -> Closing {
         let told = &self.story.closings[&generation];
         let round = self.story.round(generation).clone();

@@ -21,7 +21,7 @@ enum Deed {
     Close,
 }
 
-/// The store's word on lives.
+/// What the store says of incarnations.
 #[derive(Debug, Default)]
 pub(super) struct Word<'s> {
     pub starts: BTreeMap<(ProcessId, Incarnation), Revision>,

@@ -13,7 +13,7 @@ pub(super) struct Account {
     /// The run of each incarnation.
     pub runs: Vec<String>,
     /// Registrations that were tried, with their runs: each may have ended the
-    /// life before it, whatever the program was told.
+    /// incarnation before it, whatever the program was told.
     pub attempts: Vec<(String, ProcessId, Moment)>,
     /// Those of them of which nobody knows what came of them.
     pub unheard: Vec<(String, ProcessId, Moment)>,

@@ -1,4 +1,4 @@
-//! Tokens that prove which life of a process asks for something.
+//! Tokens that prove which incarnation of a process asks for something.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use crate::round::Generation;
 ///
 /// Of the tokens of one process, one with a larger incarnation, or with the same
 /// and a larger generation, makes all smaller ones void. Incarnations grow with
-/// every life of any process of the job and are never used again.
+/// every incarnation of any process of the job and are never used again.
 /// The cluster vouches for the incarnation alone: the generation is its holder's word,
 /// and orders the tokens of one incarnation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

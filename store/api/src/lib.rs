@@ -19,7 +19,7 @@
 //! | [`watch`] | changes and watches |
 //! | [`lease`] | leases, held by agents |
 //! | [`run`] | runs: chosen, held, over |
-//! | [`fence`] | tokens that prove which life of a process asks |
+//! | [`fence`] | tokens that prove which incarnation of a process asks |
 //! | [`process`] | processes, their incarnations and ends, events |
 //! | [`round`] | rounds: arrivals, decisions, feeds |
 //! | [`terms`] | the terms of a round |

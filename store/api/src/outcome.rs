@@ -441,7 +441,7 @@ pub enum Refusal {
         /// Host name that its agent gave.
         host: String,
     },
-    /// No such process, or no such life of it, in the run.
+    /// No such process, or no such incarnation of it, in the run.
     #[error("the run has no process {process} with incarnation {incarnation}; register it first")]
     ProcessNotFound {
         /// Number that the launch gave the process, such as its rank.

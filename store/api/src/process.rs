@@ -168,7 +168,7 @@ pub enum ProcessCommand {
         /// process was never there.
         #[serde(default, skip_serializing_if = "is_zero")]
         replaces: Incarnation,
-        /// Replace it even if it lives on another host.
+        /// Replace it even if it is alive on another host.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         takeover: bool,
         /// Whether it counts in rounds (active) or waits to be promoted.

@@ -10,8 +10,8 @@ use crate::machine::Machine;
 use crate::size;
 
 /// Newest feature level that this build obeys. A level gates commands, and
-/// changed behaviour of old ones, until every node obeys it: level 1 is all of
-/// release 0.1, level 2 is [`RUNS_LEVEL`], level 3 is [`COORDINATION_LEVEL`], level 4 is
+/// changed behaviour of old ones, until every node obeys it: level 1 is what
+/// there was first, level 2 is [`RUNS_LEVEL`], level 3 is [`COORDINATION_LEVEL`], level 4 is
 /// [`PIPELINE_LEVEL`], level 5 is [`SECRET_IDS_LEVEL`].
 pub const FEATURE_LEVEL: u32 = 5;
 
@@ -35,7 +35,7 @@ pub const SECRET_IDS_LEVEL: u32 = holdfast_api::stream::LEVEL_SECRET_IDS;
 /// Longest cluster id, in bytes.
 pub const CLUSTER_ID_BYTES_MAX: u64 = 128;
 
-/// Most node ids that can be retired in the life of a cluster.
+/// Most node ids that can be retired in one cluster, ever.
 pub const RETIRED_NODES_MAX: u64 = 100_000;
 
 /// What is true of the cluster as a whole.

@@ -1,4 +1,4 @@
-//! What lives in a run: its processes, the rounds that gather, and the
+//! Coordination within a run: its processes, the rounds that gather, and the
 //! outcomes that somebody still may ask for; and what of it belongs to the
 //! job: counters that never go back, and the event log.
 
@@ -72,7 +72,7 @@ pub(crate) struct Kept {
     pub compacted: Revision,
 }
 
-/// What lives in a run.
+/// The processes, rounds and outcomes of a run.
 #[derive(Clone, Default)]
 pub(crate) struct Coordination {
     /// Every process that ever registered, in its latest incarnation.

@@ -9,7 +9,7 @@ use crate::applied::RunKey;
 use crate::cluster::{COORDINATION_LEVEL, Cluster, RUNS_LEVEL};
 use crate::coordination::{Coordination, JobCoordination};
 
-/// Most names of jobs in the life of a cluster.
+/// Most names of jobs in one cluster, ever.
 pub(crate) const JOB_NAMES_MAX: u64 = 100_000;
 
 /// All jobs. A job stays for ever: its numbering of runs must not start again,
@@ -273,7 +273,7 @@ impl Jobs {
         change(run)
     }
 
-    /// What lives in a run, with what of it belongs to the job.
+    /// The coordination of a run, with the part that belongs to its job.
     pub fn coordination(
         &mut self,
         key: &RunKey,

@@ -471,7 +471,7 @@ impl Machine {
         Ok(LeaseOutcome::Ended)
     }
 
-    /// Ends all that lives in a run that ends, as part of the revision that is
+    /// Ends all that is alive in a run that ends, as part of the revision that is
     /// being made. Who was there stays on record.
     pub(crate) fn end_life(&mut self, run: &RunKey, applied: &mut Applied) {
         let since = self.sessions.leader_since;

@@ -19,7 +19,7 @@
 //! | `cluster` | cluster id, limits, feature level, retired node ids |
 //! | `lease` | leases of hosts |
 //! | `process` | registrations and ends of processes |
-//! | `coordination` | what lives in a run, and the way of a command through it |
+//! | `coordination` | the processes, rounds and outcomes of a run, and how a command changes them |
 //! | `round` | rounds: scope, arrivals, and the one rule that closes them |
 //! | `outcome` | what is made of a closed round: ranks, votes, atomic blocks |
 //! | `history` | the latest changes, for watches and waits that resume |
@@ -37,10 +37,10 @@
 //!   command changed nothing, since everything is checked before anything is
 //!   changed.
 //! * Time passing changes nothing by itself. Log time is the highest stamp
-//!   seen; a session ends only by a command `Expire` that still holds, and a
+//!   seen; a session expires only by a command `Expire` that still holds, and a
 //!   new leader makes every idle time count anew.
-//! * The revision grows by one with each command that changed keys, queues or
-//!   runs, and each revision is one batch of changes. Sessions, limits and
+//! * The revision grows by one with each command that changed keys, queues, runs,
+//!   leases, processes or rounds, and each revision is one batch of changes. Sessions, limits and
 //!   time have no revision.
 //! * A command costs no more than its own size and that of the values it
 //!   touches; what takes long to free is handed out as garbage.

@@ -63,7 +63,7 @@ impl RoundKey {
         self.conclusion == Conclusion::Advance
     }
 
-    /// Whether it is a step in the life of a held generation.
+    /// Whether it is a step of a held generation.
     pub fn is_of_held(&self) -> bool {
         matches!(self.conclusion, Conclusion::Ready | Conclusion::Close)
     }

@@ -64,7 +64,7 @@ fn the_log_of_each_level_gives_the_same_state() {
     }
 }
 
-/// All commands of release 0.1.
+/// All commands of level 1.
 const COMMANDS_OF_LEVEL_1: &[&str] = &[
     "Put {",
     "MultiPut {",

@@ -1,6 +1,6 @@
 //! Connections: accepted, bounded, drained.
 //!
-//! Each holds a place for as long as it lives, also as a stream, so that there
+//! Each holds a place for as long as it is open, also as a stream, so that there
 //! are never more than descriptors; channels of other nodes hold none. When all
 //! places are taken, the last few go round: whoever gets one has it for some
 //! seconds, long enough for a node that comes back and for an operator's

@@ -1,4 +1,4 @@
-//! Whether this node lives, and whether it is ready for clients.
+//! Whether this node is alive, and whether it is ready for clients.
 
 use std::time::Duration;
 

@@ -119,7 +119,7 @@ pub fn title_of(code: Code) -> &'static str {
         Code::WrongCluster => "The node belongs to another cluster",
         Code::FeatureLevel => "The feature is not enabled yet",
         Code::LeaseEnded => "The lease has ended",
-        Code::ProcessNotFound => "The process, or that life of it, is unknown",
+        Code::ProcessNotFound => "The process, or that incarnation of it, is unknown",
         Code::Superseded => "Another incarnation is the latest",
         Code::GenerationUnknown => "The generation is not kept",
         Code::Regroup => "Somebody waits in an advance",

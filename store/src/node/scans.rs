@@ -82,7 +82,7 @@ impl Scans {
         let pushed = self.queue.lock().push(tenant, SCAN_COST, scan);
         match pushed {
             Ok(()) => {
-                // The thread lives as long as this.
+                // The thread ends with this.
                 let _ = tell.as_ref().map(|tell| tell.send(()));
             }
             Err(scan) => {

@@ -1,6 +1,6 @@
 //! Who a data folder belongs to: written once, checked at every start.
 //!
-//! The identity lives twice: in `identity.json`, for people and because it is
+//! The identity is stored twice: in `identity.json`, for people and because it is
 //! readable without the database, and in the database, because a log that was
 //! moved or restored alone must not pass for another node's.
 
@@ -46,7 +46,7 @@ impl Identity {
         Identity { format: FORMAT, cluster_id, node_id, generation, formed: false }
     }
 
-    /// Whether both are the same but for what changes in a folder's life.
+    /// Whether both are the same but for what changes while a folder is in use.
     pub fn is_same_folder(&self, other: &Identity) -> bool {
         let Identity { format, cluster_id, node_id, generation, formed: _ } = self;
         *format == other.format

@@ -274,7 +274,7 @@ impl LogStore {
         WitnessStore { log: self.clone() }
     }
 
-    /// Writes the copy of the identity that lives beside the log.
+    /// Writes the copy of the identity that lies beside the log.
     pub(super) async fn save_identity(&self, identity: Identity) -> Result<(), StorageError> {
         self.shared.memory.write().identity = Some(identity.clone());
         self.shared.queue.write(vec![Operation::Identity(identity)], true).await

@@ -53,7 +53,7 @@ const IDENTITY: &[u8] = b"identity";
 const WITNESS: &[u8] = b"witness/";
 
 /// Memory for what is not in a sorted file yet, and the size of such
-/// a file. A write-ahead log lives until its buffer is in a sorted file.
+/// a file. A write-ahead log stays until its buffer is in a sorted file.
 const BUFFER_BYTES: usize = 8 << 20;
 const BUFFERS_MAX: i32 = 3;
 /// RocksDB's own text logs.

@@ -344,7 +344,7 @@ impl Queue {
     /// Waits until the writer has ended and let go of its backend.
     pub async fn ended(&self) {
         let mut ended = self.ended.subscribe();
-        // The sender lives as long as `self`.
+        // The sender is dropped with `self`.
         let _ = ended.wait_for(|ended| *ended).await;
     }
 

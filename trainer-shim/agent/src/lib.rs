@@ -29,6 +29,7 @@
 //! | `activity` | what they do while they ask nothing of the store |
 //! | `telling` | what operators are told: gathered, and sent if it is new |
 //! | [`process`] | which process is at the other end of a connection |
+//! | [`keeper`] | holds sockets and what is in flight while an agent is replaced |
 //! | [`door`] | front doors, one for each foreign protocol |
 //! | [`door::tcpstore`] | PyTorch's TCPStore: codec, mapping, order, sockets |
 //! | [`door::process`] | programs with the library: one lease, deaths told at once |
@@ -38,8 +39,8 @@
 //! * The agent decides nothing about keys, runs or sessions. It translates,
 //!   keeps each connection's order, and asks the store.
 //! * No state that matters: an agent that is started anew against the same run
-//!   serves the same keys. Only its connections are lost, and with them the
-//!   lives of the processes that were attached to it.
+//!   serves the same keys. Under `run` the keeper holds its connections; without
+//!   a keeper they are lost. Processes that joined with the library end with it.
 //! * While the store has a leader no connection is dropped, whatever leaders
 //!   come and go. Every connection that is closed has its reason logged.
 //! * Codecs and connection order are free of I/O, clocks and tasks; trainers'

@@ -38,7 +38,7 @@ _joined: weakref.WeakSet[Job] = weakref.WeakSet()
 
 
 class Job:
-    """One life of one process in a job. Made by :meth:`join`.
+    """One incarnation of one process in a job. Made by :meth:`join`.
 
     Verbs may be called from any thread. All of them release the GIL while they wait, and Ctrl-C ends
     them. Without a ``timeout`` they wait as long as it takes, also while the store elects a new
@@ -63,11 +63,11 @@ class Job:
         self.process: int = -1
         """This process's number: its rank at the launch, as a rule; -1 until it is :meth:`ready`."""
         self.incarnation: int = 0
-        """This life of it: never used again; 0 until it is :meth:`ready`."""
+        """This incarnation of it: never used again; 0 until it is :meth:`ready`."""
         self.name, self.run = process.scope
         self._in_attempt = False
         self._groups: list[Any] = []
-        """What is to be closed before this life is left: it lets go of what it holds."""
+        """What is to be closed before this incarnation is left: it lets go of what it holds."""
         _joined.add(self)
 
     @classmethod
@@ -93,7 +93,7 @@ class Job:
         timeout: float = PATIENCE_DEFAULT,
         **numbers: Any,
     ) -> Job:
-        """Joins a job with a new life of this process.
+        """Joins a job with a new incarnation of this process.
 
         Under ``holdfast-agent run``, which says so in ``HOLDFAST_CONTROL``, the process is attached to
         the agent of its host unless ``store`` is given: if it dies, the others hear of it within
@@ -114,7 +114,7 @@ class Job:
         ``ready``: with False the store or the agent is found, and nothing else: no round waits for this
         process, and it can call nothing, until it says :meth:`ready`. For a program that loads for minutes.
 
-        ``ttl``: seconds without a sign of life after which this process counts as dead, for a lease of
+        ``ttl``: seconds without a heartbeat after which this process counts as dead, for a lease of
         its own; that of an agent is the agent's (``--lease-ttl``), as are ``host`` and the token. Until
         then a killed process of this number is still alive: joining waits for its end, at most
         ``timeout`` seconds, unless ``takeover`` says that it is to be replaced at once. ``open_run``: ``run`` is
@@ -122,7 +122,7 @@ class Job:
 
         The agent watches the process; without an agent nobody does. A process that has called :meth:`ping`
         or :meth:`progress` is silent since the last of these, if it does not wait in a call; others while the
-        library gives no sign of life. What then happens the policy says; the defaults are those of NVRx.
+        library sends no heartbeat. What then happens the policy says; the defaults are those of NVRx.
         """
         given = {"world": world, "members_min": members_min, "last_call": last_call}
         numbers.update({name: number for name, number in given.items() if number is not None})
@@ -152,7 +152,7 @@ class Job:
         return joined
 
     def ready(self, timeout: float = PATIENCE_DEFAULT) -> None:
-        """Registers this life, after ``join(ready=False)``: from now on rounds wait for it. Twice is as good
+        """Registers this incarnation, after ``join(ready=False)``: from now on rounds wait for it. Twice is as good
         as once. ``timeout``: as of :meth:`join`."""
         timeout = arguments.seconds("timeout", timeout)
         if not self._ready:
@@ -178,7 +178,7 @@ class Job:
         now on, or behind the revision ``after``. If the store no longer keeps some of them, an event ``missed``
         says up to which revision: look at what matters, as :meth:`alive`. What the callback raises is logged, and it is called again
         for the next event; one that hangs holds up nobody but itself. Ends with :meth:`Subscription.close`, or
-        with this life.
+        with this incarnation.
         """
         if not callable(callback):
             arguments.wrong_type("callback", callback, "a function of an Event")
@@ -233,7 +233,7 @@ class Job:
         loop goes on with the next one. Without ``with`` it is an exception as any other.
 
         An iteration in which this process has no rank is passed over. The loop ends when nobody should go on,
-        which :attr:`stopped` then tells, and for a standby that is not needed any more. Once this life is over by a
+        which :attr:`stopped` then tells, and for a standby that is not needed any more. Once this incarnation is over by a
         decision of the store it raises :class:`~holdfast.Fenced`. ``timeout``: as of :meth:`advance`, for each.
         """
         return self._iterations(arguments.seconds_or_never("timeout", timeout))
@@ -351,7 +351,7 @@ class Job:
 
         Entering waits for all live active processes. At the end of the block, before any code behind it
         runs, each waits for all that entered with it. The block succeeded if every one of them, in the
-        same life, ended it without an exception; if not, :class:`~holdfast.BlockFailed` is raised, in
+        same incarnation, ended it without an exception; if not, :class:`~holdfast.BlockFailed` is raised, in
         every process alike: undo the block.
 
         An exception in the body goes on as it is, at once; the others hear of it with its type and the
@@ -416,11 +416,11 @@ class Job:
             after = upto
 
     def fence(self, generation: Optional[int] = None) -> Fence:
-        """Proof that this life is alive now, to be checked by whoever guards a resource: of one
+        """Proof that this incarnation is alive now, to be checked by whoever guards a resource: of one
         process, a larger fence makes all smaller ones void.
 
         ``generation``: in whose name; the latest that this process was told of, if none is given.
-        Raises :class:`~holdfast.Fenced` once this life is over by a decision of the store, and
+        Raises :class:`~holdfast.Fenced` once this incarnation is over by a decision of the store, and
         :class:`~holdfast.StoreLost` while the store has not confirmed for too long that it goes on: write
         nothing then, and call again later.
         """
@@ -433,7 +433,7 @@ class Job:
             if job.check(token):
                 write()
 
-        Raises :class:`~holdfast.Fenced` once that life is over, so that a forgotten `if` writes nothing,
+        Raises :class:`~holdfast.Fenced` once that incarnation is over, so that a forgotten `if` writes nothing,
         :class:`~holdfast.Refused` for what is no fence, and as every call if the store cannot be asked:
         then nobody knows.
         """
@@ -448,7 +448,7 @@ class Job:
                 torch.save(state, written)
 
         The body writes to the path that it is given, beside ``path``. After it that file is synced, and
-        renamed to ``path`` only if this life is alive then, by the store and by this host's clock: else
+        renamed to ``path`` only if this incarnation is alive then, by the store and by this host's clock: else
         :class:`~holdfast.Fenced` is raised and ``path`` stays as it was, as after an exception in the
         body.
         """
@@ -512,8 +512,8 @@ class Job:
 
     @property
     def valid_for(self) -> Optional[float]:
-        """Seconds for which the lease of this life certainly holds, even if the store is not heard of;
-        none while that is not certain. The life can be ended before: by another that takes its place,
+        """Seconds for which the lease of this incarnation certainly holds, even if the store is not heard of;
+        none while that is not certain. The incarnation can be ended before: by another that takes its place,
         by an eviction, by an operator."""
         return self._native.valid_for
 

@@ -34,7 +34,7 @@ impl GroupCommunicator {
         &self.held
     }
 
-    /// Its generation: unique in the incarnation of the job.
+    /// Its generation: unique in the job, for good.
     pub fn generation(&self) -> Generation {
         self.held.generation()
     }

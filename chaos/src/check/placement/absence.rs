@@ -258,7 +258,7 @@ impl Placement<'_> {
     }
 
     /// When a process has nobody who is alive and active: before its first such
-    /// life, between two of them, after the last. An empty way is one that
+    /// incarnation, between two of them, after the last. An empty way is one that
     /// needs nothing.
     fn gaps(
         &self,

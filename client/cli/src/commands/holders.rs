@@ -173,7 +173,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// The same, revoked at 31 s: whoever lives has to stop until 61 s.
+    /// The same, revoked at 31 s: a holder that is alive has to stop until 61 s.
     pub(crate) fn revoked(info: HeldInfo, unreleased: Vec<Unreleased>) -> HeldInfo {
         let cause = RevokeCause::Ended { process: 1, incarnation: 2, cause: Cause::Gone };
         let holding = unreleased.len() as u32;

@@ -153,7 +153,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::output::{Output, render};
 
-    /// A process that lives on the host since 1 s of log time.
+    /// A process that is alive on the host since 1 s of log time.
     pub(crate) fn process(process: ProcessId, host: &str) -> ProcessInfo {
         ProcessInfo {
             process,

@@ -1,4 +1,4 @@
-//! One command on what lives in a run: what it may touch, the one way in which
+//! One command on the processes and rounds of a run: what it may touch, the one way in which
 //! an incarnation ends, and the evaluation of the rounds afterwards.
 
 use std::collections::BTreeSet;
@@ -173,8 +173,8 @@ impl Act<'_> {
             coordination.faults = coordination.faults.saturating_add(1);
             if coordination.first_fault.is_none() {
                 let rank = coordination.ranked.as_ref().and_then(|last| {
-                    let (place, coordination) = last.members.find(process)?;
-                    last.ranks.at(place).filter(|_| coordination == incarnation)
+                    let (place, known) = last.members.find(process)?;
+                    last.ranks.at(place).filter(|_| known == incarnation)
                 });
                 let (host, cause) = (host.to_owned(), cause.clone());
                 let fault = Fault { process, incarnation, rank, host, cause, at, at_ms };

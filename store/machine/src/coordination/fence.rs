@@ -8,7 +8,7 @@ use holdfast_api::{
 use crate::machine::Machine;
 
 impl Machine {
-    /// A kept answer as it is told now: lives that have ended since hear that,
+    /// A kept answer as it is told now: incarnations that have ended since hear that,
     /// and nothing else.
     pub(crate) fn fence(&self, command: &Command, kept: Answer) -> Answer {
         let refused = |refusal: Option<Refusal>| refusal.map(Outcome::Refused);

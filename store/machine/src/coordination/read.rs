@@ -253,8 +253,8 @@ impl Machine {
         Ok(ReadOutcome::Plan(Box::new(Plan { waits_for, closed })))
     }
 
-    /// Who lives in the run that is meant. Unlike a key, which may come yet,
-    /// nobody lives in a job that is not there.
+    /// The coordination of the run that is meant. Unlike a key, which may come yet,
+    /// no process is alive in a job that does not exist.
     fn coordination_of(&self, scope: &Scope) -> Result<(RunKey, &Coordination), Refusal> {
         let key = self.resolve(scope)?;
         match self.jobs.run(&key) {

@@ -83,8 +83,7 @@ impl Coordination {
             return None;
         }
         let of = |some: &Members, others: &Members| {
-            let some =
-                some.iter().filter(|(id, coordination)| !others.contains(*id, *coordination));
+            let some = some.iter().filter(|(id, incarnation)| !others.contains(*id, *incarnation));
             some.map(|(process, _)| process).collect()
         };
         let (left, joined) = (of(&last.members, members), of(members, &last.members));

@@ -245,7 +245,7 @@ mod tests {
             let of_base: Vec<_> = members
                 .iter()
                 .zip(votes.iter().cloned())
-                .filter(|((process, coordination), _)| base.contains(*process, *coordination))
+                .filter(|((process, incarnation), _)| base.contains(*process, *incarnation))
                 .collect();
             let fewer: Members = of_base.iter().map(|(member, _)| *member).collect();
             let theirs: Vec<Blob> = of_base.into_iter().map(|(_, vote)| vote).collect();
@@ -280,7 +280,7 @@ mod tests {
             let cast: Vec<&[u8]> = members
                 .iter()
                 .zip(&votes)
-                .filter(|((process, coordination), vote)| base.contains(*process, *coordination) && !vote.is_empty())
+                .filter(|((process, incarnation), vote)| base.contains(*process, *incarnation) && !vote.is_empty())
                 .map(|(_, vote)| vote.as_bytes())
                 .collect();
             let best = cast.iter().map(|vote| vote[0]).min();

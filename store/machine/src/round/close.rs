@@ -55,10 +55,8 @@ impl Act<'_> {
                     // An earlier deadline of it may have ended others.
                     let all = round.evicted.iter().chain(evicted.iter());
                     let all: OrdMap<ProcessId, Incarnation> = all.collect();
-                    round.evicted = all
-                        .iter()
-                        .map(|(process, coordination)| (*process, *coordination))
-                        .collect();
+                    round.evicted =
+                        all.iter().map(|(process, incarnation)| (*process, *incarnation)).collect();
                 }
                 self.dirty.insert(key.clone());
             }

@@ -494,7 +494,7 @@ fn held_info(info: &HeldInfo) -> String {
 
 fn members(list: &Members) -> String {
     let participants: Vec<_> =
-        list.iter().map(|(process, coordination)| format!("{process}.{coordination}")).collect();
+        list.iter().map(|(process, incarnation)| format!("{process}.{incarnation}")).collect();
     participants.join(" ")
 }
 

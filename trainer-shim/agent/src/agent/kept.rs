@@ -47,7 +47,7 @@ impl Kept {
                 );
             }
             (None, Some(state)) if state.has_programs => warn!(
-                "programs had joined the agent before with the library: their lives end with it, \
+                "programs had joined the agent before with the library: they end with it, \
                  and so do the connections of this host"
             ),
             (None, Some(_)) => warn!(

@@ -300,7 +300,7 @@ mod tests {
         let known = process(2, "a");
         let found = Holder::of(2, 3, Some(&known));
         assert_eq!(found, Holder { incarnation: 3, host: Some("a".to_owned()), alive: true });
-        // A later life of it, and somebody else, say nothing of this one.
+        // A later incarnation of it, and somebody else, say nothing of this one.
         let later = ProcessInfo { incarnation: 9, ..process(2, "a") };
         let other = process(4, "a");
         for latest in [Some(&later), Some(&other), None] {

@@ -251,7 +251,7 @@ fn room(status: &Status) -> Check {
     }
 }
 
-/// How many losses the cluster survives. A node lives if it has answered here,
+/// How many losses the cluster survives. A node is alive if it has answered here,
 /// or the one that was asked for the status: that one waits for the others more
 /// briefly, and may reach nodes that this host does not.
 fn voters(status: &Status, reached: &BTreeSet<NodeId>) -> Check {

@@ -212,7 +212,7 @@ fn common(groups: &[Group]) -> Option<Doing> {
     counts.into_iter().max_by_key(|(_, count)| *count).map(|(doing, _)| doing)
 }
 
-/// Where to look next, if the first of these that lives can be looked into.
+/// Where to look next, if the first of these that is alive can be looked into.
 pub(super) fn next<'a>(groups: impl IntoIterator<Item = &'a Group>) -> Option<Section> {
     let (host, pid, group) = groups
         .into_iter()

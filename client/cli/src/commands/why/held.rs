@@ -53,7 +53,7 @@ pub(super) fn in_the_way(
 ) -> Option<Holding> {
     let before = held.iter().find(|info| is_next(round, info) && info.unreleased_count > 0)?;
     let mut holding = Holding::of(job, before, now);
-    // Whoever lives is among those missing, if the round waits for arrivals.
+    // A holder that is alive is among those missing, if the round waits for arrivals.
     if !matches!(round.waits_for, WaitsFor::Release { .. }) {
         holding.holders.retain(|one| one.ended.is_some());
         holding.unnamed = 0;

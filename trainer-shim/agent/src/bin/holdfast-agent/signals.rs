@@ -60,7 +60,7 @@ impl Signals {
     pub async fn next(&mut self) -> Caught {
         match self.caught.recv().await {
             Some(caught) => caught,
-            // The thread lives as long as self.
+            // The thread ends with self.
             None => std::future::pending().await,
         }
     }

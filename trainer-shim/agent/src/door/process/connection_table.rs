@@ -80,7 +80,7 @@ impl ConnectionTable {
         self.ended.get(&participant.0).is_some_and(|ended| ended.incarnation >= participant.1)
     }
 
-    /// Makes room for one more life, if there is any.
+    /// Makes room for one more participant, if there is any.
     pub fn make_room(&mut self, id: ConnectionId) -> Result<(), Problem> {
         let Some(Entry { participants, .. }) = self.entries.get_mut(&id) else { return Ok(()) };
         if participants.len() >= PARTICIPANTS_MAX {
@@ -100,7 +100,7 @@ impl ConnectionTable {
         Err(Problem::refused(Code::LimitExceeded, text))
     }
 
-    /// The life of a process that goes on at another connection.
+    /// The incarnation of a process that goes on at another connection.
     pub fn held_elsewhere(&self, id: ConnectionId, process: ProcessId) -> Option<Participant> {
         let all = (process, Incarnation::MIN)..=(process, Incarnation::MAX);
         let mut participants = self.owners.range(all).filter(|(_, owner)| **owner != id);
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(pieces, [(id, Feed { ended: vec![ended((0, 10), 7)], ..feed(7) })]);
         let late = table.registered(id, (1, 11));
         assert_eq!(late, Ok(Some(Feed { ended: vec![ended((1, 11), 7)], ..feed(7) })));
-        assert_eq!(table.registered(id, (1, 12)), Ok(None), "its next life goes on");
+        assert_eq!(table.registered(id, (1, 12)), Ok(None), "its next incarnation goes on");
         assert_eq!(table.leave(id), [(1, 12)], "nobody dies twice");
     }
 

@@ -13,7 +13,7 @@
 //! | `lease_holder` | the time of one lease: its feed read, deaths told |
 //! | `connection` | the socket loop of one program |
 //! | `events` | what happens in the job: one subscription for all programs |
-//! | [`table`] | pure: whose processes are whose, and who is told what |
+//! | [`connection_table`] | pure: whose processes are whose, and who is told what |
 //! | [`relay`] | pure: what a program may say, and in whose name |
 //! | [`arrivals`] | arrivals of several programs at one round go together |
 //! | [`watchdog`] | pure: what becomes of a process that falls silent |

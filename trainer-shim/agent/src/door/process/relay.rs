@@ -5,7 +5,7 @@ use holdfast_api::{
     ProcessEnd, ProcessId, Read, ReleaseWhy, RoundCommand, Scope,
 };
 
-/// One life of a process.
+/// A process in one incarnation.
 pub type Participant = (ProcessId, Incarnation);
 
 /// A command that may be handed on, by what becomes of it here.
@@ -18,7 +18,7 @@ pub enum Errand {
         /// Also in the place of one that is alive at another connection.
         takeover: bool,
     },
-    /// These lives end, as the program wishes.
+    /// These participants end, as the program wishes.
     End(Vec<Participant>),
     /// What it holds is released: to be seen to its end.
     Release,
