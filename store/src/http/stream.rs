@@ -383,7 +383,7 @@ impl Connection {
         // Polled first: what finds room at once goes on, however late it is.
         tokio::time::timeout_at(patience, taking).await.unwrap_or_else(|_| {
             let message = "this node has as many requests under way as it may; retry";
-            Err(Problem::retryable(Code::Overloaded, message))
+            Err(Problem::overloaded(message))
         })
     }
 
@@ -474,7 +474,7 @@ impl Connection {
             return true;
         }
         drop(parked);
-        let problem = Problem::retryable(Code::Overloaded, "too many waits on this connection");
+        let problem = Problem::overloaded("too many waits on this connection");
         self.replies.send(id, ReplyBody::Problem(problem), None);
         false
     }

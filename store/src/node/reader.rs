@@ -35,7 +35,7 @@ impl Reader {
         let (ready, problem) = match self.queue.try_send(tenant, 1, ready) {
             Ok(()) => return,
             Err(Refused::Full(ready)) => {
-                (ready, Problem::retryable(Code::Overloaded, "too many reads are waiting"))
+                (ready, Problem::overloaded("too many reads are waiting"))
             }
             Err(Refused::Closed(ready)) => {
                 (ready, Problem::retryable(Code::Unavailable, "this node is stopping"))

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use holdfast_api::round::ROSTERS_MAX;
-use holdfast_api::{Code, Generation, Problem, Read, ReadOutcome, ReplyBody, Revision};
+use holdfast_api::{Generation, Problem, Read, ReadOutcome, ReplyBody, Revision};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::Place;
@@ -45,7 +45,7 @@ impl Room {
             Ok(place) => Ok(Feeding { _place: place, pieces: self.pieces.clone() }),
             Err(_) => {
                 let message = "too many feeds on this connection";
-                Err(Problem::retryable(Code::Overloaded, message))
+                Err(Problem::overloaded(message))
             }
         }
     }
