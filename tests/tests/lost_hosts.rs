@@ -7,6 +7,7 @@ use holdfast_api::{Answer, Command, LeaseCommand, LeaseId, LeaseOutcome, Nonce, 
 use holdfast_client::{Client, Options};
 use holdfast_tests::cluster::job;
 use holdfast_tests::command::Command as UnderAgent;
+use holdfast_tests::stream::RawStream;
 use holdfast_tests::tcpstore::TcpStore;
 use holdfast_tests::{Cluster, Host, Names, Network, eventually, soon};
 
@@ -231,5 +232,40 @@ fn a_follower_that_is_plugged_in_again_is_written_to_at_once() {
         assert!(back.elapsed() < FOLLOWS_AGAIN, "{:?}", back.elapsed());
         assert_eq!(cluster.leader().await, leader);
         cluster.wait_all_ready().await;
+    });
+}
+
+/// Connections of a host that is gone, and how soon their places are to be free.
+const STREAMS: usize = 32;
+const REAPED: Duration = Duration::from_secs(10);
+
+#[test]
+fn the_places_of_a_host_that_is_gone_are_free_again() {
+    Network::test(async |network| {
+        let hosts: [Host; 1] = network.hosts(Names::Real);
+        let mut cluster = Cluster::start_on(&hosts, &["--insecure"]).await;
+        let pid = cluster.process(1).pid();
+        let open =
+            || std::fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors").count();
+        let before = open();
+        let mut streams = Vec::new();
+        for _ in 0..STREAMS {
+            streams.push(RawStream::open(cluster.address(1)).await.expect("a stream"));
+        }
+        eventually("the streams to be open", async || {
+            (open() >= before + STREAMS).then_some(())
+        })
+        .await;
+        // It answers nothing any more, and nothing tells the node so.
+        network.lose_what_goes_to(hosts[0].address());
+        let gone = Instant::now();
+        eventually("their places to be free", async || {
+            (open() < before + STREAMS / 4).then_some(())
+        })
+        .await;
+        println!("{STREAMS} idle streams of a host that is gone: closed after {:?}", gone.elapsed());
+        assert!(gone.elapsed() < REAPED + Duration::from_secs(3), "{:?}", gone.elapsed());
+        network.reach_again(hosts[0].address());
+        drop(streams);
     });
 }
