@@ -13,6 +13,7 @@
 //! | [`scans`] | reads that look at many things, on a thread of their own |
 //! | [`waits`], [`watches`], [`feeds`] | who is parked here, and what wakes them |
 //! | [`effects`] | applying wakes them |
+//! | [`gray`] | a leader that does not serve hands over |
 //! | [`majority`] | which voters answer, and since when others do not |
 //! | [`membership`] | nodes added, promoted, removed; leadership handed over |
 //! | [`status`] | the cluster as operators see it |
@@ -25,6 +26,7 @@ pub mod belonging;
 pub mod clock;
 pub mod effects;
 pub mod feeds;
+pub mod gray;
 pub mod majority;
 pub mod membership;
 pub mod parking;
