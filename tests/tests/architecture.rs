@@ -164,7 +164,8 @@ fn whatever_finds_no_room_is_told_when_to_come_back() {
         let found = WITHOUT_A_TIME.iter().map(|what| code.matches(what).count()).sum::<usize>();
         match place.as_str() {
             CONSTRUCTORS => right = found,
-            "tests/tests/architecture.rs" => {}
+            // As an older node says it.
+            _ if place.contains("/tests/") => {}
             _ if found > 0 => wrong.push(place),
             _ => {}
         }

@@ -87,7 +87,7 @@ fn who_waits_hears_of_another_leader_from_a_follower() {
         .await;
         hosts[leader as usize - 1].cut_off();
         let lost = Instant::now();
-        keys.set("go", "now", soon()).await.expect("the others go on");
+        keys.put("go", "now", soon()).await.expect("the others go on");
         let put = lost.elapsed();
         wait.await.expect("it does not panic").expect("it hears of the key");
         println!(
@@ -170,7 +170,7 @@ fn a_client_that_loses_only_the_leader_goes_through_another_node() {
                 of_agent = of_agent.max(begun.elapsed());
                 if let Some(wait) = wait.take() {
                     let begun = Instant::now();
-                    keys.set("go", "now", soon()).await.expect("another way");
+                    keys.put("go", "now", soon()).await.expect("another way");
                     wait.await.expect("it does not panic").expect("another way");
                     println!("a wait went on after {:?}", begun.elapsed());
                     assert!(begun.elapsed() < CALL_TIME_MAX * 2, "{:?}", begun.elapsed());
