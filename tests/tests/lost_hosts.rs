@@ -252,10 +252,8 @@ fn the_places_of_a_host_that_is_gone_are_free_again() {
         for _ in 0..STREAMS {
             streams.push(RawStream::open(cluster.address(1)).await.expect("a stream"));
         }
-        eventually("the streams to be open", async || {
-            (open() >= before + STREAMS).then_some(())
-        })
-        .await;
+        eventually("the streams to be open", async || (open() >= before + STREAMS).then_some(()))
+            .await;
         // It answers nothing any more, and nothing tells the node so.
         network.lose_what_goes_to(hosts[0].address());
         let gone = Instant::now();
@@ -263,7 +261,10 @@ fn the_places_of_a_host_that_is_gone_are_free_again() {
             (open() < before + STREAMS / 4).then_some(())
         })
         .await;
-        println!("{STREAMS} idle streams of a host that is gone: closed after {:?}", gone.elapsed());
+        println!(
+            "{STREAMS} idle streams of a host that is gone: closed after {:?}",
+            gone.elapsed()
+        );
         assert!(gone.elapsed() < REAPED + Duration::from_secs(3), "{:?}", gone.elapsed());
         network.reach_again(hosts[0].address());
         drop(streams);
