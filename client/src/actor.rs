@@ -21,6 +21,7 @@ use crate::calls::{BATCH_REQUESTS_MAX, Calls};
 use crate::connection::{Connection, ConnectionError, Route, connect};
 use crate::leader_tracker::{Arrival, LeaderTracker, Step, Wants};
 use crate::liveness::{Liveness, PeerState};
+use crate::lookout::{self, Look, Lookout, Situation};
 use crate::options::Options;
 use crate::replies::News;
 use crate::resume::{Ledger, Resumed};
@@ -56,6 +57,9 @@ pub(crate) struct Actor {
     leader_tracker: LeaderTracker,
     attempts: FuturesUnordered<BoxFuture<'static, Attempted>>,
     link: Option<Link>,
+    lookout: Lookout,
+    /// The attempt to connect to one, while there is one.
+    lookout_attempt: Option<BoxFuture<'static, Attempted>>,
     /// Since when a leader has owed proof that it leads.
     unanswered_since: Option<Instant>,
     /// Since when the connected node has owed an answer that it gives at once, and
@@ -102,6 +106,9 @@ enum Wake {
     Room,
     Incoming(Option<Result<Vec<Reply>, ConnectionError>>),
     Attempt(Route, Result<(Hello, Connection), ConnectionError>),
+    LookoutAttempt(Route, Result<(Hello, Connection), ConnectionError>),
+    /// What the lookout said; none = it is gone.
+    Lookout(Option<Vec<Reply>>),
     Time,
 }
 
@@ -123,6 +130,8 @@ impl Actor {
             leader_tracker: LeaderTracker::new(options.endpoints.clone(), backoff),
             attempts: FuturesUnordered::new(),
             link: None,
+            lookout: Lookout::new(),
+            lookout_attempt: None,
             unanswered_since: None,
             owes_since: None,
             report: None,
@@ -157,6 +166,8 @@ impl Actor {
                 Wake::Incoming(Some(Err(error))) => self.lost(&error),
                 Wake::Incoming(None) => self.lost(&ConnectionError::Closed),
                 Wake::Attempt(route, result) => self.on_attempt(route, result),
+                Wake::LookoutAttempt(route, result) => self.on_lookout_attempt(&route, result),
+                Wake::Lookout(replies) => self.on_lookout(replies),
                 Wake::Time => {}
             }
         }
@@ -182,7 +193,8 @@ impl Actor {
         };
         self.counters.set_leader(self.leader_tracker.leader());
         let proof_at = self.ask_for_proof(now);
-        [self.calls.next_tick(), alive_until, navigate_at, proof_at, self.farewell]
+        let look_at = self.look_out(now);
+        [self.calls.next_tick(), alive_until, navigate_at, proof_at, look_at, self.farewell]
             .into_iter()
             .flatten()
             .min()
@@ -208,6 +220,67 @@ impl Actor {
             && let Some(since) = &mut self.owes_since
         {
             *since = now;
+        }
+    }
+
+    /// Keeps a second connection while anything depends on the leader; answers when to
+    /// look again.
+    fn look_out(&mut self, now: Instant) -> Option<Instant> {
+        let depends = self.calls.wants() >= Wants::Warm || self.calls.expects_answers();
+        let since = self.link.as_ref().map(|link| link.since);
+        let situation = Situation {
+            leader: self.leader_tracker.connected_leader().zip(since),
+            needed: depends && self.farewell.is_none(),
+        };
+        if !situation.needed {
+            self.lookout_attempt = None;
+        }
+        let look = self.lookout.next(now, situation, self.random.random());
+        self.counters.set_lookout(self.lookout.node());
+        match look {
+            Look::Wait(at) => at,
+            Look::Connect => match self.leader_tracker.lookout_address(now) {
+                Some(address) => {
+                    self.lookout_attempt = Some(self.connecting(Route::to(address)));
+                    None
+                }
+                None => {
+                    self.lookout.failed(now, self.random.random());
+                    Some(now + lookout::LOOKOUT_AFTER)
+                }
+            },
+        }
+    }
+
+    fn on_lookout_attempt(
+        &mut self,
+        route: &Route,
+        result: Result<(Hello, Connection), ConnectionError>,
+    ) {
+        self.lookout_attempt = None;
+        let (now, random) = (Instant::now(), self.random.random());
+        match result {
+            Ok((hello, connection)) if self.leader_tracker.is_of_cluster(&hello) => {
+                tracing::debug!(%route, node = hello.node, "a second node tells who leads");
+                self.lookout.connected(&hello, connection, now, random);
+            }
+            Ok(_) => self.lookout.failed(now, random),
+            Err(error) => {
+                tracing::debug!(%route, %error, "cannot connect to a second node");
+                self.lookout.failed(now, random);
+            }
+        }
+    }
+
+    fn on_lookout(&mut self, replies: Option<Vec<Reply>>) {
+        let is_over = |reply: &Reply| lookout::is_over(reply.id, &reply.body);
+        let Some(replies) = replies.filter(|replies| !replies.iter().any(is_over)) else {
+            return self.lookout.failed(Instant::now(), self.random.random());
+        };
+        for reply in replies {
+            if let ReplyBody::LeaderChanged { term, leader } = reply.body {
+                self.leader_tracker.leader_changed(term, leader);
+            }
         }
     }
 
@@ -261,6 +334,12 @@ impl Actor {
             () = has_room(room), if room.is_some() => Wake::Room,
             frame = next_frame(incoming) => Wake::Incoming(frame),
             Some((route, result)) = self.attempts.next() => Wake::Attempt(route, result),
+            (route, result) = finished(&mut self.lookout_attempt) => {
+                Wake::LookoutAttempt(route, result)
+            }
+            frame = next_frame(self.lookout.connection().map(|one| &mut one.incoming)) => {
+                Wake::Lookout(frame.and_then(Result::ok))
+            }
             () = sleep_until(wake_at) => Wake::Time,
         }
     }
@@ -399,6 +478,11 @@ impl Actor {
     }
 
     fn attempt(&mut self, route: Route) {
+        let attempt = self.connecting(route);
+        self.attempts.push(attempt);
+    }
+
+    fn connecting(&self, route: Route) -> BoxFuture<'static, Attempted> {
         let cluster_id = self.leader_tracker.cluster_id().map(str::to_owned);
         let token_file = self.options.token_file.clone();
         let timeout = self.options.connect_timeout;
@@ -408,7 +492,7 @@ impl Actor {
             let result = connect(&route, cluster_id, token_file, timeout, &tasks).await;
             (route, result)
         };
-        self.attempts.push(attempt.boxed());
+        attempt.boxed()
     }
 
     fn on_attempt(&mut self, route: Route, result: Result<(Hello, Connection), ConnectionError>) {
@@ -476,7 +560,10 @@ fn question(stale: bool) -> RequestBody {
 
 /// Whether it is answered at once by a node that is well.
 fn is_prompt(request: &Request) -> bool {
-    matches!(request.body, RequestBody::Propose(_) | RequestBody::Read { .. })
+    matches!(
+        request.body,
+        RequestBody::Propose(_) | RequestBody::Read { .. } | RequestBody::Wait { .. }
+    )
 }
 
 async fn has_room(writer: Option<&mpsc::Sender<Vec<Request>>>) {
@@ -485,6 +572,13 @@ async fn has_room(writer: Option<&mpsc::Sender<Vec<Request>>>) {
         // has ended has said why through the reader's channel.
         Some(writer) if writer.reserve().await.is_ok() => {}
         _ => std::future::pending().await,
+    }
+}
+
+async fn finished(attempt: &mut Option<BoxFuture<'static, Attempted>>) -> Attempted {
+    match attempt {
+        Some(attempt) => attempt.await,
+        None => std::future::pending().await,
     }
 }
 

@@ -298,7 +298,7 @@ impl Client {
     ) -> Result<Watch, Error> {
         let permit = self.shared.watches.clone().try_acquire_owned().map_err(|_| {
             let message = format!("{OPEN_WATCHES_MAX} watches are open; drop some and retry");
-            Error::refused(Problem::retryable(Code::Overloaded, message))
+            Error::refused(Problem::overloaded(message))
         })?;
         let from = match from {
             Some(from) => from,

@@ -30,6 +30,8 @@ const INCOMING_FRAMES_MAX: usize = 4;
 const READ_BYTES: usize = 16 * 1024;
 /// Bytes that one write hands over at most.
 const WRITE_BYTES: usize = 256 * 1024;
+/// A connection on which the node's host confirms nothing for so long has ended.
+const GONE_AFTER: Duration = Duration::from_secs(7);
 /// Longest body of a refused handshake that is read for its reason.
 const REFUSAL_BYTES_MAX: usize = 16 * 1024;
 
@@ -129,8 +131,9 @@ pub(crate) async fn connect(
     let activity = Arc::new(AtomicU64::new(0));
     let shake_hands = async {
         let token = token(token_file).await?;
-        let tcp = Stream::connect(&route.address).await.map_err(ConnectionError::Connect)?;
+        let mut tcp = Stream::connect(&route.address).await.map_err(ConnectionError::Connect)?;
         tcp.set_nodelay(true).map_err(ConnectionError::Connect)?;
+        tcp.set_user_timeout(GONE_AFTER).map_err(ConnectionError::Connect)?;
         let (tcp, behind) = upgrade(tcp, route, cluster_id, token.as_ref()).await?;
         let (read, write) = tcp.into_split();
         let mut frames = FrameReader::new(read, &behind, activity.clone());

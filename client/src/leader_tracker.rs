@@ -26,12 +26,15 @@ const HEDGE_AFTER: Duration = Duration::from_millis(150);
 /// A leader that owes an answer for so long is doubted: another node is asked who
 /// leads; then again, after pauses that grow with the silence.
 const DOUBT_AFTER: Duration = Duration::from_millis(150);
+/// Clients that lost the same leader do not all ask at once: each waits up to so much
+/// longer.
+const DOUBT_SPREAD: Duration = Duration::from_millis(75);
 const DOUBT_AGAIN: Duration = Duration::from_millis(50);
 const DOUBT_SHARE: u32 = 4;
-/// A leader that owes an answer for so long, which is more than it takes to answer
-/// a probe, and of whom nobody names a successor, is asked through another node. So
-/// is one that cannot be connected to, after the time of a hedge.
-const THROUGH_AFTER: Duration = Duration::from_millis(600);
+/// A leader that owes an answer for so long, and of whom nobody names a successor, is
+/// connected to anew. If that takes longer than a hedge, it cannot be reached from here,
+/// and is asked through another node: a leader that is merely busy accepts.
+const THROUGH_AFTER: Duration = Duration::from_millis(200);
 /// Pause after a try to reach the leader through another node.
 const THROUGH_PAUSE: Duration = Duration::from_millis(150);
 /// How long a leader that owes an answer is left alone once it was connected to
@@ -96,6 +99,8 @@ pub(crate) struct LeaderTracker {
     search: Search,
     /// When a leader that owes an answer is to be doubted again; none = it does not.
     doubt_not_before: Option<Instant>,
+    /// Silence of the connected leader after which it is doubted.
+    doubt_after: Duration,
     /// Who leads in a later term than the connected node, as another one said.
     successor: Option<LeaderHint>,
     /// Of the first node that said one. It never changes.
@@ -179,6 +184,7 @@ impl LeaderTracker {
             hint: None,
             search: Search::default(),
             doubt_not_before: None,
+            doubt_after: DOUBT_AFTER,
             successor: None,
             cluster_id: None,
             admitted: false,
@@ -217,12 +223,45 @@ impl LeaderTracker {
     /// What to do now. `owes_since`: since when the connected node has owed an
     /// answer, and said nothing. Call it again after each step other than a wait.
     pub(crate) fn next(&mut self, now: Instant, wants: Wants, owes_since: Option<Instant>) -> Step {
+        if wants == Wants::Nothing {
+            return Step::Wait(None);
+        }
+        if let Some(address) = self.take_successor() {
+            return self.attempt(Route::to(address), now, Why::Doubt);
+        }
         match &self.link {
-            _ if wants == Wants::Nothing => Step::Wait(None),
             Some(link) if link.leads => self.next_with_leader(now, owes_since),
             Some(_) => self.next_with_follower(now, wants),
             None => self.next_without_link(now),
         }
+    }
+
+    /// Who is said to lead in the place of the connected node, if it is not being tried.
+    fn take_successor(&mut self) -> Option<String> {
+        let successor = self.successor.take()?;
+        let under_way = self.attempts.iter().any(|a| a.route.address == successor.address);
+        (!under_way).then_some(successor.address)
+    }
+
+    /// Another node than the connected one says who leads in this term.
+    pub(crate) fn leader_changed(&mut self, term: u64, leader: LeaderHint) {
+        self.endpoints.learn_one(&leader.address);
+        match &self.link {
+            Some(link) if leader.node == link.node || term < link.term => {}
+            Some(link) if !link.leads => self.set_hint(Some(leader)),
+            Some(link) if term == link.term => {}
+            Some(_) | None => self.successor = Some(leader),
+        }
+    }
+
+    /// A node for the lookout: neither the connected one nor being tried.
+    pub(crate) fn lookout_address(&mut self, now: Instant) -> Option<String> {
+        self.another(now)
+    }
+
+    /// Of the node that is connected, if it leads.
+    pub(crate) fn connected_leader(&self) -> Option<NodeId> {
+        self.link.as_ref().filter(|link| link.leads).map(|link| link.node)
     }
 
     fn next_without_link(&mut self, now: Instant) -> Step {
@@ -261,11 +300,7 @@ impl LeaderTracker {
             self.search.check_failed = false;
             return soonest(None);
         };
-        let under_way = |address: &str| self.attempts.iter().any(|a| a.route.address == address);
-        if let Some(successor) = self.successor.take().filter(|one| !under_way(&one.address)) {
-            return self.attempt(Route::to(successor.address), now, Why::Doubt);
-        }
-        let at = self.doubt_not_before.unwrap_or(since + DOUBT_AFTER);
+        let at = self.doubt_not_before.unwrap_or(since + self.doubt_after);
         if at > now {
             return soonest(Some(at));
         }
@@ -453,6 +488,7 @@ impl LeaderTracker {
         let address = address.to_owned();
         self.link = Some(Link { address, node: hello.node, leads, term, direct });
         self.doubt_not_before = None;
+        self.doubt_after = DOUBT_AFTER + DOUBT_SPREAD.mul_f64(1.0 - random().clamp(0.0, 1.0));
         self.successor = None;
         self.search.polls_here = 0;
         self.search.poll_open = None;
@@ -496,6 +532,11 @@ impl LeaderTracker {
             return false;
         }
         is_later
+    }
+
+    /// Whether a node belongs to the cluster that this client talks to.
+    pub(crate) fn is_of_cluster(&mut self, hello: &Hello) -> bool {
+        !hello.cluster_id.is_empty() && self.check_cluster(&hello.cluster_id).is_ok()
     }
 
     fn check_cluster(&mut self, cluster_id: &str) -> Result<(), String> {

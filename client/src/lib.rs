@@ -72,6 +72,7 @@
 //! | `resume` | a session that another process goes on with |
 //! | `session`, `session_keeper` | pure: sequences and acknowledgements; opening, keeping, closing |
 //! | `leader_tracker`, `endpoints`, `backoff` | pure: which node to talk to, and when |
+//! | `lookout` | pure: a second connection, to a node that tells who leads |
 //! | `token_file` | the rim: the shared token, read for each connection |
 //! | `regular_file` | the rim: files that people name, read within a bound |
 //! | `liveness` | pure: a silent connection or a dead one |
@@ -120,6 +121,7 @@ mod flights;
 mod keys;
 mod leader_tracker;
 mod liveness;
+mod lookout;
 mod mailbox;
 mod options;
 mod outage;

@@ -48,7 +48,7 @@ impl Options {
             backoff_max: Duration::from_millis(500),
             session_ttl: Duration::from_secs(600),
             call_timeout: Duration::from_secs(30),
-            probe_after: Duration::from_millis(500),
+            probe_after: Duration::from_millis(400),
             probe_timeout: Duration::from_secs(1),
             seed: None,
         }

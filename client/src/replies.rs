@@ -259,7 +259,9 @@ impl Calls {
         if !nobody_leads {
             self.give_number_back(id);
             let pause = self.backoff.pause(turned_away, random());
-            self.delay(id, pause.max(asked_for.min(RETRY_AFTER_MAX)), now);
+            // Clients that were turned away together do not come back together.
+            let asked_for = asked_for.min(RETRY_AFTER_MAX).mul_f64(1.0 + random() / 4.0);
+            self.delay(id, pause.max(asked_for), now);
             return News::None;
         }
         // A node may lead and still serve nothing, for instance with a full

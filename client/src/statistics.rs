@@ -27,6 +27,8 @@ pub struct Statistics {
     pub reads_shared: u64,
     /// The leader, as last heard of.
     pub leader: Option<NodeId>,
+    /// The node that tells of another leader, on a second connection.
+    pub lookout: Option<NodeId>,
     /// Since when the cluster has owed an answer that only a leader with a
     /// majority gives; none if it owes none.
     pub unanswered_since: Option<Instant>,
@@ -47,6 +49,8 @@ pub(crate) struct Counters {
     pub(crate) reads_shared: Counter,
     /// 0 = not known; node ids start at 1.
     leader: AtomicU64,
+    /// The same.
+    lookout: AtomicU64,
     unanswered_since: Mutex<Option<Instant>>,
     addresses: Mutex<Vec<String>>,
 }
@@ -69,6 +73,10 @@ impl Counters {
         self.leader.store(leader.unwrap_or(0), Ordering::Relaxed);
     }
 
+    pub(crate) fn set_lookout(&self, node: Option<NodeId>) {
+        self.lookout.store(node.unwrap_or(0), Ordering::Relaxed);
+    }
+
     pub(crate) fn set_unanswered_since(&self, since: Option<Instant>) {
         *self.unanswered_since.lock() = since;
     }
@@ -84,6 +92,7 @@ impl Counters {
 
     pub(crate) fn read(&self) -> Statistics {
         let leader = self.leader.load(Ordering::Relaxed);
+        let lookout = self.lookout.load(Ordering::Relaxed);
         Statistics {
             connects: self.connects.get(),
             resent: self.resent.get(),
@@ -94,6 +103,7 @@ impl Counters {
             reads_sent: self.reads_sent.get(),
             reads_shared: self.reads_shared.get(),
             leader: (leader != 0).then_some(leader),
+            lookout: (lookout != 0).then_some(lookout),
             unanswered_since: *self.unanswered_since.lock(),
         }
     }

@@ -44,9 +44,9 @@ impl Patience {
 
 /// A silent host is asked for a sign of incarnation after this time, so often, and so
 /// many times before it is taken for dead.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(3);
-const KEEPALIVES_MAX: u32 = 3;
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(2);
+const KEEPALIVES_MAX: u32 = 2;
 
 /// Most names that are looked up at once.
 const LOOKUPS_MAX: usize = 16;

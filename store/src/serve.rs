@@ -320,6 +320,8 @@ async fn start(
     tasks.spawn_on(stop.clone().run_until_cancelled_owned(node.clone().watch_leader()), threads);
     let watching_disk = node.clone().hand_over_when_stalled(storage.log());
     tasks.spawn_on(stop.clone().run_until_cancelled_owned(watching_disk), threads);
+    let watching_itself = node.clone().hand_over_when_gray();
+    tasks.spawn_on(stop.clone().run_until_cancelled_owned(watching_itself), threads);
     let watching_room = node.clone().watch_room(gauge);
     tasks.spawn(stop.clone().run_until_cancelled_owned(watching_room));
     tasks.spawn(stop.clone().run_until_cancelled_owned(node.clone().look_after()));

@@ -29,6 +29,7 @@
 //! | [`slips`] | requests with one slip each, from the description of the API |
 //! | [`stream`] | a raw client of the multiplexed stream |
 //! | [`tcpstore`] | a client of the TCPStore protocol |
+//! | [`threads`] | threads of a program that stand still |
 //! | [`link`] | a raw program at an agent's control socket |
 //! | [`python`] | PyTorch programs |
 //! | [`job`] | training jobs under a launcher |
@@ -66,6 +67,7 @@ pub mod python;
 pub mod slips;
 pub mod stream;
 pub mod tcpstore;
+pub mod threads;
 
 pub use agent::Agent;
 pub use cluster::Cluster;

@@ -145,6 +145,35 @@ fn only_consensus_and_storage_name_the_libraries_below_them() {
     assert!(wrong.is_empty(), "only {HOMES:?} may:\n{}", wrong.join("\n"));
 }
 
+/// What says that there is no room, without saying when to come back; and where the
+/// constructors that say it are.
+const WITHOUT_A_TIME: [&str; 2] = ["retryable(Code::Overloaded", "retryable(Code::NoSpace"];
+const CONSTRUCTORS: &str = "store/api/src/problem.rs";
+
+#[test]
+fn whatever_finds_no_room_is_told_when_to_come_back() {
+    let root = workspace();
+    let mut files = Vec::new();
+    sources(&root, &mut files);
+    let (mut wrong, mut right) = (Vec::new(), 0);
+    for file in files {
+        let place = file.strip_prefix(&root).expect("it was found there").display().to_string();
+        let text = std::fs::read_to_string(&file).expect("a source");
+        // However the lines are broken.
+        let code: String = text.split_whitespace().collect();
+        let found = WITHOUT_A_TIME.iter().map(|what| code.matches(what).count()).sum::<usize>();
+        match place.as_str() {
+            CONSTRUCTORS => right = found,
+            // As an older node says it.
+            _ if place.contains("/tests/") => {}
+            _ if found > 0 => wrong.push(place),
+            _ => {}
+        }
+    }
+    assert_eq!(right, 2, "the search does not find what it looks for");
+    assert!(wrong.is_empty(), "write Problem::overloaded or Problem::no_space in {wrong:?}");
+}
+
 /// What only a build with planted defects knows.
 const OF_PLANTED: [&str; 3] = ["sessions-not-in-snapshot", "HOLDFAST_PLANTED", "doubled-retry"];
 

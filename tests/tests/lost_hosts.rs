@@ -4,8 +4,11 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use holdfast_api::{Answer, Command, LeaseCommand, LeaseId, LeaseOutcome, Nonce, Outcome};
-use holdfast_client::Client;
+use holdfast_client::{Client, Options};
 use holdfast_tests::cluster::job;
+use holdfast_tests::command::Command as UnderAgent;
+use holdfast_tests::stream::RawStream;
+use holdfast_tests::tcpstore::TcpStore;
 use holdfast_tests::{Cluster, Host, Names, Network, eventually, soon};
 
 /// How often it is lost here; `HOLDFAST_LOST_HOSTS` asks for more, to measure.
@@ -64,10 +67,44 @@ fn at_default_settings_a_lost_host_costs_a_moment() {
     });
 }
 
-/// How long the client is cut off from the leader alone, and how long it may take
-/// to notice.
-const CUT_OFF: Duration = Duration::from_secs(8);
-const NOTICED: Duration = Duration::from_secs(3);
+#[test]
+fn who_waits_hears_of_another_leader_from_a_follower() {
+    Network::test(async |network| {
+        let hosts: [Host; 3] = network.hosts(Names::Real);
+        let mut cluster = Cluster::start_on(&hosts, &["--insecure"]).await;
+        let never = Duration::from_secs(3_600);
+        // It asks nobody by itself.
+        let options = Options { probe_after: never, ..cluster.client_options(&[1, 2, 3]) };
+        let waiting = Client::new(options);
+        let keys = waiting.keys(job("told"));
+        let wait = tokio::spawn(async move { keys.wait(vec!["go".into()], soon()).await });
+        let keys = cluster.client().keys(job("told"));
+        keys.add("count", 1, soon()).await.expect("a cluster at work");
+        let leader = cluster.leader().await;
+        eventually("a follower that is listened to", async || {
+            waiting.statistics().lookout.filter(|node| *node != leader)
+        })
+        .await;
+        hosts[leader as usize - 1].cut_off();
+        let lost = Instant::now();
+        keys.put("go", "now", soon()).await.expect("the others go on");
+        let put = lost.elapsed();
+        wait.await.expect("it does not panic").expect("it hears of the key");
+        println!(
+            "host lost to the next write: {put:?}, to the end of a wait: {:?}",
+            lost.elapsed()
+        );
+        assert!(waiting.statistics().leader.is_some_and(|successor| successor != leader));
+        hosts[leader as usize - 1].plug_in();
+        cluster.wait_all_ready().await;
+    });
+}
+
+/// How long a client is cut off from the leader alone, how long it may take to notice,
+/// and how long its calls may take after that: less than it takes to notice.
+const CUT_OFF: Duration = Duration::from_secs(12);
+const NOTICED: Duration = Duration::from_secs(1);
+const CALL_TIME_MAX: Duration = Duration::from_millis(400);
 
 /// The least TTL of a lease, in milliseconds.
 const TTL_MS: u64 = 1_500;
@@ -101,11 +138,22 @@ fn a_client_that_loses_only_the_leader_goes_through_another_node() {
         let keys = client.keys(job("cut"));
         keys.add("count", 1, soon()).await.expect("a cluster at work");
         let lease = grant(&client).await;
+        // One that only waits notices, too.
+        let waiting = cluster.client();
+        let its_keys = waiting.keys(job("cut"));
+        let wait = tokio::spawn(async move { its_keys.wait(vec!["go".into()], soon()).await });
+        eventually("the wait's connection", async || waiting.statistics().leader).await;
+        // So does an agent: its lease and its connections stay.
+        let flags = ["--job", "agent", "--lease-ttl", "1500ms", "--no-keeper"];
+        let command = UnderAgent::start(&mut cluster, "agent", &flags).await;
+        let mut store = TcpStore::connect(&command.address).await;
+        store.set("k", b"v").await;
         let (leader, term) = (cluster.leader().await, cluster.status_of(1).await.term);
         let host = &hosts[leader as usize - 1];
         host.lose_what_goes_to(HERE);
 
         let (cut, mut count, mut worst) = (Instant::now(), 1, Duration::ZERO);
+        let (mut of_agent, mut wait) = (Duration::ZERO, Some(wait));
         while cut.elapsed() < CUT_OFF {
             let begun = Instant::now();
             count += 1;
@@ -116,9 +164,27 @@ fn a_client_that_loses_only_the_leader_goes_through_another_node() {
             let renewed = Command::Lease(LeaseCommand::KeepAlive { lease });
             let renewed = client.propose(renewed, soon()).await.expect("another way").outcome;
             assert!(matches!(renewed, Outcome::Lease(LeaseOutcome::Kept)), "{renewed:?}");
+            let begun = Instant::now();
+            store.set("k", b"v").await;
+            if begun.duration_since(cut) > NOTICED {
+                of_agent = of_agent.max(begun.elapsed());
+                if let Some(wait) = wait.take() {
+                    let begun = Instant::now();
+                    keys.put("go", "now", soon()).await.expect("another way");
+                    wait.await.expect("it does not panic").expect("another way");
+                    println!("a wait went on after {:?}", begun.elapsed());
+                    assert!(begun.elapsed() < CALL_TIME_MAX * 2, "{:?}", begun.elapsed());
+                }
+            }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        println!("{count} adds while cut off from the leader, the worst took {worst:?}");
+        println!(
+            "{count} adds while cut off from the leader, the worst took {worst:?}; of an agent's \
+             {of_agent:?}"
+        );
+        assert!(worst.max(of_agent) < CALL_TIME_MAX, "{worst:?}, of an agent's {of_agent:?}");
+        let said = command.agent.said();
+        assert!(!said.contains("lease") || !said.contains("expired"), "{said}");
         let connects = client.statistics().connects;
         host.reach_again(HERE);
         eventually("the direct way", async || {
@@ -129,6 +195,8 @@ fn a_client_that_loses_only_the_leader_goes_through_another_node() {
         .await;
         let status = cluster.status_of(leader).await;
         assert_eq!((status.term, status.leader), (term, Some(leader)));
+        assert_eq!(store.get("k").await, b"v", "the connection was kept");
+        command.end(0).await;
         cluster.wait_all_ready().await;
     });
 }
@@ -164,5 +232,41 @@ fn a_follower_that_is_plugged_in_again_is_written_to_at_once() {
         assert!(back.elapsed() < FOLLOWS_AGAIN, "{:?}", back.elapsed());
         assert_eq!(cluster.leader().await, leader);
         cluster.wait_all_ready().await;
+    });
+}
+
+/// Connections of a host that is gone, and how soon their places are to be free.
+const STREAMS: usize = 32;
+const REAPED: Duration = Duration::from_secs(10);
+
+#[test]
+fn the_places_of_a_host_that_is_gone_are_free_again() {
+    Network::test(async |network| {
+        let hosts: [Host; 1] = network.hosts(Names::Real);
+        let mut cluster = Cluster::start_on(&hosts, &["--insecure"]).await;
+        let pid = cluster.process(1).pid();
+        let open =
+            || std::fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors").count();
+        let before = open();
+        let mut streams = Vec::new();
+        for _ in 0..STREAMS {
+            streams.push(RawStream::open(cluster.address(1)).await.expect("a stream"));
+        }
+        eventually("the streams to be open", async || (open() >= before + STREAMS).then_some(()))
+            .await;
+        // It answers nothing any more, and nothing tells the node so.
+        network.lose_what_goes_to(hosts[0].address());
+        let gone = Instant::now();
+        eventually("their places to be free", async || {
+            (open() < before + STREAMS / 4).then_some(())
+        })
+        .await;
+        println!(
+            "{STREAMS} idle streams of a host that is gone: closed after {:?}",
+            gone.elapsed()
+        );
+        assert!(gone.elapsed() < REAPED + Duration::from_secs(3), "{:?}", gone.elapsed());
+        network.reach_again(hosts[0].address());
+        drop(streams);
     });
 }

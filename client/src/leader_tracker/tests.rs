@@ -509,3 +509,48 @@ fn a_direct_way_that_does_not_last_is_tried_ever_less_often() {
     }
     assert_eq!(pauses, [1, 2, 4, 8]);
 }
+
+#[test]
+fn a_leader_is_left_at_once_when_another_node_tells_of_a_later_term() {
+    let mut bench = silent();
+    bench.owes_since = None;
+    bench.leader_tracker.leader_changed(5, hint(1));
+    bench.leader_tracker.leader_changed(4, hint(3));
+    assert_eq!(bench.step(), Step::Wait(None), "neither is news");
+    bench.leader_tracker.leader_changed(6, hint(2));
+    assert_eq!(bench.step(), connect("b:1"), "though no call is open");
+    assert_eq!(bench.arrive_with("b:1", said(2, Some(2), 6)), Arrival::Use);
+    assert_eq!(bench.leader_tracker.leader(), Some(2));
+}
+
+#[test]
+fn a_leader_that_cannot_be_reached_is_gone_around_within_half_a_second() {
+    let mut bench = silent();
+    let start = bench.now;
+    let address = loop {
+        let Step::Connect(route) = bench.step_later() else { panic!("it waits, or asks") };
+        match route.address.as_str() {
+            _ if route.through => break route.address,
+            "a:1" => {}
+            "b:1" => drop(bench.arrive_with("b:1", said(2, Some(1), 5))),
+            _ => drop(bench.arrive_with("c:1", said(3, Some(1), 5))),
+        }
+    };
+    assert!(bench.now - start <= 500 * MS, "{:?}", bench.now - start);
+    assert_eq!(bench.arrive_through(&address, said(1, Some(1), 5)), Arrival::Use);
+}
+
+#[test]
+fn clients_that_lost_the_same_leader_do_not_all_ask_at_once() {
+    let doubts = |random: f64| {
+        let mut bench = Bench::new(&["a:1", "b:1", "c:1"]);
+        assert_eq!(bench.step(), connect("a:1"));
+        let route = Route::to("a:1".to_owned());
+        bench.leader_tracker.connected(&route, &said(1, Some(1), 5), bench.now, &mut || random);
+        bench.owes_since = Some(bench.now);
+        let Step::Wait(Some(at)) = bench.step() else { panic!("it waits") };
+        at - bench.now
+    };
+    assert_eq!(doubts(1.0), DOUBT_AFTER);
+    assert_eq!(doubts(0.0), DOUBT_AFTER + DOUBT_SPREAD);
+}

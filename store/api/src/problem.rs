@@ -7,6 +7,10 @@ use serde::{Deserialize, Serialize};
 use crate::name::NodeId;
 use crate::outcome::Refusal;
 
+/// When what found no room may be asked again, in milliseconds.
+const OVERLOADED_RETRY_MS: u64 = 50;
+const NO_SPACE_RETRY_MS: u64 = 1_000;
+
 /// An error as it travels. Its `code` is stable, its `message` is for people.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, thiserror::Error)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -190,9 +194,20 @@ impl Problem {
         Problem { retryable: true, ..Problem::refused(code, message) }
     }
 
-    /// A problem that had no effect and may have passed in so many milliseconds.
-    pub fn retryable_after(code: Code, retry_after_ms: u64, message: impl Into<String>) -> Self {
-        Problem { retry_after_ms: Some(retry_after_ms), ..Problem::retryable(code, message) }
+    /// There is more to do than room for it: nothing was done, and the same may find
+    /// room after a moment.
+    pub fn overloaded(message: impl Into<String>) -> Self {
+        Problem::retryable(Code::Overloaded, message).after_ms(OVERLOADED_RETRY_MS)
+    }
+
+    /// The cluster has no room for what adds: nothing was done.
+    pub fn no_space(message: impl Into<String>) -> Self {
+        Problem::retryable(Code::NoSpace, message).after_ms(NO_SPACE_RETRY_MS)
+    }
+
+    /// The same problem, which may have passed in so many milliseconds.
+    pub fn after_ms(self, retry_after_ms: u64) -> Self {
+        Problem { retry_after_ms: Some(retry_after_ms), ..self }
     }
 
     /// A problem after which nobody knows whether the request had an effect.
@@ -274,12 +289,13 @@ impl From<Refusal> for Problem {
             Code::SessionExpired | Code::Stale => Effectiveness::Unknown,
             _ => Effectiveness::None,
         };
+        let retryable = code == Code::Overloaded;
         Problem {
             code,
             message: refusal.to_string(),
-            retryable: code == Code::Overloaded,
+            retryable,
             outcome,
-            retry_after_ms: None,
+            retry_after_ms: retryable.then_some(OVERLOADED_RETRY_MS),
             leader: None,
             refusal: Some(refusal),
         }

@@ -28,7 +28,7 @@ pub const UPGRADE: &str = "holdfast-stream/1";
 pub const FRAME_BYTES_MAX: u32 = 64 * 1024 * 1024;
 
 /// What this version understands beyond the first one, in [`Hello::minor`].
-pub const MINOR: u32 = MINOR_PIPELINES;
+pub const MINOR: u32 = MINOR_LEADER;
 
 /// From this minor version on a node takes [`RequestBody::Report`]; an older
 /// one would take it for a broken frame.
@@ -44,6 +44,9 @@ pub const MINOR_EVENTS: u32 = 3;
 /// From this minor version on a node takes
 /// [`Command::Pipeline`](crate::Command::Pipeline), if [`Hello::level`] has it.
 pub const MINOR_PIPELINES: u32 = 4;
+
+/// From this minor version on a node takes [`RequestBody::WatchLeader`].
+pub const MINOR_LEADER: u32 = 5;
 
 /// From this feature level on a cluster takes
 /// [`Command::Pipeline`](crate::Command::Pipeline).
@@ -150,6 +153,10 @@ pub enum RequestBody {
         /// Only events behind this revision.
         after: Revision,
     },
+    /// Answered with `LeaderChanged` as soon as the node knows a leader, and again
+    /// whenever it learns of another one, until it is cancelled. Any node answers
+    /// it. From [`MINOR_LEADER`] on.
+    WatchLeader,
     /// Ends a wait, a watch, a feed or a subscription of this stream. Not
     /// answered.
     Cancel {
@@ -222,6 +229,13 @@ pub enum ReplyBody {
     /// To all watches of this stream that asked for it and are named, in a
     /// reply with id 0.
     Progress(WatchProgress),
+    /// To `WatchLeader`: who leads, as far as this node knows.
+    LeaderChanged {
+        /// The term in which it leads.
+        term: u64,
+        /// The leader.
+        leader: LeaderHint,
+    },
     /// To `Status`.
     Status(Status),
     /// To `Admin`.

@@ -51,6 +51,10 @@ const STRANGERS_MAX: usize = 1024;
 const STRANGERS_PART: usize = 4;
 const STRANGER_TIME_MAX: Duration = Duration::from_secs(5);
 
+/// A connection whose other end confirms nothing for so long is closed, and its place
+/// is free: a host that is gone says nothing. Keep-alives ask the silent ones.
+const GONE_AFTER: Duration = Duration::from_secs(7);
+
 /// Longest time for a request's head to arrive, and for a connection to idle
 /// between requests.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(30);
@@ -126,8 +130,9 @@ pub async fn serve(
 
 async fn accept(listener: &Listener, room: &Room) -> std::io::Result<(Stream, Place)> {
     let place = room.permit().await.map_err(std::io::Error::other)?;
-    let stream = listener.accept().await?;
+    let mut stream = listener.accept().await?;
     stream.set_nodelay(true)?;
+    stream.set_user_timeout(GONE_AFTER)?;
     dial::keep_alive(&stream)?;
     Ok((stream, room.taken(place)))
 }

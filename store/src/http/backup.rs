@@ -68,7 +68,7 @@ pub async fn backup(
     let node = app.node()?;
     let Ok(place) = app.inner.backups.clone().try_acquire_owned() else {
         let message = "this node makes as many backups as it may; ask another node, or retry";
-        return Err(Problem::retryable(Code::Overloaded, message).into());
+        return Err(Problem::overloaded(message).into());
     };
     let until = Instant::now() + CATCH_UP_TIME_MAX;
     let machine = loop {

@@ -393,7 +393,7 @@ mod tests {
     fn only_what_had_no_effect_invites_generic_clients_to_retry() {
         let retry_after = |problem| respond(problem).headers().contains_key(header::RETRY_AFTER);
         assert!(retry_after(Problem::not_leader(None)));
-        assert!(retry_after(Problem::retryable(Code::Overloaded, "")));
+        assert!(retry_after(Problem::overloaded("")));
         assert!(!retry_after(Problem::unknown(Code::Unavailable, "")));
         assert!(!retry_after(Problem::refused(Code::Fenced, "")));
     }

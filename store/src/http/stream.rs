@@ -383,7 +383,7 @@ impl Connection {
         // Polled first: what finds room at once goes on, however late it is.
         tokio::time::timeout_at(patience, taking).await.unwrap_or_else(|_| {
             let message = "this node has as many requests under way as it may; retry";
-            Err(Problem::retryable(Code::Overloaded, message))
+            Err(Problem::overloaded(message))
         })
     }
 
@@ -406,6 +406,7 @@ impl Connection {
             RequestBody::Events { job, after } => {
                 return self.feed(id, Topic::Events(job), (after, Vec::new()));
             }
+            RequestBody::WatchLeader => return self.watch_leader(id),
             RequestBody::Report(report) => return self.report.tell(report),
             _ => {}
         }
@@ -458,6 +459,7 @@ impl Connection {
             | RequestBody::Watch { .. }
             | RequestBody::Feed { .. }
             | RequestBody::Events { .. }
+            | RequestBody::WatchLeader
             | RequestBody::Report(_) => {}
         }
     }
@@ -474,7 +476,7 @@ impl Connection {
             return true;
         }
         drop(parked);
-        let problem = Problem::retryable(Code::Overloaded, "too many waits on this connection");
+        let problem = Problem::overloaded("too many waits on this connection");
         self.replies.send(id, ReplyBody::Problem(problem), None);
         false
     }
@@ -539,6 +541,28 @@ impl Connection {
             let parked = parked.lock().remove(&id);
             replies.send(id, last, None);
             drop((parked, feeding));
+        };
+        self.tasks.spawn(ended.run_until_cancelled_owned(task));
+    }
+
+    /// Any node tells it: a client hears here of the successor of a leader that is lost.
+    fn watch_leader(&self, id: u64) {
+        if !self.park(id) {
+            return;
+        }
+        let feeding = match self.feeds.admit() {
+            Ok(feeding) => feeding,
+            Err(problem) => {
+                self.parked.lock().remove(&id);
+                return self.replies.send(id, ReplyBody::Problem(problem), None);
+            }
+        };
+        let ended = self.closed.child_token();
+        let place = Parked::Feed { _ended: ended.clone().drop_guard() };
+        self.parked.lock().insert(id, place);
+        let (leaders, replies) = (self.node.leaders(), self.replies.clone());
+        let task = async move {
+            feeding.follow_leader(leaders, |body, place| replies.send(id, body, place)).await;
         };
         self.tasks.spawn(ended.run_until_cancelled_owned(task));
     }

@@ -13,6 +13,7 @@
 //! | [`scans`] | reads that look at many things, on a thread of their own |
 //! | [`waits`], [`watches`], [`feeds`] | who is parked here, and what wakes them |
 //! | [`effects`] | applying wakes them |
+//! | [`gray`] | a leader that does not serve hands over |
 //! | [`majority`] | which voters answer, and since when others do not |
 //! | [`membership`] | nodes added, promoted, removed; leadership handed over |
 //! | [`status`] | the cluster as operators see it |
@@ -24,6 +25,7 @@
 pub mod clock;
 pub mod effects;
 pub mod feeds;
+pub mod gray;
 pub mod leader_death;
 pub mod majority;
 pub mod membership;
@@ -53,7 +55,7 @@ use holdfast_api::{
 };
 use holdfast_machine::{COORDINATION_LEVEL, Machine, PIPELINE_LEVEL, RUNS_LEVEL};
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLockReadGuard};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -105,6 +107,8 @@ struct Inner {
     contacts: Mutex<majority::Contacts>,
     room: NodeRoom,
     scrubs: Scrubs,
+    /// The last leader that it heard of, and its term.
+    leader: watch::Sender<Option<(u64, LeaderHint)>>,
     /// Where its tasks are spawned, and what ends them.
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -183,6 +187,7 @@ impl Node {
             contacts: Mutex::new(majority::Contacts::new(Instant::now())),
             room: NodeRoom::new(reserves),
             scrubs: Scrubs::default(),
+            leader: watch::Sender::default(),
             tasks: tasks.clone(),
             stop: stop.clone(),
             draining: AtomicBool::new(false),
@@ -230,6 +235,11 @@ impl Node {
     /// What it knows of the cluster.
     pub fn view(&self) -> View {
         self.inner.consensus.view()
+    }
+
+    /// The leader and its term, as soon as it is known and whenever another one is.
+    pub fn leaders(&self) -> watch::Receiver<Option<(u64, LeaderHint)>> {
+        self.inner.leader.subscribe()
     }
 
     /// Its disk and memory.
@@ -454,7 +464,7 @@ impl Node {
         nodes.map(|(node, address)| LeaderHint { node, address }).collect()
     }
 
-    /// Ends what is parked here whenever this node stops leading.
+    /// Ends what is parked here whenever this node stops leading, and tells who leads.
     async fn watch_leadership(self) {
         let consensus = self.inner.consensus.clone();
         let (mut led, mut term, mut last) = (false, 0, None);
@@ -462,6 +472,14 @@ impl Node {
             .watch(|view| {
                 if led && (!view.is_leader() || view.term != term) {
                     self.inner.effects.end_all(&self.referral());
+                }
+                if let Some(leader) = &view.leader {
+                    let known = Some((view.term, leader.clone()));
+                    self.inner.leader.send_if_modified(|last| {
+                        let is_news = *last != known;
+                        *last = known;
+                        is_news
+                    });
                 }
                 let leader = view.leader.as_ref().map(|leader| leader.node);
                 let leads = view.is_leader();

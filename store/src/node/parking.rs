@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use holdfast_api::{Budget, Code, Name, Problem};
+use holdfast_api::{Budget, Name, Problem};
 use parking_lot::Mutex;
 
 /// When whoever found no room may try again.
@@ -57,7 +57,7 @@ impl Parking {
                 let message = format!(
                     "the waits and watches of {whose} would hold {would_be} bytes, and budget.{name} is {limit}: wait for fewer keys at once, or retry when others have ended"
                 );
-                return Err(Problem::retryable_after(Code::Overloaded, RETRY_AFTER_MS, message));
+                return Err(Problem::overloaded(message).after_ms(RETRY_AFTER_MS));
             }
         }
         taken.all = all;
@@ -86,6 +86,8 @@ impl Drop for Room {
 
 #[cfg(test)]
 mod tests {
+    use holdfast_api::Code;
+
     use super::*;
 
     #[test]

@@ -135,7 +135,7 @@ impl Proposer {
         let (ticket, problem) = match sent {
             Ok(()) => return,
             Err(Refused::Full(ticket)) => {
-                (ticket, Problem::retryable(Code::Overloaded, "too many commands are waiting"))
+                (ticket, Problem::overloaded("too many commands are waiting"))
             }
             Err(Refused::Closed(ticket)) => {
                 (ticket, Problem::retryable(Code::Unavailable, "this node is stopping"))

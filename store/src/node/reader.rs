@@ -34,9 +34,7 @@ impl Reader {
     pub fn submit(&self, tenant: Tenant, ready: Ready) {
         let (ready, problem) = match self.queue.try_send(tenant, 1, ready) {
             Ok(()) => return,
-            Err(Refused::Full(ready)) => {
-                (ready, Problem::retryable(Code::Overloaded, "too many reads are waiting"))
-            }
+            Err(Refused::Full(ready)) => (ready, Problem::overloaded("too many reads are waiting")),
             Err(Refused::Closed(ready)) => {
                 (ready, Problem::retryable(Code::Unavailable, "this node is stopping"))
             }

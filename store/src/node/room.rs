@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use futures::future::BoxFuture;
-use holdfast_api::{Code, Command, KvOp, Problem, Room, Status};
+use holdfast_api::{Command, KvOp, Problem, Room, Status};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -23,9 +23,6 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// How long a node has led when it hands over for lack of room.
 const LED_TIME_MIN: Duration = Duration::from_secs(10);
-
-/// When a write that found no room may be tried again.
-const RETRY_AFTER_MS: u64 = 1_000;
 
 /// Bytes that are free, and of how many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,7 +124,7 @@ impl NodeRoom {
         if !adds(command) {
             return Ok(());
         }
-        let refused = |why: &str| Problem::retryable_after(Code::NoSpace, RETRY_AFTER_MS, why);
+        let refused = |why: &str| Problem::no_space(why);
         match &*self.shortage.load() {
             None => self.budget.lock().take(bytes(command)).map_err(|why| refused(&why)),
             Some(why) => Err(refused(why)),
@@ -272,7 +269,7 @@ impl Node {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_api::{Blob, NodeRole, NodeStatus, Scope, TransactionOp};
+    use holdfast_api::{Blob, Code, NodeRole, NodeStatus, Scope, TransactionOp};
 
     use super::*;
 

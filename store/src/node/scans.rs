@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use holdfast_api::{Code, Problem, Read};
+use holdfast_api::{Problem, Read};
 use parking_lot::Mutex;
 
 use super::reader::Ready;
@@ -75,7 +75,7 @@ impl Scans {
                 Err(error) => {
                     drop(tell);
                     let message = format!("no thread for listings can be started ({error}); retry");
-                    return scan(Err(Problem::retryable(Code::Overloaded, message)));
+                    return scan(Err(Problem::overloaded(message)));
                 }
             }
         }
@@ -88,7 +88,7 @@ impl Scans {
             Err(scan) => {
                 drop(tell);
                 let message = "too many listings are waiting; retry";
-                scan(Err(Problem::retryable(Code::Overloaded, message)));
+                scan(Err(Problem::overloaded(message)));
             }
         }
     }
@@ -117,7 +117,7 @@ fn run(queue: &Mutex<Queue<Ready>>, told: &Receiver<()>) {
 mod tests {
     use std::sync::mpsc::channel;
 
-    use holdfast_api::{Blob, Scope};
+    use holdfast_api::{Blob, Code, Scope};
 
     use super::*;
 

@@ -115,6 +115,7 @@ impl Tenant {
             RequestBody::Status
             | RequestBody::Admin(_)
             | RequestBody::Cancel { .. }
+            | RequestBody::WatchLeader
             | RequestBody::Report(_) => Tenant::Anybody,
         }
     }

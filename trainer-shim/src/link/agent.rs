@@ -315,7 +315,7 @@ impl Shared {
         let lasting = calls.open.values().filter(|open| matches!(open.reply, To::Each(_))).count();
         if matches!(open.reply, To::Each(_)) && lasting >= LASTING_MAX {
             let text = format!("{LASTING_MAX} waits and watches are open; end some, and retry");
-            let problem = Problem::retryable(Code::Overloaded, text);
+            let problem = Problem::overloaded(text);
             return Err(holdfast_client::Error::Refused(Box::new(problem)).into());
         }
         calls.last += 1;
@@ -324,7 +324,7 @@ impl Shared {
         // In the order of their numbers: under the lock.
         if let Err(mpsc::error::TrySendError::Full(_)) = self.outbox.try_send(frame) {
             let text = "the agent of this host does not take any more; retry";
-            let problem = Problem::retryable(Code::Overloaded, text);
+            let problem = Problem::overloaded(text);
             return Err(holdfast_client::Error::Refused(Box::new(problem)).into());
         }
         // Whoever empties it tells when it ends.

@@ -100,7 +100,7 @@ fn what_is_refused_for_a_while_holds_no_acknowledgement_back() {
     let mut put = bench.propose(1);
     for round in 0..3 {
         let (refused, other) = (bench.sent().remove(0), bench.propose(7));
-        let problem = Problem::retryable_after(Code::NoSpace, 1_000, "no room");
+        let problem = Problem::no_space("no room");
         bench.problem(refused.id, problem);
         let sent = bench.sent().remove(0);
         assert_eq!(references(std::slice::from_ref(&sent)), [(3 + 2 * round, 3 + 2 * round)]);
@@ -114,7 +114,7 @@ fn what_is_refused_for_a_while_holds_no_acknowledgement_back() {
     bench.problem(request.id, Problem::unknown(Code::Unavailable, "leadership lost"));
     bench.pass(2 * SECOND);
     let again = bench.sent().remove(0);
-    bench.problem(again.id, Problem::retryable_after(Code::NoSpace, 1_000, "no room"));
+    bench.problem(again.id, Problem::no_space("no room"));
     bench.pass(2 * SECOND);
     assert_eq!(references(&bench.sent()), references(&[request]));
 }

@@ -70,7 +70,7 @@ async fn read(mut body: Body, Room(room): &Room) -> Result<Received, Failure> {
         let size = u32::try_from(data.len()).expect("checked against the limit in the line above");
         let taken = room.clone().try_acquire_many_owned(size).map_err(|_| {
             let message = "too many bytes of requests are under way; retry later";
-            Problem::retryable(Code::Overloaded, message)
+            Problem::overloaded(message)
         })?;
         match &mut held {
             Some(held) => held.merge(taken),

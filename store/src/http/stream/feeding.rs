@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use holdfast_api::round::ROSTERS_MAX;
-use holdfast_api::{Code, Generation, Problem, Read, ReadOutcome, ReplyBody, Revision};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use holdfast_api::{Generation, LeaderHint, Problem, Read, ReadOutcome, ReplyBody, Revision};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use super::Place;
 use crate::node::{Node, Topic};
@@ -45,7 +45,7 @@ impl Room {
             Ok(place) => Ok(Feeding { _place: place, pieces: self.pieces.clone() }),
             Err(_) => {
                 let message = "too many feeds on this connection";
-                Err(Problem::retryable(Code::Overloaded, message))
+                Err(Problem::overloaded(message))
             }
         }
     }
@@ -58,6 +58,26 @@ pub(super) struct Feeding {
 }
 
 impl Feeding {
+    /// Hands on who leads, whenever that changes, for as long as the node runs. A
+    /// reader that does not read hears the latest leader when it does.
+    pub(super) async fn follow_leader(
+        &self,
+        mut leaders: watch::Receiver<Option<(u64, LeaderHint)>>,
+        hand_on: impl Fn(ReplyBody, Option<Place>),
+    ) {
+        loop {
+            let place = self.pieces.clone().acquire_owned().await;
+            let place = place.ok().map(|place| Place { room: None, _kib: None, _place: place });
+            let known = leaders.borrow_and_update().clone();
+            if let Some((term, leader)) = known {
+                hand_on(ReplyBody::LeaderChanged { term, leader }, place);
+            }
+            if leaders.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
     /// Hands on what there is of a topic behind a revision, each piece as soon as
     /// there is room for it. `have`: outcomes whose members the reader of a
     /// lease's feed knows. Answers what comes last.

@@ -93,6 +93,7 @@ pub(super) fn reply_bytes(body: &ReplyBody) -> usize {
         },
         ReplyBody::Changes(batch) => watching::batch_bytes(batch),
         ReplyBody::Progress(progress) => progress.watches.len() * 20,
+        ReplyBody::LeaderChanged { leader, .. } => leader.address.len(),
         _ => 256,
     }
 }

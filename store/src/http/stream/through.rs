@@ -38,7 +38,7 @@ pub async fn open(
     };
     let Ok(second) = app.inner.through_room.clone().try_acquire_owned() else {
         let message = "this node passes on as many streams as it may; retry";
-        return problem::respond(Problem::retryable(Code::Overloaded, message));
+        return problem::respond(Problem::overloaded(message));
     };
     let headers = node.access().client_headers();
     let opened = dial::upgrade(

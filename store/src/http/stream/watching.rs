@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_api::{Change, ChangeKind, Code, Problem, ReplyBody, WatchBatch, WatchProgress};
+use holdfast_api::{Change, ChangeKind, Problem, ReplyBody, WatchBatch, WatchProgress};
 use tokio::sync::Semaphore;
 
 use super::{AllParked, Parked, Place, Replies};
@@ -89,7 +89,7 @@ pub(super) async fn deliver(
                 let why = format!(
                     "the changes of this stream are not read fast enough: watch again from revision {revision}"
                 );
-                return Problem::retryable(Code::Overloaded, why);
+                return Problem::overloaded(why);
             }
         }
     }

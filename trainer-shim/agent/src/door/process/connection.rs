@@ -371,7 +371,7 @@ impl Connection {
                 "{LASTING_MAX} waits, watches and subscriptions may be open on one connection; end \
                  some, and retry"
             );
-            return self.refuse(seq, Problem::retryable(Code::Overloaded, text));
+            return self.refuse(seq, Problem::overloaded(text));
         }
         let (doing, outbox) = (doing(self.outbox.clone()), self.outbox.clone());
         let task = self.lease_holder.spawn(async move {
@@ -425,7 +425,7 @@ impl Connection {
                 "{IN_FLIGHT_MAX} calls of {IN_FLIGHT_BYTES_MAX} bytes may be open on one \
                  connection; wait for an answer, and retry"
             );
-            self.refuse(seq, Problem::retryable(Code::Overloaded, text));
+            self.refuse(seq, Problem::overloaded(text));
         }
         fits
     }

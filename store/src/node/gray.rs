@@ -1,0 +1,171 @@
+//! A leader that is alive for the other voters and of no use to clients hands over:
+//! its port does not answer, or what is committed is not applied. Its heartbeats go on
+//! meanwhile, so that no election would ever come of it.
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use http::Method;
+use tokio::time::Instant;
+
+use super::Node;
+use super::status::OWN_STATUS;
+use crate::dial::{self, DialError};
+use crate::recurring::Troubles;
+
+/// How often the leader looks, and how long it has led by then: all nodes may have too
+/// much to do, and leadership is not to go round.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LED_TIME_MIN: Duration = Duration::from_secs(10);
+
+/// How long its own port may take to answer it. A single answer that is late is none
+/// of its business: what has come in before is answered first.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
+const SILENCES: u32 = 2;
+
+/// How long an entry that is committed may wait to be applied while none before it is.
+const APPLY_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// What the leader sees of itself.
+#[derive(Debug, Default)]
+struct Watch {
+    led_since: Option<Instant>,
+    /// Its port was seen to answer: where it cannot be reached from here, its silence
+    /// says nothing.
+    answered: bool,
+    silences: u32,
+    /// What was applied last, and when that moved, or there was nothing to apply.
+    applied: Option<(u64, Instant)>,
+}
+
+/// What came of asking its own port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Port {
+    Answers,
+    /// Nothing came in time.
+    Silent,
+    /// It says nothing about whether it accepts.
+    Unclear,
+}
+
+impl Watch {
+    fn port(&mut self, port: Port) {
+        match port {
+            Port::Answers => (self.answered, self.silences) = (true, 0),
+            Port::Silent => self.silences += 1,
+            Port::Unclear => self.silences = 0,
+        }
+    }
+
+    fn applied(&mut self, now: Instant, applied: u64, committed: u64) {
+        match self.applied {
+            Some((before, _)) if before == applied && applied < committed => {}
+            _ => self.applied = Some((applied, now)),
+        }
+    }
+
+    /// Why this leader is of no use; none if it is, or has not led for long.
+    fn is_gray(&self, now: Instant) -> Option<String> {
+        self.led_since.filter(|since| now.duration_since(*since) >= LED_TIME_MIN)?;
+        if self.answered && self.silences >= SILENCES {
+            return Some(format!(
+                "its own port has not answered it {} times, within {ANSWER_TIME_MAX:?} each",
+                self.silences
+            ));
+        }
+        let (applied, since) = self.applied?;
+        let stuck = now.duration_since(since);
+        (stuck >= APPLY_TIME_MAX).then(|| {
+            format!("the entry behind {applied} is committed and was not applied for {stuck:?}")
+        })
+    }
+}
+
+impl Node {
+    /// Hands leadership over while this node cannot serve. Belongs on the threads of
+    /// consensus: those that serve may be what does not go on.
+    pub async fn hand_over_when_gray(self) {
+        let (mut watch, troubles) = (Watch::default(), Troubles::default());
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            if !self.consensus().leads() {
+                watch = Watch { answered: watch.answered, ..Watch::default() };
+                continue;
+            }
+            watch.led_since.get_or_insert_with(Instant::now);
+            watch.port(self.ask_own_port().await);
+            let view = self.view();
+            watch.applied(Instant::now(), view.applied, view.committed);
+            let Some(why) = watch.is_gray(Instant::now()) else { continue };
+            watch.led_since = Some(Instant::now());
+            match self.transfer_leader(None).await {
+                Ok(()) => tracing::warn!("handed leadership over: {why}"),
+                Err(problem) if troubles.met("handing over", &problem) => {
+                    tracing::warn!(%problem, "nobody takes over, and {why}");
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// As any other node asks it.
+    async fn ask_own_port(&self) -> Port {
+        let view = self.view();
+        let Some(address) = view.nodes.get(&view.id) else { return Port::Unclear };
+        let headers = self.access().headers();
+        let empty = bytes::Bytes::new();
+        let asked =
+            dial::request(address, Method::GET, OWN_STATUS, headers, empty, ANSWER_TIME_MAX);
+        match asked.await {
+            Ok(_) => Port::Answers,
+            Err(DialError::Timeout { .. }) => Port::Silent,
+            Err(DialError::Connect { why, .. }) if why.kind() == ErrorKind::TimedOut => {
+                Port::Silent
+            }
+            Err(_) => Port::Unclear,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    fn led(since: Instant) -> Watch {
+        Watch { led_since: Some(since), ..Watch::default() }
+    }
+
+    #[test]
+    fn a_port_that_answered_once_and_answers_no_more_is_a_reason() {
+        let begun = Instant::now();
+        let mut watch = led(begun);
+        watch.port(Port::Silent);
+        watch.port(Port::Silent);
+        assert_eq!(watch.is_gray(begun + 60 * S), None, "it may never be reached from here");
+        watch.port(Port::Answers);
+        watch.port(Port::Silent);
+        assert_eq!(watch.is_gray(begun + 60 * S), None, "once is no reason");
+        watch.port(Port::Unclear);
+        watch.port(Port::Silent);
+        assert_eq!(watch.is_gray(begun + 60 * S), None);
+        watch.port(Port::Silent);
+        assert!(watch.is_gray(begun + 60 * S).is_some_and(|why| why.contains("its own port")));
+        assert_eq!(watch.is_gray(begun + 5 * S), None, "it has led for a moment only");
+    }
+
+    #[test]
+    fn a_machine_that_does_not_move_is_a_reason_if_there_is_something_to_apply() {
+        let begun = Instant::now();
+        let mut watch = led(begun);
+        watch.applied(begun, 7, 7);
+        watch.applied(begun + 20 * S, 7, 7);
+        assert_eq!(watch.is_gray(begun + 20 * S), None);
+        watch.applied(begun + 21 * S, 7, 8);
+        watch.applied(begun + 26 * S, 8, 9);
+        assert_eq!(watch.is_gray(begun + 26 * S), None, "slow is not stuck");
+        watch.applied(begun + 31 * S, 8, 20);
+        assert!(watch.is_gray(begun + 31 * S).is_some_and(|why| why.contains("behind 8")));
+    }
+}
