@@ -143,7 +143,7 @@ impl Cluster {
     /// Gives back what filled it; a node that ended is started again.
     pub fn clear_disk(&mut self, id: NodeId) -> anyhow::Result<()> {
         self.disk(id)?.clear()?;
-        self.revive()?;
+        self.restart_if_ended(id)?;
         self.node_mut(id)?.slot.may_not_end();
         Ok(())
     }

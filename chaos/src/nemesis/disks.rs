@@ -35,13 +35,8 @@ const LAST_LINES: usize = 20;
 /// Bytes free on its disk.
 const FREE: &str = "holdfast_disk_free_bytes";
 
-fn any(stage: &mut Stage<'_>) -> NodeId {
-    let ids = stage.cluster.ids();
-    ids[stage.random.random_range(0..ids.len())]
-}
-
 pub(super) async fn fill(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
-    let id = any(stage);
+    let id = stage.any()?;
     let struck = Some(clock::now());
     let left = stage.cluster.fill_disk(id)?;
     let what = format!("filled the disk of node {id}, but for {left} bytes");
@@ -61,7 +56,7 @@ pub(super) async fn seen_full(stage: &mut Stage<'_>, id: NodeId) -> Option<Strin
 }
 
 pub(super) async fn stall(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
-    let id = any(stage);
+    let id = stage.any()?;
     let struck = Some(clock::now());
     stage.cluster.freeze_disk(id)?;
     let what = format!("stalled the disk of node {id} for {} ms", STALLED.as_millis());

@@ -38,7 +38,7 @@ pub(super) async fn replace(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     stage.cluster.kill(old).await?;
     let new = stage.cluster.grow().await?;
     stage.cluster.remove(old).await?;
-    stage.cluster.wait_healthy().await?;
+    stage.settle().await?;
     let voters = voters(stage.cluster).await;
     let replaced = voters.contains(&new) && !voters.contains(&old);
     let leads = lead(stage, new).await?;
@@ -62,7 +62,7 @@ pub(super) async fn restored(stage: &mut Stage<'_>) -> anyhow::Result<Injected> 
     }
     stage.cluster.kill(id).await?;
     stage.cluster.launch(id)?;
-    stage.cluster.wait_healthy().await?;
+    stage.settle().await?;
     let evidence = lead(stage, id).await?.then(|| format!("node {id} led"));
     tokio::time::sleep(LARGER).await;
     let what = format!("killed node {id}, let it restore its snapshot and its log, and lead");
@@ -90,7 +90,7 @@ pub(super) async fn resize(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     if let Some(other) = other {
         stage.cluster.remove(other).await?;
     }
-    stage.cluster.wait_healthy().await?;
+    stage.settle().await?;
     let smaller = voters(stage.cluster).await;
     let resized = larger.len() == before + 2 && smaller.len() == before;
     let evidence = resized.then(|| format!("{} voted, then {}", names(&larger), names(&smaller)));

@@ -1,4 +1,4 @@
-//! What breaks a cluster, one fault after the other.
+//! What breaks a cluster: faults one after the other, or several at the same time.
 //!
 //! Each is injected, held, verified and healed: a fault of which nobody saw that
 //! it was really there proves nothing.
@@ -9,10 +9,12 @@
 //! | `agents` | agents killed and paused |
 //! | `disks` | disks that are full, stall, lose a bit, or what was not synced |
 //! | `members` | leadership handed over, nodes added, replaced and removed |
+//! | [`group`] | which faults may be there at the same time |
 //! | `wires` | partitions, loss, resets, slow links, on a network of their own |
 
 mod agents;
 mod disks;
+pub mod group;
 mod members;
 mod nodes;
 mod wires;
@@ -115,8 +117,8 @@ pub(crate) enum Wound {
     Stalled(NodeId),
     /// This one has few descriptors; with the connections that hold them.
     Starved(NodeId, Vec<tokio::net::TcpStream>),
-    /// Rules lie on the network.
-    Cut,
+    /// Rules of this nemesis lie on the network.
+    Cut(Nemesis),
     /// Packets travel badly, by this nemesis.
     Slow(Nemesis),
     /// It is over already.
@@ -142,6 +144,26 @@ pub(crate) struct Stage<'a> {
     pub(crate) cluster: &'a mut Cluster,
     pub(crate) shared: &'a Arc<Shared>,
     pub(crate) random: &'a mut StdRng,
+    /// Who led before the first of several faults: none of one alone.
+    pub(crate) led: Option<NodeId>,
+}
+
+impl Stage<'_> {
+    /// Who leads, or led before other faults that are there now.
+    pub(crate) async fn leader(&mut self) -> anyhow::Result<NodeId> {
+        match self.led {
+            Some(led) if self.cluster.is_running(led) => Ok(led),
+            _ => Ok(self.cluster.leader().await?.0),
+        }
+    }
+
+    /// Waits until the cluster is well, but for other faults that are there now.
+    pub(crate) async fn settle(&mut self) -> anyhow::Result<()> {
+        match self.led {
+            None => self.cluster.wait_healthy().await,
+            Some(_) => self.cluster.wait_ready().await,
+        }
+    }
 }
 
 impl Nemesis {
@@ -344,10 +366,11 @@ impl Nemesis {
 }
 
 impl Wound {
-    /// Mends it; answers what was seen of it meanwhile.
+    /// Mends it; answers what was seen of it meanwhile. Nobody waits until the cluster
+    /// is well again: other faults may still be there.
     pub(crate) async fn heal(self, stage: &mut Stage<'_>) -> anyhow::Result<Option<String>> {
         match self {
-            Wound::Healed => return Ok(None),
+            Wound::Healed => {}
             Wound::Down(mut ids) => {
                 while !ids.is_empty() {
                     let next = stage.random.random_range(0..ids.len());
@@ -362,13 +385,11 @@ impl Wound {
             Wound::Full(id) => {
                 let seen = disks::seen_full(stage, id).await;
                 stage.cluster.clear_disk(id)?;
-                stage.cluster.wait_healthy().await?;
                 return Ok(seen);
             }
             Wound::Stalled(id) => {
                 let seen = disks::seen_stalled(stage, id);
                 stage.cluster.thaw_disk(id)?;
-                stage.cluster.wait_healthy().await?;
                 return Ok(seen);
             }
             Wound::AgentDown(agent) => {
@@ -381,22 +402,19 @@ impl Wound {
                 stage.cluster.kill(id).await?;
                 stage.cluster.launch(id)?;
             }
-            Wound::Cut | Wound::Slow(_) => {
+            Wound::Cut(nemesis) => {
                 let Some(network) = stage.cluster.network() else { return Ok(None) };
-                let met = match self {
-                    Wound::Slow(nemesis) => {
-                        network.queued()?.and_then(|queued| wires::seen(nemesis, queued))
-                    }
-                    _ => Some(network.packets_met()?)
-                        .filter(|packets| *packets > 0)
-                        .map(|packets| format!("met {packets} packets")),
-                };
-                network.clear_rules()?;
-                stage.cluster.wait_healthy().await?;
-                return Ok(met);
+                let met = network.packets_met(nemesis.as_str())?;
+                network.clear_rules(nemesis.as_str())?;
+                return Ok((met > 0).then(|| format!("met {met} packets")));
+            }
+            Wound::Slow(nemesis) => {
+                let Some(network) = stage.cluster.network() else { return Ok(None) };
+                let seen = network.queued()?.and_then(|queued| wires::seen(nemesis, queued));
+                network.clear_disciplines()?;
+                return Ok(seen);
             }
         }
-        stage.cluster.wait_healthy().await?;
         Ok(None)
     }
 }

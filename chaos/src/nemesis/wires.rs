@@ -18,7 +18,7 @@ const DUPLICATED_MIN: u64 = 100;
 const LOSS_PERCENT: u8 = 20;
 
 pub(super) async fn cut(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
-    let (leader, _) = stage.cluster.leader().await?;
+    let leader = stage.leader().await?;
     let ids = stage.cluster.ids();
     let others: Vec<NodeId> = ids.iter().copied().filter(|id| *id != leader).collect();
     let network = stage.cluster.network().context("the nodes have no network of their own")?;
@@ -91,9 +91,10 @@ pub(super) async fn cut(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::Resu
         }
         _ => return slow(nemesis, stage),
     };
-    network.set_rules(&rules)?;
+    network.set_rules(nemesis.as_str(), &rules)?;
     // What the rules met is counted, and read when they are taken away.
-    Ok(Injected { what, evidence: None, wound: Wound::Cut, hold: HOLD, struck: Some(clock::now()) })
+    let wound = Wound::Cut(nemesis);
+    Ok(Injected { what, evidence: None, wound, hold: HOLD, struck: Some(clock::now()) })
 }
 
 fn slow(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::Result<Injected> {

@@ -29,8 +29,11 @@ const PREFIX: &str = "hf-chaos-";
 const OWN_HOST: u8 = 254;
 /// Hosts of one network.
 const HOSTS_MAX: u64 = 200;
-/// The table of rules within each namespace.
+/// The table of rules with which it is tried whether there can be some.
 const TABLE: &str = "chaos";
+
+/// The queueing disciplines of faults.
+const DISCIPLINES: [&str; 2] = ["netem", "tbf"];
 
 /// The network of one run.
 #[derive(Debug)]
@@ -110,15 +113,17 @@ impl Network {
         inside
     }
 
-    /// Sets the rules of the hosts that are named, in the place of all others.
-    pub fn set_rules(&self, rules: &[(NodeId, Rule)]) -> anyhow::Result<()> {
-        self.clear_rules()?;
+    /// Sets the rules of a fault on the hosts that are named, in the place of those that
+    /// it had there. Those of other faults stay.
+    pub fn set_rules(&self, fault: &str, rules: &[(NodeId, Rule)]) -> anyhow::Result<()> {
         let mut by_host: BTreeMap<NodeId, Vec<&Rule>> = BTreeMap::new();
         for (host, rule) in rules {
             by_host.entry(*host).or_default().push(rule);
         }
+        let table = table(fault);
         for (host, rules) in by_host {
-            nft(&self.namespace(host), &rules::text(TABLE, &rules))?;
+            let text = format!("{}{}", without(&table), rules::text(&table, &rules));
+            nft(&self.namespace(host), &text)?;
         }
         Ok(())
     }
@@ -149,28 +154,44 @@ impl Network {
         Ok(Some(sum))
     }
 
-    /// Takes all rules and disciplines away.
-    pub fn clear_rules(&self) -> anyhow::Result<()> {
+    /// Takes the rules of a fault away, on all hosts.
+    pub fn clear_rules(&self, fault: &str) -> anyhow::Result<()> {
+        for id in self.hosts.keys() {
+            nft(&self.namespace(*id), &without(&table(fault)))?;
+        }
+        Ok(())
+    }
+
+    /// Takes all disciplines away.
+    pub fn clear_disciplines(&self) -> anyhow::Result<()> {
         for id in self.hosts.keys() {
             let name = self.namespace(*id);
-            nft(&name, &format!("table inet {TABLE}\ndelete table inet {TABLE}\n"))?;
-            if tc_has_netem(&name) {
+            if tc_has_discipline(&name) {
                 tc(&name, &["qdisc", "delete", "dev", "eth0", "root"])?;
             }
         }
         Ok(())
     }
 
-    /// How many packets the rules of all hosts have met.
-    pub fn packets_met(&self) -> anyhow::Result<u64> {
-        let mut sum = 0;
+    /// Takes all rules and disciplines away, whatever fault they are of.
+    pub fn clear(&self) -> anyhow::Result<()> {
+        for id in self.hosts.keys() {
+            nft(&self.namespace(*id), "flush ruleset\n")?;
+        }
+        self.clear_disciplines()
+    }
+
+    /// How many packets the rules of a fault have met, on all hosts.
+    pub fn packets_met(&self, fault: &str) -> anyhow::Result<u64> {
+        let (mut sum, table) = (0, table(fault));
         for id in self.hosts.keys() {
             let name = self.namespace(*id);
             let output = Command::new("ip")
-                .args(["netns", "exec", &name, "nft", "list", "ruleset"])
+                .args(["netns", "exec", &name, "nft", "list", "table", "inet", &table])
                 .stdin(Stdio::null())
                 .output()
                 .context("cannot run nft")?;
+            // A host on which it has no rules has no such table.
             sum += rules::packets(&String::from_utf8_lossy(&output.stdout));
         }
         Ok(sum)
@@ -303,9 +324,19 @@ fn tc(namespace: &str, arguments: &[&str]) -> anyhow::Result<()> {
     ip(&[&["netns", "exec", namespace, "tc"], arguments].concat()).map(drop)
 }
 
-fn tc_has_netem(namespace: &str) -> bool {
+/// The table of the rules of a fault.
+fn table(fault: &str) -> String {
+    format!("{TABLE}_{}", fault.replace('-', "_"))
+}
+
+/// Takes a table away, whether it is there or not.
+fn without(table: &str) -> String {
+    format!("table inet {table}\ndelete table inet {table}\n")
+}
+
+fn tc_has_discipline(namespace: &str) -> bool {
     ip(&["netns", "exec", namespace, "tc", "qdisc", "show", "dev", "eth0"])
-        .is_ok_and(|shown| shown.contains("netem"))
+        .is_ok_and(|shown| DISCIPLINES.iter().any(|it| shown.contains(it)))
 }
 
 fn nft(namespace: &str, rules: &str) -> anyhow::Result<()> {

@@ -152,7 +152,12 @@ fn faults(summary: &Summary) -> String {
         }
         vec![
             (n + 1).to_string(),
-            escape(&fault.nemesis),
+            match &fault.group {
+                Some(group) => {
+                    format!("{} <small>of {}</small>", escape(&fault.nemesis), escape(group))
+                }
+                None => escape(&fault.nemesis),
+            },
             lasting(fault.struck.unwrap_or(fault.begin).saturating_sub(it.began)),
             fault.end.map_or("never".to_owned(), |end| lasting(end.saturating_sub(fault.begin))),
             escape(&fault.what),
