@@ -225,6 +225,30 @@ impl Cluster {
         Ok(())
     }
 
+    /// Deletes the data folder of a node that is down, starts it, and waits for its end;
+    /// none if it goes on.
+    pub async fn launch_without_folder(
+        &mut self,
+        id: NodeId,
+        time_max: Duration,
+    ) -> anyhow::Result<Option<ExitStatus>> {
+        let folder = self.data_dir(id);
+        std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        self.launch(id)?;
+        self.node_mut(id)?.slot.may_end();
+        let began = Instant::now();
+        while began.elapsed() < time_max {
+            if let Some(end) = self.end_of(id) {
+                self.note_end(id, end);
+                // It is deleted again when the node is removed.
+                std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+                return Ok(Some(end));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        Ok(None)
+    }
+
     /// SIGKILL; answers how the system says that it ended.
     pub async fn kill(&mut self, id: NodeId) -> anyhow::Result<ExitStatus> {
         self.end(id, Signal::SIGKILL).await
@@ -451,6 +475,11 @@ impl Cluster {
         let began = Instant::now();
         loop {
             if let Some((id, end)) = self.fallen().first() {
+                // It may take a moment to end of a disk that is well again by then.
+                if self.node_mut(*id)?.slot.ended_of_fault(*end) {
+                    self.restart_if_ended(*id)?;
+                    continue;
+                }
                 bail!(
                     "node {id} ended by itself ({end}); it says why in {}",
                     self.log(*id).display()
@@ -461,6 +490,9 @@ impl Cluster {
                 ready += usize::from(http::is_ready(&node.address).await);
             }
             if ready == self.nodes.len() && (!agents || self.agents_serve().await) {
+                for node in self.nodes.values_mut() {
+                    node.slot.may_not_end();
+                }
                 return Ok(());
             }
             if began.elapsed() > time_max {

@@ -46,7 +46,7 @@ const SOUGHT: &[(&str, Finder)] = &[
     ("half-expiry", Run("lease", "none")),
     ("dropped-changes", Run("watch", "none")),
     ("late-resume", Run("watch", "none")),
-    ("blind-scrub", Run("register", "bit-flip")),
+    ("blind-scrub", Run("register", "bit-flip-log,bit-flip-snapshot")),
     ("broken-is-refused", Run("register,counter", "kill-leader,reset")),
     ("new-number", Run("counter,append", "kill-leader,reset")),
     ("unknown-is-refused", Run("register,counter", "kill-all")),

@@ -131,14 +131,22 @@ impl fmt::Display for Group {
 fn kind(nemesis: Nemesis) -> Kind {
     use Nemesis::*;
     match nemesis {
-        HandOver | Snapshot | RollingRestart | Restored | ReplaceNode | Resize | BitFlip => {
-            Kind::Deed
-        }
+        HandOver
+        | HandOverToFrozen
+        | Snapshot
+        | RollingRestart
+        | Restored
+        | ReplaceNode
+        | ReplaceUnderPartition
+        | FolderDeleted
+        | Resize
+        | BitFlipLog
+        | BitFlipSnapshot => Kind::Deed,
         KillClients | Garbage => Kind::Instant,
-        AgentKill | AgentPause => Kind::Agent,
+        AgentKill | AgentPause | AgentPauseBriefly => Kind::Agent,
         // Nobody runs any more: it is the last one.
         PowerLoss => Kind::Process,
-        DiskFull | DiskStall => Kind::Disk,
+        DiskFull | DiskStall | DiskError => Kind::Disk,
         other if other.is_on_network() => Kind::Wire,
         _ => Kind::Process,
     }
@@ -156,27 +164,34 @@ fn excluded_in_order(one: Nemesis, other: Nemesis) -> Option<&'static str> {
     let on_nodes = |it: Nemesis| matches!(kind(it), Kind::Process | Kind::Disk);
     let kills = |it| matches!(it, KillLeader | KillFollower | KillAll | PowerLoss | Descriptors);
     let pauses = |it| matches!(it, PauseLeader | PauseLeaderBriefly | PauseFollower);
-    let hides_leader = |it| matches!(it, ClientsCutOff | Reset | HalfOpen);
+    let hides_leader = |it| matches!(it, ClientsCutOff | ClientsSeeMinority | Reset | HalfOpen);
+    let cuts = |it| {
+        matches!(
+            it,
+            LeaderAlone | Minority | Ring | OneWay | LeaderMute | ClientsSeeMinority | SwizzleClog
+        )
+    };
     let why = match (one, other) {
         _ if one == other => "it is one fault",
-        (PauseLeaderBriefly, _) if kind(other) != Kind::Instant => {
+        (PauseLeaderBriefly | AgentPauseBriefly, _) if kind(other) != Kind::Instant => {
             "the pause would last as long as the other fault, and not be brief"
         }
         (KillAll | PowerLoss, _) if on_nodes(other) || other == Garbage => {
             "all nodes are down: none is left to break"
         }
-        _ if both(&[LeaderAlone, Minority, Ring, OneWay]) => {
-            "two partitions at once are one larger one"
-        }
+        _ if cuts(one) && cuts(other) => "two partitions at once are one larger one",
         _ if both(&[ClientsCutOff, Reset, HalfOpen]) => "one drops what the other is to meet",
-        _ if both(&[Delay, Reorder, Duplicate]) => "a wire has one queueing discipline",
+        _ if both(&[Delay, Reorder, Duplicate, SlowLink]) => "a wire has one queueing discipline",
         _ if both(&[KillLeader, PauseLeader]) => "both break the process of the leader",
-        _ if both(&[AgentKill, AgentPause]) => "both may break the same agent",
-        _ if both(&[DiskFull, DiskStall]) => "both may break the same disk",
+        _ if both(&[AgentKill, AgentPause, AgentPauseBriefly]) => "both may break the same agent",
+        _ if both(&[DiskFull, DiskStall, DiskError]) => "both may break the same disk",
         (DiskStall, _) if kills(other) || pauses(other) => {
             "a process that waits for its disk does not end or stop before that is over"
         }
-        (DiskFull, _) if kills(other) => "a node that starts on a full disk ends, as it should",
+        (DiskFull | DiskError, _) if kills(other) => {
+            "a node that starts on such a disk ends, as it should"
+        }
+        (DiskError, _) if pauses(other) => "a node that is stopped does not meet its disk",
         (DiskFull, _) if hides_leader(other) => {
             "the node that shows that its disk is full may not be reached"
         }
@@ -185,7 +200,7 @@ fn excluded_in_order(one: Nemesis, other: Nemesis) -> Option<&'static str> {
         _ if kind(one) == Kind::Deed && kind(other) == Kind::Deed => {
             "one waits until the cluster is well, and so does the other"
         }
-        (_, LeaderAlone | Minority | Ring | OneWay) if kind(one) == Kind::Deed => {
+        _ if kind(one) == Kind::Deed && cuts(other) => {
             "it takes every node, and a node that is cut off is missing: of three, a majority is lost"
         }
         _ if kind(one) == Kind::Deed && hides_leader(other) => {

@@ -156,10 +156,12 @@ impl Network {
 
     /// Takes the rules of a fault away, on all hosts.
     pub fn clear_rules(&self, fault: &str) -> anyhow::Result<()> {
-        for id in self.hosts.keys() {
-            nft(&self.namespace(*id), &without(&table(fault)))?;
-        }
-        Ok(())
+        self.hosts.keys().try_for_each(|id| self.clear_rules_of(*id, fault))
+    }
+
+    /// Takes them away on one host.
+    pub fn clear_rules_of(&self, id: NodeId, fault: &str) -> anyhow::Result<()> {
+        nft(&self.namespace(id), &without(&table(fault)))
     }
 
     /// Takes all disciplines away.
@@ -183,18 +185,36 @@ impl Network {
 
     /// How many packets the rules of a fault have met, on all hosts.
     pub fn packets_met(&self, fault: &str) -> anyhow::Result<u64> {
-        let (mut sum, table) = (0, table(fault));
+        self.hosts.keys().map(|id| self.packets_met_by(*id, fault)).sum()
+    }
+
+    /// How many they have met on one host.
+    pub fn packets_met_by(&self, id: NodeId, fault: &str) -> anyhow::Result<u64> {
+        let output = Command::new("ip")
+            .args(["netns", "exec", &self.namespace(id)])
+            .args(["nft", "list", "table", "inet", &table(fault)])
+            .stdin(Stdio::null())
+            .output()
+            .context("cannot run nft")?;
+        // A host on which it has no rules has no such table.
+        Ok(rules::packets(&String::from_utf8_lossy(&output.stdout)))
+    }
+
+    /// Lets a host send at most that much in a second, in the words of `tc`.
+    pub fn set_rate(&self, id: NodeId, rate: &str) -> anyhow::Result<()> {
+        let words = [&["qdisc", "replace", "dev", "eth0", "root"][..], &bucket(rate)].concat();
+        tc(&self.namespace(id), &words)
+    }
+
+    /// How many packets had to wait until their wire was free; none if none had to.
+    pub fn waited(&self) -> anyhow::Result<Option<u64>> {
+        let mut sum = 0;
         for id in self.hosts.keys() {
             let name = self.namespace(*id);
-            let output = Command::new("ip")
-                .args(["netns", "exec", &name, "nft", "list", "table", "inet", &table])
-                .stdin(Stdio::null())
-                .output()
-                .context("cannot run nft")?;
-            // A host on which it has no rules has no such table.
-            sum += rules::packets(&String::from_utf8_lossy(&output.stdout));
+            let shown = ip(&["netns", "exec", &name, "tc", "-s", "qdisc", "show", "dev", "eth0"])?;
+            sum += rules::waited(&shown).unwrap_or(0);
         }
-        Ok(sum)
+        Ok((sum > 0).then_some(sum))
     }
 }
 
@@ -232,6 +252,8 @@ pub struct Permitted {
     pub no_network: Option<String>,
     /// Why packets cannot be delayed, doubled or reordered.
     pub no_netem: Option<String>,
+    /// Why wires cannot be slow.
+    pub no_tbf: Option<String>,
     /// Why connections cannot be reset.
     pub no_reset: Option<String>,
     /// Why open connections cannot be told from new ones.
@@ -276,7 +298,9 @@ impl Permitted {
                 Permitted { no_network: Some(why), ..Permitted::default() }
             }
             Ok(()) => {
-                let netem = ["qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"];
+                let replace = ["qdisc", "replace", "dev", "lo", "root"];
+                let tbf = [&replace[..], &bucket("1mbit")].concat();
+                let netem = ["qdisc", "replace", "dev", "lo", "root", "netem", "delay", "1ms"];
                 let lacks = |what: &str, tried: anyhow::Result<()>| {
                     tried.err().map(|error| format!("this machine has no {what}: {error:#}"))
                 };
@@ -285,6 +309,7 @@ impl Permitted {
                     no_disks: None,
                     no_network: None,
                     no_netem: lacks("tc netem", tc(&name, &netem)),
+                    no_tbf: lacks("tc tbf", tc(&name, &tbf)),
                     no_reset: lacks("reject of nft", rule("probe_reset", Rule::Reset)),
                     no_tracking: lacks(
                         "connection tracking of nft",
@@ -322,6 +347,11 @@ fn ip(arguments: &[&str]) -> anyhow::Result<String> {
 
 fn tc(namespace: &str, arguments: &[&str]) -> anyhow::Result<()> {
     ip(&[&["netns", "exec", namespace, "tc"], arguments].concat()).map(drop)
+}
+
+/// A bucket of tokens for each wire that carries this rate.
+fn bucket(rate: &str) -> [&str; 7] {
+    ["tbf", "rate", rate, "burst", "8kb", "latency", "400ms"]
 }
 
 /// The table of the rules of a fault.

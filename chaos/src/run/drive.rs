@@ -50,7 +50,7 @@ pub async fn drive(plan: &Plan, mut description: Description) -> anyhow::Result<
     let surroundings = Surroundings {
         network: any(Nemesis::is_on_network),
         disks: any(Nemesis::is_on_disk),
-        scrub: any(|nemesis| nemesis == Nemesis::BitFlip),
+        scrub: any(Nemesis::damages),
     };
     let mut signals = Signals::listen()?;
     let cluster = async {

@@ -206,7 +206,7 @@ mod tests {
     fn what_takes_agents_is_left_out_where_there_are_none() {
         let all = nemeses(&list(&["all"]), &[Workload::Register], Permitted::default).unwrap();
         let left_out: Vec<&str> = all.left_out.iter().map(|it| it.name.as_str()).collect();
-        assert_eq!(left_out, ["agent-kill", "agent-pause"]);
+        assert_eq!(left_out, ["agent-kill", "agent-pause", "agent-pause-briefly"]);
         let by_name = || list(&["agent-kill"]);
         let error = nemeses(&by_name(), &[Workload::Register], Permitted::default).unwrap_err();
         assert!(error.to_string().contains("add --workload tcpstore"), "{error}");
