@@ -156,11 +156,12 @@ fn verdict(
     for fault in &description.faults {
         if fault.by_name && fault.evidence.is_none() {
             let why = fault.error.as_deref().unwrap_or("nothing shows that it was there");
-            doubts.push(format!("{} was not really injected: {why}", fault.nemesis));
+            let of = fault.group.as_deref().map(|it| format!(" of {it}")).unwrap_or_default();
+            doubts.push(format!("{}{of} was not really injected: {why}", fault.nemesis));
         }
     }
     for name in &description.nemeses {
-        if !description.faults.iter().any(|fault| fault.nemesis == *name) {
+        if !description.faults.iter().any(|fault| fault.planned_as() == name) {
             doubts.push(format!("{name} was asked for by name, and its turn never came"));
         }
     }

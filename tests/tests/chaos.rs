@@ -80,13 +80,33 @@ async fn allows(nemesis: &str) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn disks_that_are_full_stall_and_lose_a_bit_cost_nothing() {
     if allows("disk-full").await {
-        let (_folder, report) = passed("register,counter", "disk-full,disk-stall,bit-flip").await;
+        let (_folder, report) =
+            passed("register,counter", "disk-full,disk-stall,bit-flip-log,bit-flip-snapshot").await;
         let run = std::fs::read_to_string(report.join("run.json")).expect("how it was made");
         // A node ends of a full disk, or does not as long as it need not write much.
         assert!(run.contains("had no space left") || run.contains("free on its disk"), "{run}");
         for evidence in ["waited for the disk", "wrote it anew"] {
             assert!(run.contains(evidence), "{evidence:?} is missing: {run}");
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_faults_at_the_same_time_cost_nothing_and_each_is_known_to_have_been_there() {
+    if allows("loss").await {
+        let (_folder, report) = passed("register,counter", "loss+kill-leader").await;
+        let run = std::fs::read(report.join("run.json")).expect("how it was made");
+        let run: serde_json::Value = serde_json::from_slice(&run).expect("JSON");
+        let faults = run["faults"].as_array().expect("a list");
+        let (loss, kill) = (&faults[0], &faults[1]);
+        assert_eq!((&loss["nemesis"], &kill["nemesis"]), (&"loss".into(), &"kill-leader".into()));
+        for fault in [loss, kill] {
+            assert_eq!(fault["group"], "loss+kill-leader", "{fault:#}");
+            assert!(fault["evidence"].is_string(), "{fault:#}");
+        }
+        // The first to come is the last to go.
+        assert!(kill["begin"].as_u64() > loss["begin"].as_u64(), "{faults:#?}");
+        assert!(kill["end"].as_u64() < loss["end"].as_u64(), "{faults:#?}");
     }
 }
 
@@ -181,6 +201,8 @@ async fn slips_on_the_command_line_are_named() {
             &["run", "--workload", "set", "--nemesis", "agent-kill", "--report"],
             &["no workload goes through agents", "--workload tcpstore"],
         ),
+        (&["run", "--nemesis", "resize+kill-follower", "--report"], &["a majority is lost"]),
+        (&["run", "--pairs", "--nemesis", "ring", "--report"], &["--pairs", "--nemesis"]),
         (&["check"], &["neither a recorded run nor a history of rounds"]),
     ] {
         chaos(arguments, folder.path()).await.failed(2, texts);

@@ -112,6 +112,32 @@ impl Disk {
         }
     }
 
+    /// The kernel meets an error of it: from now on it can only be read.
+    pub(super) fn fail(&self) -> anyhow::Result<()> {
+        let device = device(&self.mount).context("it is not mounted")?;
+        let trigger = PathBuf::from(format!("/sys/fs/ext4/{device}/trigger_fs_error"));
+        fs::write(&trigger, "1").with_context(|| trigger.display().to_string())?;
+        ensure!(is_read_only(&self.mount), "{} can still be written", self.mount.display());
+        Ok(())
+    }
+
+    /// Checks it, and mounts it again. Nobody may use it.
+    pub(super) fn repair(&self) -> anyhow::Result<()> {
+        let image = image(&self.mount);
+        unmount(&self.mount)?;
+        // In a file of its own: what the kernel still knows of the other one is forgotten.
+        let checked = image.with_extension("checked");
+        copy_at_rest(&image, &checked)?;
+        let mut command = Command::new("e2fsck");
+        let output = command.arg("-fy").arg(&checked).stdin(Stdio::null()).output();
+        let output = output.context("cannot run e2fsck")?;
+        // 1 says that errors were found and mended.
+        let words = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(output.status.code().is_some_and(|code| code <= 1), "e2fsck: {}", words.trim());
+        fs::rename(&checked, &image).with_context(|| checked.display().to_string())?;
+        attach(&image, &self.mount)
+    }
+
     /// Forgets it with all that is on it. Nobody may use it any more.
     pub(super) fn delete(self) -> anyhow::Result<()> {
         unmount(&self.mount)?;
@@ -143,15 +169,30 @@ impl Cluster {
     /// Gives back what filled it; a node that ended is started again.
     pub fn clear_disk(&mut self, id: NodeId) -> anyhow::Result<()> {
         self.disk(id)?.clear()?;
-        self.revive()?;
-        self.node_mut(id)?.slot.may_not_end();
-        Ok(())
+        self.restart_if_ended(id)
     }
 
     /// Takes from the disk of a node, which has ended, what was not synced; answers how
     /// many blocks were lost.
     pub fn lose_unsynced(&self, id: NodeId) -> anyhow::Result<u64> {
         self.disk(id)?.lose_unsynced()
+    }
+
+    /// Makes the disk of a node fail, which may end of that.
+    pub fn fail_disk(&mut self, id: NodeId) -> anyhow::Result<()> {
+        self.node_mut(id)?.slot.may_end();
+        self.disk(id)?.fail()
+    }
+
+    /// Checks the disk of a node, and starts it.
+    pub async fn repair_disk(&mut self, id: NodeId) -> anyhow::Result<()> {
+        match self.end_of(id) {
+            Some(end) => self.note_end(id, end),
+            None if self.is_running(id) => drop(self.kill(id).await?),
+            None => {}
+        }
+        self.disk(id)?.repair()?;
+        self.launch(id)
     }
 
     /// How a node ended, if it has.
@@ -173,7 +214,7 @@ impl Cluster {
 /// Mounts an image. What is not synced reaches it late: that is what a loss of power
 /// takes away.
 fn attach(image: &Path, mount: &Path) -> anyhow::Result<()> {
-    run("mount", &["-o", "loop,commit=300"], &[image, mount])
+    run("mount", &["-o", "loop,commit=300,errors=remount-ro"], &[image, mount])
 }
 
 /// Copies an image that is mounted, whose users have all ended. The kernel may write
@@ -219,6 +260,28 @@ pub(super) fn is_mounted(mount: &Path) -> bool {
     let named = mount.canonicalize().unwrap_or_else(|_| mount.to_owned());
     let mut places = mounts.lines().filter_map(|line| line.split(' ').nth(1)).map(unescaped);
     places.any(|place| Path::new(&place) == named)
+}
+
+/// What the kernel says of what is mounted there: the device, and with which options.
+fn mounted(mount: &Path) -> Option<(String, String)> {
+    let mounts = fs::read_to_string(MOUNTS).ok()?;
+    let named = mount.canonicalize().ok()?;
+    mounts.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let is_it = Path::new(&unescaped(fields.get(1)?)) == named;
+        is_it.then(|| (fields[0].to_owned(), fields.get(3).copied().unwrap_or("").to_owned()))
+    })
+}
+
+/// The name of the device that is mounted there.
+fn device(mount: &Path) -> Option<String> {
+    Some(mounted(mount)?.0.rsplit('/').next()?.to_owned())
+}
+
+/// Whether what is mounted there can only be read.
+fn is_read_only(mount: &Path) -> bool {
+    let options = mounted(mount).map(|it| it.1).unwrap_or_default();
+    options.split(',').any(|option| option == "ro" || option == "emergency_ro")
 }
 
 /// A field of the kernel's table of mounts.

@@ -225,6 +225,30 @@ impl Cluster {
         Ok(())
     }
 
+    /// Deletes the data folder of a node that is down, starts it, and waits for its end;
+    /// none if it goes on.
+    pub async fn launch_without_folder(
+        &mut self,
+        id: NodeId,
+        time_max: Duration,
+    ) -> anyhow::Result<Option<ExitStatus>> {
+        let folder = self.data_dir(id);
+        std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        self.launch(id)?;
+        self.node_mut(id)?.slot.may_end();
+        let began = Instant::now();
+        while began.elapsed() < time_max {
+            if let Some(end) = self.end_of(id) {
+                self.note_end(id, end);
+                // It is deleted again when the node is removed.
+                std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+                return Ok(Some(end));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        Ok(None)
+    }
+
     /// SIGKILL; answers how the system says that it ended.
     pub async fn kill(&mut self, id: NodeId) -> anyhow::Result<ExitStatus> {
         self.end(id, Signal::SIGKILL).await
@@ -260,6 +284,15 @@ impl Cluster {
         self.nodes.get_mut(&id).with_context(|| format!("there is no node {id}"))
     }
 
+    /// Starts a node again if it has ended.
+    fn restart_if_ended(&mut self, id: NodeId) -> anyhow::Result<()> {
+        if let Some(end) = self.end_of(id) {
+            self.note_end(id, end);
+            self.launch(id)?;
+        }
+        Ok(())
+    }
+
     /// Resumes and starts whatever is paused or down.
     fn revive(&mut self) -> anyhow::Result<()> {
         self.note_ends();
@@ -277,7 +310,7 @@ impl Cluster {
     /// Takes everything away that may still be broken, whoever broke it.
     pub async fn mend(&mut self) -> anyhow::Result<()> {
         if let Some(network) = &self.network {
-            network.clear_rules()?;
+            network.clear()?;
         }
         for disk in self.nodes.values().filter_map(|node| node.disk.as_ref()) {
             disk.thaw()?;
@@ -336,6 +369,16 @@ impl Cluster {
     /// All nodes.
     pub fn ids(&self) -> Vec<NodeId> {
         self.nodes.keys().copied().collect()
+    }
+
+    /// Those that run and are not stopped.
+    pub fn running(&self) -> Vec<NodeId> {
+        self.ids().into_iter().filter(|id| self.is_running(*id)).collect()
+    }
+
+    /// Whether a node runs and is not stopped.
+    pub fn is_running(&self, id: NodeId) -> bool {
+        self.nodes.get(&id).is_some_and(|it| !it.slot.is_empty() && !it.slot.is_paused())
     }
 
     /// Where a node listens.
@@ -408,10 +451,35 @@ impl Cluster {
         self.healthy_within(PATIENCE).await
     }
 
+    /// The same, whatever becomes of the agents.
+    pub async fn wait_ready(&mut self) -> anyhow::Result<()> {
+        self.ready_within(PATIENCE, false).await
+    }
+
+    /// Waits until a node answers, ready or not.
+    pub async fn wait_alive(&self, id: NodeId) -> anyhow::Result<()> {
+        let address = self.address(id)?;
+        let began = Instant::now();
+        while !http::is_alive(address).await {
+            anyhow::ensure!(began.elapsed() < PATIENCE, "node {id} did not answer");
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        Ok(())
+    }
+
     async fn healthy_within(&mut self, time_max: Duration) -> anyhow::Result<()> {
+        self.ready_within(time_max, true).await
+    }
+
+    async fn ready_within(&mut self, time_max: Duration, agents: bool) -> anyhow::Result<()> {
         let began = Instant::now();
         loop {
             if let Some((id, end)) = self.fallen().first() {
+                // It may take a moment to end of a disk that is well again by then.
+                if self.node_mut(*id)?.slot.ended_of_fault(*end) {
+                    self.restart_if_ended(*id)?;
+                    continue;
+                }
                 bail!(
                     "node {id} ended by itself ({end}); it says why in {}",
                     self.log(*id).display()
@@ -421,7 +489,10 @@ impl Cluster {
             for node in self.nodes.values() {
                 ready += usize::from(http::is_ready(&node.address).await);
             }
-            if ready == self.nodes.len() && self.agents_serve().await {
+            if ready == self.nodes.len() && (!agents || self.agents_serve().await) {
+                for node in self.nodes.values_mut() {
+                    node.slot.may_not_end();
+                }
                 return Ok(());
             }
             if began.elapsed() > time_max {

@@ -45,7 +45,12 @@ impl Slot {
         self.may_end = true;
     }
 
-    /// The fault is over.
+    /// Whether it ended in a way in which a fault may end it.
+    pub(super) fn ended_of_fault(&self, end: ExitStatus) -> bool {
+        self.may_end && end.code() == Some(FAILED)
+    }
+
+    /// The fault is over, and the program is well.
     pub(super) fn may_not_end(&mut self) {
         self.may_end = false;
     }
@@ -106,7 +111,8 @@ impl Slot {
     pub(super) fn clear(&mut self, end: ExitStatus, log: &Path) -> Option<String> {
         let process = self.process.take()?;
         let name = &self.name;
-        let is_of_fault = self.may_end && end.code() == Some(FAILED);
+        let is_of_fault = self.ended_of_fault(end);
+        self.may_end = false;
         (!process.was_told(end) && !is_of_fault).then(|| {
             format!(
                 "{name} ended in a way that it was not told to, with {end}; it says why in {}",

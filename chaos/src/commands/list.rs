@@ -1,8 +1,11 @@
 //! `holdfast-chaos list`.
 
+use std::collections::BTreeMap;
+
 use comfy_table::{ContentArrangement, Table, presets};
 use holdfast_chaos::judge::Checker;
 use holdfast_chaos::nemesis::Nemesis;
+use holdfast_chaos::nemesis::group::{self, Group};
 use holdfast_chaos::network::Permitted;
 use holdfast_chaos::workload::Workload;
 use serde::Serialize;
@@ -30,6 +33,10 @@ enum Output {
 struct Listed {
     workloads: Vec<ListedWorkload>,
     nemeses: Vec<ListedNemesis>,
+    /// Those of `--pairs`.
+    pairs: Vec<String>,
+    /// Those that cannot be there at the same time.
+    excluded_pairs: Vec<Excluded>,
     checkers: Vec<ListedChecker>,
 }
 
@@ -47,6 +54,12 @@ struct ListedNemesis {
     needs: &'static str,
     /// Why it cannot be done here; null if it can.
     forbidden: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Excluded {
+    pair: String,
+    why: &'static str,
 }
 
 #[derive(Debug, Serialize)]
@@ -73,6 +86,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let listed = Listed {
         workloads: Workload::ALL.map(workload).into(),
         nemeses: Nemesis::ALL.map(nemesis).into(),
+        pairs: Group::pairs().iter().map(ToString::to_string).collect(),
+        excluded_pairs: excluded(),
         checkers: Checker::ALL.map(checker).into(),
     };
     match arguments.output {
@@ -80,6 +95,19 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         Output::Table => print_tables(&listed),
     }
     Ok(0)
+}
+
+fn excluded() -> Vec<Excluded> {
+    let mut excluded = Vec::new();
+    for (n, one) in Nemesis::ALL.iter().enumerate() {
+        for other in &Nemesis::ALL[n + 1..] {
+            if let Some(why) = group::excluded(*one, *other) {
+                let pair = format!("{}+{}", one.as_str(), other.as_str());
+                excluded.push(Excluded { pair, why });
+            }
+        }
+    }
+    excluded
 }
 
 fn print_tables(listed: &Listed) {
@@ -96,7 +124,18 @@ fn print_tables(listed: &Listed) {
     for it in &listed.checkers {
         checkers.add_row([it.name, it.proves]);
     }
-    print(format!("{workloads}\n\n{nemeses}\n\n{checkers}"));
+    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+    for it in &listed.excluded_pairs {
+        *reasons.entry(it.why).or_default() += 1;
+    }
+    let mut excluded = table(&["PAIRS THAT CANNOT BE", "WHY"]);
+    for (why, count) in reasons {
+        excluded.add_row([&count.to_string(), why]);
+    }
+    let pairs = listed.pairs.join("\n");
+    print(format!(
+        "{workloads}\n\n{nemeses}\n\nPAIRS (--pairs)\n{pairs}\n\n{excluded}\n\n{checkers}"
+    ));
 }
 
 fn table(head: &[&str]) -> Table {

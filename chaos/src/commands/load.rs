@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use holdfast_chaos::nemesis::group::Group;
 use holdfast_chaos::run::plan::Plan;
 use holdfast_chaos::run::{Description, LeftOut};
 
@@ -102,19 +103,17 @@ pub(super) fn say_left_out(plan: &Plan) {
 
 /// A run that is to be made, by this command.
 pub(super) fn describe(plan: &Plan, command: String) -> Description {
+    let names = |is: fn(&&(Group, bool)) -> bool| {
+        plan.nemeses.iter().filter(is).map(|(group, _)| group.to_string()).collect()
+    };
     Description {
         seed: plan.seed,
         command,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         commit: commit(plan),
         workloads: plan.workloads.iter().map(|it| it.as_str().to_owned()).collect(),
-        nemeses: plan
-            .nemeses
-            .iter()
-            .filter(|(_, by_name)| *by_name)
-            .map(|(nemesis, _)| nemesis.as_str().to_owned())
-            .collect(),
-        planned: plan.nemeses.iter().map(|(nemesis, _)| nemesis.as_str().to_owned()).collect(),
+        nemeses: names(|(_, by_name)| *by_name),
+        planned: names(|_| true),
         left_out: plan.left_out.clone(),
         ..Description::default()
     }

@@ -21,9 +21,12 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(3..=5))]
     nodes: u64,
     /// Inject these faults, one after the other in a random order, or all that this
-    /// machine allows, or none (see `list`).
+    /// machine allows, or none (see `list`); NAME+NAME are there at the same time.
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_value = "all")]
     nemesis: Vec<String>,
+    /// Inject faults in pairs: those pairs of `list` that this machine allows.
+    #[arg(long, conflicts_with = "nemesis")]
+    pairs: bool,
     #[command(flatten)]
     load: Load,
     /// Find the binaries in this folder [default: beside this program].
@@ -53,8 +56,10 @@ fn planned(arguments: &Arguments) -> anyhow::Result<(Plan, bool)> {
         bail!("--nodes is 3 or 5: four nodes survive no more than three do");
     }
     let workloads = plan::workloads(&arguments.load.workload)?;
+    let pairs = [plan::PAIRS.to_owned()];
+    let nemesis = if arguments.pairs { &pairs[..] } else { &arguments.nemesis };
     let Chosen { nemeses, left_out, is_missed } =
-        plan::nemeses(&arguments.nemesis, &workloads, Permitted::find)?;
+        plan::nemeses(nemesis, &workloads, Permitted::find)?;
     let plan = Plan {
         nodes: arguments.nodes,
         workloads,
@@ -70,9 +75,10 @@ fn planned(arguments: &Arguments) -> anyhow::Result<(Plan, bool)> {
 fn command(plan: &Plan) -> String {
     let nemeses = match plan.nemeses.first() {
         None => "none".to_owned(),
+        Some((group, false)) if group.is_several() => plan::PAIRS.to_owned(),
         Some((_, false)) => "all".to_owned(),
         Some(_) => {
-            let names: Vec<&str> = plan.nemeses.iter().map(|(it, _)| it.as_str()).collect();
+            let names: Vec<String> = plan.nemeses.iter().map(|(it, _)| it.to_string()).collect();
             names.join(",")
         }
     };

@@ -27,7 +27,7 @@ fn exact() -> Cases {
             ("no order", vec![read(0, 1, "a"), write(2, 3, "a")]),
             (
                 "no order",
-                vec![write(0, 1, "a"), cas(2, 5, "a", "b", "b"), cas(2, 5, "a", "c", "c")],
+                vec![write(0, 1, "a"), cas(2, 5, "a", "b", "b"), cas(3, 5, "a", "c", "c")],
             ),
             ("no order", vec![write(0, 1, "a"), delete(2, 3, true), delete(4, 5, true)]),
             ("no order", vec![add(0, 1, 1), add(2, 3, 1)]),
@@ -39,11 +39,25 @@ fn exact() -> Cases {
                 "no order",
                 vec![refused(0, 1, written("a")), unknown(2, Action::Delete), check(3, 4, true)],
             ),
+            // Sent one behind the other on one connection.
+            (
+                "no order",
+                vec![
+                    by("one", write(0, 5, "a")),
+                    by("one", write(1, 5, "b")),
+                    by("other", read(6, 7, "a")),
+                ],
+            ),
         ],
         right: vec![
             vec![],
             vec![read(0, 1, ""), write(0, 9, "a"), read(2, 3, "a"), read(4, 5, "a")],
-            vec![write(0, 9, "a"), write(0, 9, "b"), read(1, 2, "b"), read(3, 4, "a")],
+            vec![
+                by("one", write(0, 9, "a")),
+                by("other", write(0, 9, "b")),
+                read(1, 2, "b"),
+                read(3, 4, "a"),
+            ],
             vec![unknown(0, written("a")), read(1, 2, ""), read(3, 4, "a"), read(5, 6, "a")],
             vec![unknown(0, written("a")), read(1, 2, ""), read(3, 4, "")],
             vec![refused(0, 1, written("a")), read(2, 3, "")],
@@ -59,6 +73,12 @@ fn exact() -> Cases {
             vec![unknown(0, written("a")), check(1, 2, false), waited(3, 9), check(5, 6, true)],
             vec![refused(0, 1, Action::Wait), check(2, 3, false)],
             vec![shown(0, 1, "a", "a"), read(2, 3, "a")],
+            vec![
+                by("one", write(0, 5, "a")),
+                by("one", write(1, 5, "b")),
+                by("other", read(2, 3, "a")),
+                by("one", read(6, 7, "b")),
+            ],
         ],
     }
 }

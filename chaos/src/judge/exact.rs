@@ -1,6 +1,6 @@
 //! Linearizability by search, for one key: is there one order of all calls in
-//! which every answer is right, and in which nobody comes before somebody who
-//! had returned before he called?
+//! which every answer is right, in which nobody comes before somebody who had
+//! returned before he called, and the calls of one client keep their order?
 //!
 //! The search is that of Wing and Gong (Testing and Verifying Concurrent
 //! Objects, 1993): take as the next one any call that no other one must come
@@ -155,7 +155,8 @@ impl Search<'_> {
     }
 
     /// Known calls that may come next, and the moment by which whoever comes next
-    /// must have called.
+    /// must have called. A client's own calls keep their order, even if one was made
+    /// before the other had returned: it sends them on one connection.
     fn candidates(&self, from: &Configuration) -> (Vec<usize>, Moment) {
         let mut horizon = Moment::MAX;
         let mut found = Vec::new();
@@ -169,7 +170,11 @@ impl Search<'_> {
                 horizon = horizon.min(operation.end());
             }
         }
-        found.retain(|n| self.known[*n].call <= horizon);
+        let mut clients = HashSet::new();
+        found.retain(|n| {
+            let is_first = clients.insert(self.known[*n].client.as_str());
+            is_first && self.known[*n].call <= horizon
+        });
         (found, horizon)
     }
 }

@@ -10,7 +10,9 @@ use crate::clock;
 
 const DOWN: Duration = Duration::from_millis(1_500);
 /// Beyond the lease of an agent, 5 s by default.
-const PAUSE: Duration = Duration::from_secs(6);
+pub(super) const PAUSE: Duration = Duration::from_secs(6);
+/// Below it.
+pub(super) const PAUSE_BRIEF: Duration = Duration::from_secs(1);
 
 fn any(stage: &mut Stage<'_>) -> anyhow::Result<usize> {
     let count = stage.cluster.agent_addresses().len();
@@ -28,11 +30,11 @@ pub(super) async fn kill(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     Ok(Injected { what, evidence, wound: Wound::AgentDown(agent), hold: DOWN, struck })
 }
 
-pub(super) async fn pause(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
+pub(super) async fn pause(hold: Duration, stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     let agent = any(stage)?;
     let stopped = stage.cluster.pause_agent(agent).await?;
     let evidence = stopped.then(|| "the system showed it as stopped".to_owned());
-    let what = format!("paused agent {} for {} ms", agent + 1, PAUSE.as_millis());
+    let what = format!("paused agent {} for {} ms", agent + 1, hold.as_millis());
     let struck = Some(clock::now());
-    Ok(Injected { what, evidence, wound: Wound::AgentPaused(agent), hold: PAUSE, struck })
+    Ok(Injected { what, evidence, wound: Wound::AgentPaused(agent), hold, struck })
 }

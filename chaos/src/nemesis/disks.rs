@@ -7,7 +7,6 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use holdfast_api::NodeId;
-use rand::RngExt;
 use tokio::time::Instant;
 
 use super::nodes::{kill_all, names};
@@ -17,10 +16,16 @@ use crate::cluster::http;
 
 /// Longer than a leader without room leads on.
 const FULL: Duration = Duration::from_secs(12);
+/// How long a node stays down whose disk has failed.
+const DOWN: Duration = Duration::from_millis(500);
 const STALLED: Duration = Duration::from_secs(4);
 /// How long a running node may take to find damage and write it anew: several
 /// times what its scrub is told.
 const REPAIR_TIME_MAX: Duration = Duration::from_secs(40);
+/// How long a node may take to make a file of a kind.
+const FILE_TIME_MAX: Duration = Duration::from_secs(20);
+/// How long a node may take to meet an error of its disk.
+const ERROR_TIME_MAX: Duration = Duration::from_secs(8);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Damage may lie in a file that is deleted before the scrub comes to it.
 const FLIPS_MAX: u32 = 3;
@@ -35,13 +40,8 @@ const LAST_LINES: usize = 20;
 /// Bytes free on its disk.
 const FREE: &str = "holdfast_disk_free_bytes";
 
-fn any(stage: &mut Stage<'_>) -> NodeId {
-    let ids = stage.cluster.ids();
-    ids[stage.random.random_range(0..ids.len())]
-}
-
 pub(super) async fn fill(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
-    let id = any(stage);
+    let id = stage.any()?;
     let struck = Some(clock::now());
     let left = stage.cluster.fill_disk(id)?;
     let what = format!("filled the disk of node {id}, but for {left} bytes");
@@ -61,7 +61,7 @@ pub(super) async fn seen_full(stage: &mut Stage<'_>, id: NodeId) -> Option<Strin
 }
 
 pub(super) async fn stall(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
-    let id = any(stage);
+    let id = stage.any()?;
     let struck = Some(clock::now());
     stage.cluster.freeze_disk(id)?;
     let what = format!("stalled the disk of node {id} for {} ms", STALLED.as_millis());
@@ -79,6 +79,30 @@ pub(super) fn seen_stalled(stage: &mut Stage<'_>, id: NodeId) -> Option<String> 
     };
     let count = tasks.filter_map(waits).count();
     (count > 0).then(|| format!("{count} threads of node {id} waited for the disk"))
+}
+
+/// Makes a file system report an error: from then on it can only be read.
+pub(super) async fn fail(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
+    let id = stage.any()?;
+    let struck = Some(clock::now());
+    stage.cluster.fail_disk(id)?;
+    let began = Instant::now();
+    while stage.cluster.end_of(id).is_none() && began.elapsed() < ERROR_TIME_MAX {
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    let what = format!("made the file system of node {id} fail");
+    Ok(Injected { what, evidence: None, wound: Wound::Failed(id), hold: DOWN, struck })
+}
+
+/// Checks a file system that failed, and starts its node; answers what became of that.
+pub(super) async fn mend(stage: &mut Stage<'_>, id: NodeId) -> anyhow::Result<String> {
+    let end = stage.cluster.end_of(id);
+    let seen = match end {
+        Some(end) => format!("node {id} ended with {end} on a disk that could only be read"),
+        None => format!("the disk could only be read, and node {id} ran on"),
+    };
+    stage.cluster.repair_disk(id).await?;
+    Ok(seen)
 }
 
 /// Ends all nodes at once, and takes from their disks what they had not synced.
@@ -100,21 +124,26 @@ pub(super) async fn lose_power(stage: &mut Stage<'_>) -> anyhow::Result<Injected
     Ok(Injected { what, evidence, wound: Wound::Down(ids), hold, struck })
 }
 
-/// Inverts a bit of a follower's newest log or snapshot, and waits until the scrub
+/// Inverts a bit of a follower's newest file of a kind, and waits until the scrub
 /// has found it and written the file anew.
-pub(super) async fn flip(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
+pub(super) async fn flip(kind: &str, stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     let id = stage.follower().await?;
     let address = stage.cluster.address(id)?.to_owned();
     let folder = stage.cluster.data_dir(id);
     let struck = Some(clock::now());
     let repairs = async || http::metric(&address, REPAIRS).await;
-    let mut what = format!("found no log and no snapshot of node {id}");
+    let mut what = format!("found no {kind} of node {id}");
     for _ in 0..FLIPS_MAX {
         let before = repairs().await.with_context(|| format!("node {id} shows no {REPAIRS}"))?;
-        let kind = if stage.random.random() { ".log" } else { ".snap" };
-        let Some(flipped) = newest(&folder, kind).and_then(|path| Flipped::make(path).ok()) else {
-            continue;
+        let began = Instant::now();
+        let flipped = loop {
+            let made = newest(&folder, kind).and_then(|path| Flipped::make(path).ok());
+            if made.is_some() || began.elapsed() > FILE_TIME_MAX {
+                break made;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
         };
+        let Some(flipped) = flipped else { break };
         what = format!("inverted a bit of {} of node {id}", flipped.name());
         let began = Instant::now();
         while flipped.is_there() || repairs().await.is_some_and(|now| now > before) {

@@ -3,17 +3,28 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use anyhow::Context;
 use holdfast_api::{Admin, NodeId};
+use holdfast_client::Deadline;
 use rand::RngExt;
 use tokio::time::Instant;
 
 use super::nodes::names;
-use super::{Injected, Stage, Wound};
+use super::{Injected, Nemesis, Stage, Wound};
+use crate::clock;
 use crate::cluster::Cluster;
+use crate::network::rules::Rule;
 
 /// How long all nodes may take to make a snapshot under load.
 const SNAPSHOT_TIME_MAX: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long a node may take to say that it cannot come back without its folder.
+const REFUSAL_TIME_MAX: Duration = Duration::from_secs(20);
+/// What it says of that, in its last lines.
+const REFUSAL: &str = "this data folder is empty";
+const LAST_LINES: usize = 20;
+/// How long a hand-over may take to a node that does not answer.
+const HAND_OVER_TIME_MAX: Duration = Duration::from_secs(4);
 /// How long a larger cluster stays so.
 const LARGER: Duration = Duration::from_secs(1);
 
@@ -38,7 +49,7 @@ pub(super) async fn replace(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     stage.cluster.kill(old).await?;
     let new = stage.cluster.grow().await?;
     stage.cluster.remove(old).await?;
-    stage.cluster.wait_healthy().await?;
+    stage.settle().await?;
     let voters = voters(stage.cluster).await;
     let replaced = voters.contains(&new) && !voters.contains(&old);
     let leads = lead(stage, new).await?;
@@ -49,6 +60,76 @@ pub(super) async fn replace(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
         ),
         evidence,
     ))
+}
+
+/// A node comes back under its id, without its data folder: what it has voted and
+/// acknowledged is gone, and it must not take part. Another one takes its place.
+pub(super) async fn without_folder(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
+    let old = stage.follower().await?;
+    stage.cluster.kill(old).await?;
+    let end = stage.cluster.launch_without_folder(old, REFUSAL_TIME_MAX).await?;
+    let what = format!("deleted the folder of node {old}, started it, and replaced it");
+    let Some(end) = end else {
+        let text = format!("node {old} went on for {REFUSAL_TIME_MAX:?} without its data folder");
+        stage.cluster.complain(text.clone());
+        anyhow::bail!(text);
+    };
+    let log = std::fs::read_to_string(stage.cluster.log(old)).unwrap_or_default();
+    let said = log.lines().rev().take(LAST_LINES).any(|line| line.contains(REFUSAL));
+    let new = stage.cluster.grow().await?;
+    stage.cluster.remove(old).await?;
+    stage.settle().await?;
+    let voters = voters(stage.cluster).await;
+    let replaced = voters.contains(&new) && !voters.contains(&old);
+    let evidence = (said && replaced)
+        .then(|| format!("it said that its data folder is empty, and ended with {end}"));
+    Ok(healed(what, evidence))
+}
+
+/// Another node takes the place of one that nobody hears or reaches, and that runs on.
+pub(super) async fn replace_under_partition(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
+    let fault = Nemesis::ReplaceUnderPartition.as_str();
+    let old = stage.follower().await?;
+    let network = stage.cluster.network().context("the nodes have no network of their own")?;
+    let struck = Some(clock::now());
+    let mut rules = vec![(old, Rule::Drop { from: network.own_address() })];
+    for other in stage.cluster.ids().into_iter().filter(|id| *id != old) {
+        rules.push((old, Rule::Drop { from: network.address_of(other)? }));
+    }
+    network.set_rules(fault, &rules)?;
+    tokio::time::sleep(LARGER).await;
+    let new = stage.cluster.grow().await?;
+    let network = stage.cluster.network().context("the nodes have no network of their own")?;
+    let met = network.packets_met(fault)?;
+    stage.cluster.remove(old).await?;
+    if let Some(network) = stage.cluster.network() {
+        network.clear_rules(fault)?;
+    }
+    stage.settle().await?;
+    let voters = voters(stage.cluster).await;
+    let replaced = voters.contains(&new) && !voters.contains(&old);
+    let evidence = (replaced && met > 0)
+        .then(|| format!("met {met} packets before the change; {} vote", names(&voters)));
+    let what = format!("cut node {old} off, and put node {new} in its place while it ran on");
+    Ok(Injected { struck, ..healed(what, evidence) })
+}
+
+/// Leadership is handed to a node that is stopped.
+pub(super) async fn hand_over_to_frozen(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
+    let to = stage.follower().await?;
+    let stopped = stage.cluster.pause(to).await?;
+    let struck = Some(clock::now());
+    let client = stage.cluster.client();
+    let wish = Admin::TransferLeader { to: Some(to) };
+    let answer = client.admin(wish, Deadline::after(HAND_OVER_TIME_MAX)).await;
+    client.close().await;
+    let answer = answer.map_or_else(|error| error.to_string(), |()| "done".to_owned());
+    let (leader, term) = stage.cluster.leader().await?;
+    let evidence = stopped.then(|| {
+        format!("the system showed it as stopped; the answer was \"{answer}\"; node {leader} led in term {term}")
+    });
+    let what = format!("handed leadership to node {to}, which was stopped");
+    Ok(Injected { what, evidence, wound: Wound::Paused(to), hold: LARGER, struck })
 }
 
 /// A node that has made snapshots is killed, restores its state, and leads: what it
@@ -62,7 +143,7 @@ pub(super) async fn restored(stage: &mut Stage<'_>) -> anyhow::Result<Injected> 
     }
     stage.cluster.kill(id).await?;
     stage.cluster.launch(id)?;
-    stage.cluster.wait_healthy().await?;
+    stage.settle().await?;
     let evidence = lead(stage, id).await?.then(|| format!("node {id} led"));
     tokio::time::sleep(LARGER).await;
     let what = format!("killed node {id}, let it restore its snapshot and its log, and lead");
@@ -90,7 +171,7 @@ pub(super) async fn resize(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     if let Some(other) = other {
         stage.cluster.remove(other).await?;
     }
-    stage.cluster.wait_healthy().await?;
+    stage.settle().await?;
     let smaller = voters(stage.cluster).await;
     let resized = larger.len() == before + 2 && smaller.len() == before;
     let evidence = resized.then(|| format!("{} voted, then {}", names(&larger), names(&smaller)));

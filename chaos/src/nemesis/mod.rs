@@ -1,4 +1,4 @@
-//! What breaks a cluster, one fault after the other.
+//! What breaks a cluster: faults one after the other, or several at the same time.
 //!
 //! Each is injected, held, verified and healed: a fault of which nobody saw that
 //! it was really there proves nothing.
@@ -9,10 +9,12 @@
 //! | `agents` | agents killed and paused |
 //! | `disks` | disks that are full, stall, lose a bit, or what was not synced |
 //! | `members` | leadership handed over, nodes added, replaced and removed |
+//! | [`group`] | which faults may be there at the same time |
 //! | `wires` | partitions, loss, resets, slow links, on a network of their own |
 
 mod agents;
 mod disks;
+pub mod group;
 mod members;
 mod nodes;
 mod wires;
@@ -72,8 +74,18 @@ pub enum Nemesis {
     DiskStall,
     /// All nodes lose power at once, and with it what they had not synced.
     PowerLoss,
-    /// A bit on the disk of a follower is inverted.
-    BitFlip,
+    /// A bit of a follower's log is inverted.
+    BitFlipLog,
+    /// A bit of a follower's snapshot is inverted.
+    BitFlipSnapshot,
+    /// The file system of a node fails, and can only be read.
+    DiskError,
+    /// A node comes back under its id, without its data folder.
+    FolderDeleted,
+    /// Leadership is handed to a node that is stopped.
+    HandOverToFrozen,
+    /// SIGSTOP of an agent for less than its lease.
+    AgentPauseBriefly,
     /// The leader hears and reaches no other node.
     LeaderAlone,
     /// A minority of the nodes is cut off.
@@ -82,6 +94,16 @@ pub enum Nemesis {
     Ring,
     /// The leader is heard and hears nobody.
     OneWay,
+    /// The leader hears the others, which do not hear it.
+    LeaderMute,
+    /// The clients reach the leader alone, and it no other node.
+    ClientsSeeMinority,
+    /// Some nodes are cut off one after the other, and let back in another order.
+    SwizzleClog,
+    /// A node that is cut off is replaced.
+    ReplaceUnderPartition,
+    /// What the leader sends is more than its wire carries.
+    SlowLink,
     /// The clients do not reach the leader.
     ClientsCutOff,
     /// A fifth of all packets is lost.
@@ -115,8 +137,12 @@ pub(crate) enum Wound {
     Stalled(NodeId),
     /// This one has few descriptors; with the connections that hold them.
     Starved(NodeId, Vec<tokio::net::TcpStream>),
-    /// Rules lie on the network.
-    Cut,
+    /// The file system of this one can only be read.
+    Failed(NodeId),
+    /// These ones are cut off, each by rules of its own.
+    Clogged(Vec<NodeId>),
+    /// Rules of this nemesis lie on the network.
+    Cut(Nemesis),
     /// Packets travel badly, by this nemesis.
     Slow(Nemesis),
     /// It is over already.
@@ -142,11 +168,31 @@ pub(crate) struct Stage<'a> {
     pub(crate) cluster: &'a mut Cluster,
     pub(crate) shared: &'a Arc<Shared>,
     pub(crate) random: &'a mut StdRng,
+    /// Who led before the first of several faults: none of one alone.
+    pub(crate) led: Option<NodeId>,
+}
+
+impl Stage<'_> {
+    /// Who leads, or led before other faults that are there now.
+    pub(crate) async fn leader(&mut self) -> anyhow::Result<NodeId> {
+        match self.led {
+            Some(led) if self.cluster.is_running(led) => Ok(led),
+            _ => Ok(self.cluster.leader().await?.0),
+        }
+    }
+
+    /// Waits until the cluster is well, but for other faults that are there now.
+    pub(crate) async fn settle(&mut self) -> anyhow::Result<()> {
+        match self.led {
+            None => self.cluster.wait_healthy().await,
+            Some(_) => self.cluster.wait_ready().await,
+        }
+    }
 }
 
 impl Nemesis {
     /// All of them.
-    pub const ALL: [Nemesis; 32] = [
+    pub const ALL: [Nemesis; 42] = [
         Nemesis::KillLeader,
         Nemesis::KillFollower,
         Nemesis::KillAll,
@@ -167,11 +213,21 @@ impl Nemesis {
         Nemesis::DiskFull,
         Nemesis::DiskStall,
         Nemesis::PowerLoss,
-        Nemesis::BitFlip,
+        Nemesis::BitFlipLog,
+        Nemesis::BitFlipSnapshot,
+        Nemesis::DiskError,
+        Nemesis::FolderDeleted,
+        Nemesis::HandOverToFrozen,
+        Nemesis::AgentPauseBriefly,
         Nemesis::LeaderAlone,
         Nemesis::Minority,
         Nemesis::Ring,
         Nemesis::OneWay,
+        Nemesis::LeaderMute,
+        Nemesis::ClientsSeeMinority,
+        Nemesis::SwizzleClog,
+        Nemesis::ReplaceUnderPartition,
+        Nemesis::SlowLink,
         Nemesis::ClientsCutOff,
         Nemesis::Loss,
         Nemesis::Reset,
@@ -204,11 +260,21 @@ impl Nemesis {
             Nemesis::DiskFull => "disk-full",
             Nemesis::DiskStall => "disk-stall",
             Nemesis::PowerLoss => "power-loss",
-            Nemesis::BitFlip => "bit-flip",
+            Nemesis::BitFlipLog => "bit-flip-log",
+            Nemesis::BitFlipSnapshot => "bit-flip-snapshot",
+            Nemesis::DiskError => "disk-error",
+            Nemesis::FolderDeleted => "folder-deleted",
+            Nemesis::HandOverToFrozen => "hand-over-to-frozen",
+            Nemesis::AgentPauseBriefly => "agent-pause-briefly",
             Nemesis::LeaderAlone => "leader-alone",
             Nemesis::Minority => "minority",
             Nemesis::Ring => "ring",
             Nemesis::OneWay => "one-way",
+            Nemesis::LeaderMute => "leader-mute",
+            Nemesis::ClientsSeeMinority => "clients-see-minority",
+            Nemesis::SwizzleClog => "swizzle-clog",
+            Nemesis::ReplaceUnderPartition => "replace-under-partition",
+            Nemesis::SlowLink => "slow-link",
             Nemesis::ClientsCutOff => "clients-cut-off",
             Nemesis::Loss => "loss",
             Nemesis::Reset => "reset",
@@ -250,13 +316,33 @@ impl Nemesis {
             Nemesis::PowerLoss => {
                 "all nodes lose power at once: what they had not synced is gone from their disks"
             }
-            Nemesis::BitFlip => {
-                "a bit of a running follower's newest log or snapshot is inverted, and has to be mended"
+            Nemesis::BitFlipLog => {
+                "a bit of a running follower's newest log is inverted, and has to be mended"
             }
+            Nemesis::BitFlipSnapshot => {
+                "a bit of a running follower's newest snapshot is inverted, and has to be mended"
+            }
+            Nemesis::DiskError => {
+                "the file system of a node reports an error, and can only be read until it is checked"
+            }
+            Nemesis::FolderDeleted => {
+                "a node comes back without its data folder: it has to refuse, and is replaced"
+            }
+            Nemesis::HandOverToFrozen => "leadership is handed to a node that is stopped",
+            Nemesis::AgentPauseBriefly => "SIGSTOP of an agent for 1 s, below its lease",
             Nemesis::LeaderAlone => "the leader hears and reaches no other node",
             Nemesis::Minority => "a minority of the nodes is cut off from the others",
             Nemesis::Ring => "majorities that overlap: no node sees all others",
             Nemesis::OneWay => "the other nodes hear the leader, which hears none of them",
+            Nemesis::LeaderMute => "the leader hears the other nodes, which do not hear it",
+            Nemesis::ClientsSeeMinority => {
+                "clients reach only a minority with the leader, which is cut off from the others"
+            }
+            Nemesis::SwizzleClog => {
+                "some nodes are cut off one after the other, and let back in another order"
+            }
+            Nemesis::ReplaceUnderPartition => "a node that is cut off is replaced by another one",
+            Nemesis::SlowLink => "the leader sends 512 kbit/s at most",
             Nemesis::ClientsCutOff => "the clients do not reach the leader, the nodes do",
             Nemesis::Loss => "a fifth of all packets is lost",
             Nemesis::Reset => "connections to the leader are reset",
@@ -274,6 +360,7 @@ impl Nemesis {
             _ if self.is_on_agent() => "a workload through agents",
             _ if self.is_on_disk() => "root, mkfs.ext4, mount, fsfreeze",
             Nemesis::Delay | Nemesis::Reorder | Nemesis::Duplicate => "root, ip, nft, tc netem",
+            Nemesis::SlowLink => "root, ip, nft, tc tbf",
             Nemesis::Reset => "root, ip, nft with reject",
             Nemesis::HalfOpen => "root, ip, nft with connection tracking",
             _ if self.is_on_network() => "root, ip, nft",
@@ -293,12 +380,20 @@ impl Nemesis {
 
     /// Whether it breaks an agent.
     pub fn is_on_agent(self) -> bool {
-        matches!(self, Nemesis::AgentKill | Nemesis::AgentPause)
+        matches!(self, Nemesis::AgentKill | Nemesis::AgentPause | Nemesis::AgentPauseBriefly)
     }
 
     /// Whether each node must have a file system of its own.
     pub fn is_on_disk(self) -> bool {
-        matches!(self, Nemesis::DiskFull | Nemesis::DiskStall | Nemesis::PowerLoss)
+        matches!(
+            self,
+            Nemesis::DiskFull | Nemesis::DiskStall | Nemesis::DiskError | Nemesis::PowerLoss
+        )
+    }
+
+    /// Whether nodes must look often for damage on their disks.
+    pub fn damages(self) -> bool {
+        matches!(self, Nemesis::BitFlipLog | Nemesis::BitFlipSnapshot)
     }
 
     /// Why it cannot be done here; none if it can.
@@ -316,6 +411,7 @@ impl Nemesis {
         }
         let special = match self {
             Nemesis::Delay | Nemesis::Reorder | Nemesis::Duplicate => &permitted.no_netem,
+            Nemesis::SlowLink => &permitted.no_tbf,
             Nemesis::Reset => &permitted.no_reset,
             Nemesis::HalfOpen => &permitted.no_tracking,
             _ => &None,
@@ -334,9 +430,18 @@ impl Nemesis {
             Nemesis::DiskFull => disks::fill(stage).await,
             Nemesis::DiskStall => disks::stall(stage).await,
             Nemesis::PowerLoss => disks::lose_power(stage).await,
-            Nemesis::BitFlip => Box::pin(disks::flip(stage)).await,
+            Nemesis::BitFlipLog => Box::pin(disks::flip(".log", stage)).await,
+            Nemesis::BitFlipSnapshot => Box::pin(disks::flip(".snap", stage)).await,
+            Nemesis::DiskError => disks::fail(stage).await,
+            Nemesis::FolderDeleted => Box::pin(members::without_folder(stage)).await,
+            Nemesis::HandOverToFrozen => Box::pin(members::hand_over_to_frozen(stage)).await,
             Nemesis::AgentKill => agents::kill(stage).await,
-            Nemesis::AgentPause => agents::pause(stage).await,
+            Nemesis::AgentPause => agents::pause(agents::PAUSE, stage).await,
+            Nemesis::AgentPauseBriefly => agents::pause(agents::PAUSE_BRIEF, stage).await,
+            Nemesis::SwizzleClog => wires::clog(stage).await,
+            Nemesis::ReplaceUnderPartition => {
+                Box::pin(members::replace_under_partition(stage)).await
+            }
             _ if self.is_on_network() => wires::cut(self, stage).await,
             _ => Box::pin(nodes::strike(self, stage)).await,
         }
@@ -344,10 +449,11 @@ impl Nemesis {
 }
 
 impl Wound {
-    /// Mends it; answers what was seen of it meanwhile.
+    /// Mends it; answers what was seen of it meanwhile. Nobody waits until the cluster
+    /// is well again: other faults may still be there.
     pub(crate) async fn heal(self, stage: &mut Stage<'_>) -> anyhow::Result<Option<String>> {
         match self {
-            Wound::Healed => return Ok(None),
+            Wound::Healed => {}
             Wound::Down(mut ids) => {
                 while !ids.is_empty() {
                     let next = stage.random.random_range(0..ids.len());
@@ -362,15 +468,15 @@ impl Wound {
             Wound::Full(id) => {
                 let seen = disks::seen_full(stage, id).await;
                 stage.cluster.clear_disk(id)?;
-                stage.cluster.wait_healthy().await?;
                 return Ok(seen);
             }
             Wound::Stalled(id) => {
                 let seen = disks::seen_stalled(stage, id);
                 stage.cluster.thaw_disk(id)?;
-                stage.cluster.wait_healthy().await?;
                 return Ok(seen);
             }
+            Wound::Failed(id) => return disks::mend(stage, id).await.map(Some),
+            Wound::Clogged(ids) => return wires::unclog(stage, ids).await,
             Wound::AgentDown(agent) => {
                 stage.cluster.launch_agent(agent)?;
                 stage.shared.agents.are_back();
@@ -381,22 +487,24 @@ impl Wound {
                 stage.cluster.kill(id).await?;
                 stage.cluster.launch(id)?;
             }
-            Wound::Cut | Wound::Slow(_) => {
+            Wound::Cut(nemesis) => {
                 let Some(network) = stage.cluster.network() else { return Ok(None) };
-                let met = match self {
-                    Wound::Slow(nemesis) => {
-                        network.queued()?.and_then(|queued| wires::seen(nemesis, queued))
-                    }
-                    _ => Some(network.packets_met()?)
-                        .filter(|packets| *packets > 0)
-                        .map(|packets| format!("met {packets} packets")),
+                let met = network.packets_met(nemesis.as_str())?;
+                network.clear_rules(nemesis.as_str())?;
+                return Ok((met > 0).then(|| format!("met {met} packets")));
+            }
+            Wound::Slow(nemesis) => {
+                let Some(network) = stage.cluster.network() else { return Ok(None) };
+                let seen = match nemesis {
+                    Nemesis::SlowLink => network
+                        .waited()?
+                        .map(|waited| format!("{waited} packets waited until the wire was free")),
+                    _ => network.queued()?.and_then(|queued| wires::seen(nemesis, queued)),
                 };
-                network.clear_rules()?;
-                stage.cluster.wait_healthy().await?;
-                return Ok(met);
+                network.clear_disciplines()?;
+                return Ok(seen);
             }
         }
-        stage.cluster.wait_healthy().await?;
         Ok(None)
     }
 }

@@ -38,7 +38,7 @@ const GARBAGE_BYTES: usize = 4_096;
 pub(super) async fn strike(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
     match nemesis {
         Nemesis::KillLeader => {
-            let (leader, _) = stage.cluster.leader().await?;
+            let leader = stage.leader().await?;
             kill(stage, vec![leader]).await
         }
         Nemesis::KillFollower => {
@@ -51,11 +51,11 @@ pub(super) async fn strike(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::R
             Ok(Injected { hold, ..killed })
         }
         Nemesis::PauseLeaderBriefly => {
-            let (leader, _) = stage.cluster.leader().await?;
+            let leader = stage.leader().await?;
             pause(stage, leader, PAUSE_BRIEF).await
         }
         Nemesis::PauseLeader => {
-            let (leader, _) = stage.cluster.leader().await?;
+            let leader = stage.leader().await?;
             pause(stage, leader, PAUSE).await
         }
         Nemesis::PauseFollower => {
@@ -71,13 +71,23 @@ pub(super) async fn strike(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::R
 }
 
 impl Stage<'_> {
-    /// A node that does not lead.
+    /// A node that runs and does not lead.
     pub(super) async fn follower(&mut self) -> anyhow::Result<NodeId> {
-        let (leader, _) = self.cluster.leader().await?;
+        let leader = match self.led {
+            Some(led) => led,
+            None => self.leader().await?,
+        };
         let followers: Vec<NodeId> =
-            self.cluster.ids().into_iter().filter(|id| *id != leader).collect();
+            self.cluster.running().into_iter().filter(|id| *id != leader).collect();
         anyhow::ensure!(!followers.is_empty(), "there is no follower");
         Ok(followers[self.random.random_range(0..followers.len())])
+    }
+
+    /// A node that runs.
+    pub(super) fn any(&mut self) -> anyhow::Result<NodeId> {
+        let ids = self.cluster.running();
+        anyhow::ensure!(!ids.is_empty(), "no node runs");
+        Ok(ids[self.random.random_range(0..ids.len())])
     }
 }
 
@@ -117,7 +127,7 @@ async fn rolling_restart(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
         let status = stage.cluster.stop(*id).await?;
         clean += usize::from(status.success());
         stage.cluster.launch(*id)?;
-        stage.cluster.wait_healthy().await?;
+        stage.settle().await?;
     }
     anyhow::ensure!(clean == ids.len(), "{clean} of {} nodes ended with exit code 0", ids.len());
     let evidence = Some(format!("{clean} nodes ended with exit code 0 and came back"));
@@ -176,11 +186,13 @@ async fn garbage(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
 
 /// Restarts a node with few descriptors, and takes as many of them as it gives.
 async fn starve(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
-    let ids = stage.cluster.ids();
-    let id = ids[stage.random.random_range(0..ids.len())];
+    let id = stage.any()?;
     stage.cluster.kill(id).await?;
     stage.cluster.launch_with(id, Some(DESCRIPTORS))?;
-    stage.cluster.wait_healthy().await?;
+    stage.cluster.wait_alive(id).await?;
+    if stage.led.is_none() {
+        stage.cluster.wait_healthy().await?;
+    }
     let address = stage.cluster.address(id)?.to_owned();
     let pid = stage.cluster.process(id)?.identity().pid;
     let mut held = Vec::new();

@@ -14,11 +14,15 @@ use crate::network::rules::{Queued, Rule};
 const HOLD: Duration = Duration::from_secs(4);
 /// Fewer packets may all have been spared: 0.8 to the power of this is 10^-10.
 const DUPLICATED_MIN: u64 = 100;
+/// What a slow wire carries, in the words of `tc`.
+const RATE: &str = "512kbit";
+/// Between two nodes that are cut off one after the other.
+const BETWEEN_NODES: Duration = Duration::from_millis(500);
 /// Of a hundred packets.
 const LOSS_PERCENT: u8 = 20;
 
 pub(super) async fn cut(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
-    let (leader, _) = stage.cluster.leader().await?;
+    let leader = stage.leader().await?;
     let ids = stage.cluster.ids();
     let others: Vec<NodeId> = ids.iter().copied().filter(|id| *id != leader).collect();
     let network = stage.cluster.network().context("the nodes have no network of their own")?;
@@ -72,6 +76,24 @@ pub(super) async fn cut(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::Resu
             }
             format!("made leader {leader} deaf to the other nodes, which hear it")
         }
+        Nemesis::LeaderMute => {
+            for other in &others {
+                rules.push((*other, Rule::Drop { from: network.address_of(leader)? }));
+            }
+            format!("made leader {leader} mute: the other nodes do not hear it, and it hears them")
+        }
+        Nemesis::ClientsSeeMinority => {
+            let (own, size) = (network.own_address(), (ids.len() - 1) / 2);
+            let (with_leader, majority) = others.split_at(size - 1);
+            let minority: Vec<NodeId> = with_leader.iter().copied().chain([leader]).collect();
+            for other in majority {
+                for one in &minority {
+                    drop_between(*one, *other)?;
+                }
+            }
+            rules.extend(majority.iter().map(|id| (*id, Rule::Drop { from: own })));
+            format!("left {} to the clients, cut off from the others", names(&minority))
+        }
         Nemesis::ClientsCutOff => {
             rules.push((leader, Rule::Drop { from: network.own_address() }));
             format!("cut the clients off from leader {leader}")
@@ -89,11 +111,64 @@ pub(super) async fn cut(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::Resu
             rules.push((leader, Rule::DropOpen));
             format!("froze the open connections of leader {leader}")
         }
+        Nemesis::SlowLink => {
+            network.set_rate(leader, RATE)?;
+            let what = format!("leader {leader} sends {RATE} at most");
+            let (wound, struck) = (Wound::Slow(nemesis), Some(clock::now()));
+            return Ok(Injected { what, evidence: None, wound, hold: HOLD, struck });
+        }
         _ => return slow(nemesis, stage),
     };
-    network.set_rules(&rules)?;
+    network.set_rules(nemesis.as_str(), &rules)?;
     // What the rules met is counted, and read when they are taken away.
-    Ok(Injected { what, evidence: None, wound: Wound::Cut, hold: HOLD, struck: Some(clock::now()) })
+    let wound = Wound::Cut(nemesis);
+    Ok(Injected { what, evidence: None, wound, hold: HOLD, struck: Some(clock::now()) })
+}
+
+/// Cuts some nodes off one after the other, in any order.
+pub(super) async fn clog(stage: &mut Stage<'_>) -> anyhow::Result<Injected> {
+    let struck = Some(clock::now());
+    let mut ids = stage.cluster.ids();
+    let mut clogged = Vec::new();
+    let count = stage.random.random_range(2..=ids.len());
+    while clogged.len() < count {
+        let next = ids.swap_remove(stage.random.random_range(0..ids.len()));
+        let others: Vec<NodeId> =
+            stage.cluster.ids().into_iter().filter(|other| *other != next).collect();
+        let network = stage.cluster.network().context("the nodes have no network of their own")?;
+        let rules = others.iter().map(|id| {
+            let from = network.address_of(*id)?;
+            anyhow::Ok((next, Rule::Drop { from }))
+        });
+        let rules = rules.collect::<anyhow::Result<Vec<_>>>()?;
+        network.set_rules(Nemesis::SwizzleClog.as_str(), &rules)?;
+        clogged.push(next);
+        tokio::time::sleep(BETWEEN_NODES).await;
+    }
+    let what = format!("cut {} off, one after the other", names(&clogged));
+    let wound = Wound::Clogged(clogged);
+    Ok(Injected { what, evidence: None, wound, hold: HOLD / 2, struck })
+}
+
+/// Lets nodes back in, one after the other in any order; answers what was seen if each
+/// one was really cut off.
+pub(super) async fn unclog(
+    stage: &mut Stage<'_>,
+    mut ids: Vec<NodeId>,
+) -> anyhow::Result<Option<String>> {
+    let fault = Nemesis::SwizzleClog.as_str();
+    let (mut met, mut order) = (Vec::new(), Vec::new());
+    while !ids.is_empty() {
+        let next = ids.swap_remove(stage.random.random_range(0..ids.len()));
+        let network = stage.cluster.network().context("the nodes have no network of their own")?;
+        met.push(network.packets_met_by(next, fault)?);
+        network.clear_rules_of(next, fault)?;
+        order.push(next);
+        tokio::time::sleep(BETWEEN_NODES).await;
+    }
+    let (all, counts) = (met.iter().all(|packets| *packets > 0), met);
+    Ok(all
+        .then(|| format!("let {} back in that order; they met {counts:?} packets", names(&order))))
 }
 
 fn slow(nemesis: Nemesis, stage: &mut Stage<'_>) -> anyhow::Result<Injected> {

@@ -29,8 +29,11 @@ const PREFIX: &str = "hf-chaos-";
 const OWN_HOST: u8 = 254;
 /// Hosts of one network.
 const HOSTS_MAX: u64 = 200;
-/// The table of rules within each namespace.
+/// The table of rules with which it is tried whether there can be some.
 const TABLE: &str = "chaos";
+
+/// The queueing disciplines of faults.
+const DISCIPLINES: [&str; 2] = ["netem", "tbf"];
 
 /// The network of one run.
 #[derive(Debug)]
@@ -110,15 +113,17 @@ impl Network {
         inside
     }
 
-    /// Sets the rules of the hosts that are named, in the place of all others.
-    pub fn set_rules(&self, rules: &[(NodeId, Rule)]) -> anyhow::Result<()> {
-        self.clear_rules()?;
+    /// Sets the rules of a fault on the hosts that are named, in the place of those that
+    /// it had there. Those of other faults stay.
+    pub fn set_rules(&self, fault: &str, rules: &[(NodeId, Rule)]) -> anyhow::Result<()> {
         let mut by_host: BTreeMap<NodeId, Vec<&Rule>> = BTreeMap::new();
         for (host, rule) in rules {
             by_host.entry(*host).or_default().push(rule);
         }
+        let table = table(fault);
         for (host, rules) in by_host {
-            nft(&self.namespace(host), &rules::text(TABLE, &rules))?;
+            let text = format!("{}{}", without(&table), rules::text(&table, &rules));
+            nft(&self.namespace(host), &text)?;
         }
         Ok(())
     }
@@ -149,31 +154,67 @@ impl Network {
         Ok(Some(sum))
     }
 
-    /// Takes all rules and disciplines away.
-    pub fn clear_rules(&self) -> anyhow::Result<()> {
+    /// Takes the rules of a fault away, on all hosts.
+    pub fn clear_rules(&self, fault: &str) -> anyhow::Result<()> {
+        self.hosts.keys().try_for_each(|id| self.clear_rules_of(*id, fault))
+    }
+
+    /// Takes them away on one host.
+    pub fn clear_rules_of(&self, id: NodeId, fault: &str) -> anyhow::Result<()> {
+        nft(&self.namespace(id), &without(&table(fault)))
+    }
+
+    /// Takes all disciplines away.
+    pub fn clear_disciplines(&self) -> anyhow::Result<()> {
         for id in self.hosts.keys() {
             let name = self.namespace(*id);
-            nft(&name, &format!("table inet {TABLE}\ndelete table inet {TABLE}\n"))?;
-            if tc_has_netem(&name) {
+            if tc_has_discipline(&name) {
                 tc(&name, &["qdisc", "delete", "dev", "eth0", "root"])?;
             }
         }
         Ok(())
     }
 
-    /// How many packets the rules of all hosts have met.
-    pub fn packets_met(&self) -> anyhow::Result<u64> {
+    /// Takes all rules and disciplines away, whatever fault they are of.
+    pub fn clear(&self) -> anyhow::Result<()> {
+        for id in self.hosts.keys() {
+            nft(&self.namespace(*id), "flush ruleset\n")?;
+        }
+        self.clear_disciplines()
+    }
+
+    /// How many packets the rules of a fault have met, on all hosts.
+    pub fn packets_met(&self, fault: &str) -> anyhow::Result<u64> {
+        self.hosts.keys().map(|id| self.packets_met_by(*id, fault)).sum()
+    }
+
+    /// How many they have met on one host.
+    pub fn packets_met_by(&self, id: NodeId, fault: &str) -> anyhow::Result<u64> {
+        let output = Command::new("ip")
+            .args(["netns", "exec", &self.namespace(id)])
+            .args(["nft", "list", "table", "inet", &table(fault)])
+            .stdin(Stdio::null())
+            .output()
+            .context("cannot run nft")?;
+        // A host on which it has no rules has no such table.
+        Ok(rules::packets(&String::from_utf8_lossy(&output.stdout)))
+    }
+
+    /// Lets a host send at most that much in a second, in the words of `tc`.
+    pub fn set_rate(&self, id: NodeId, rate: &str) -> anyhow::Result<()> {
+        let words = [&["qdisc", "replace", "dev", "eth0", "root"][..], &bucket(rate)].concat();
+        tc(&self.namespace(id), &words)
+    }
+
+    /// How many packets had to wait until their wire was free; none if none had to.
+    pub fn waited(&self) -> anyhow::Result<Option<u64>> {
         let mut sum = 0;
         for id in self.hosts.keys() {
             let name = self.namespace(*id);
-            let output = Command::new("ip")
-                .args(["netns", "exec", &name, "nft", "list", "ruleset"])
-                .stdin(Stdio::null())
-                .output()
-                .context("cannot run nft")?;
-            sum += rules::packets(&String::from_utf8_lossy(&output.stdout));
+            let shown = ip(&["netns", "exec", &name, "tc", "-s", "qdisc", "show", "dev", "eth0"])?;
+            sum += rules::waited(&shown).unwrap_or(0);
         }
-        Ok(sum)
+        Ok((sum > 0).then_some(sum))
     }
 }
 
@@ -211,6 +252,8 @@ pub struct Permitted {
     pub no_network: Option<String>,
     /// Why packets cannot be delayed, doubled or reordered.
     pub no_netem: Option<String>,
+    /// Why wires cannot be slow.
+    pub no_tbf: Option<String>,
     /// Why connections cannot be reset.
     pub no_reset: Option<String>,
     /// Why open connections cannot be told from new ones.
@@ -255,7 +298,9 @@ impl Permitted {
                 Permitted { no_network: Some(why), ..Permitted::default() }
             }
             Ok(()) => {
-                let netem = ["qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"];
+                let replace = ["qdisc", "replace", "dev", "lo", "root"];
+                let tbf = [&replace[..], &bucket("1mbit")].concat();
+                let netem = ["qdisc", "replace", "dev", "lo", "root", "netem", "delay", "1ms"];
                 let lacks = |what: &str, tried: anyhow::Result<()>| {
                     tried.err().map(|error| format!("this machine has no {what}: {error:#}"))
                 };
@@ -264,6 +309,7 @@ impl Permitted {
                     no_disks: None,
                     no_network: None,
                     no_netem: lacks("tc netem", tc(&name, &netem)),
+                    no_tbf: lacks("tc tbf", tc(&name, &tbf)),
                     no_reset: lacks("reject of nft", rule("probe_reset", Rule::Reset)),
                     no_tracking: lacks(
                         "connection tracking of nft",
@@ -303,9 +349,24 @@ fn tc(namespace: &str, arguments: &[&str]) -> anyhow::Result<()> {
     ip(&[&["netns", "exec", namespace, "tc"], arguments].concat()).map(drop)
 }
 
-fn tc_has_netem(namespace: &str) -> bool {
+/// A bucket of tokens for each wire that carries this rate.
+fn bucket(rate: &str) -> [&str; 7] {
+    ["tbf", "rate", rate, "burst", "8kb", "latency", "400ms"]
+}
+
+/// The table of the rules of a fault.
+fn table(fault: &str) -> String {
+    format!("{TABLE}_{}", fault.replace('-', "_"))
+}
+
+/// Takes a table away, whether it is there or not.
+fn without(table: &str) -> String {
+    format!("table inet {table}\ndelete table inet {table}\n")
+}
+
+fn tc_has_discipline(namespace: &str) -> bool {
     ip(&["netns", "exec", namespace, "tc", "qdisc", "show", "dev", "eth0"])
-        .is_ok_and(|shown| shown.contains("netem"))
+        .is_ok_and(|shown| DISCIPLINES.iter().any(|it| shown.contains(it)))
 }
 
 fn nft(namespace: &str, rules: &str) -> anyhow::Result<()> {

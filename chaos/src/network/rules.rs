@@ -78,6 +78,14 @@ pub fn netem(listing: &str) -> Option<Queued> {
     Some(Queued { packets: number(before("pkt"))?, requeued: number(behind("requeues"))? })
 }
 
+/// How many packets had to wait, as `tc -s qdisc` says of tbf; none if there is none.
+pub fn waited(listing: &str) -> Option<u64> {
+    let own = listing.split("qdisc ").find(|part| part.starts_with("tbf "))?;
+    let mut words = own.split_whitespace();
+    words.find(|word| *word == "overlimits")?;
+    words.next()?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,6 +104,14 @@ mod tests {
             "ip saddr 1.2.3.4 counter packets 12 bytes 99 drop\n counter packets 3 bytes 1 drop";
         assert_eq!(packets(listing), 15);
         assert_eq!(packets("nothing"), 0);
+    }
+
+    #[test]
+    fn what_tbf_made_wait_is_read() {
+        let listing = "qdisc tbf 8001: root refcnt 2 rate 512Kbit burst 8Kb lat 400ms \n \
+                       Sent 99 bytes 7 pkt (dropped 1, overlimits 31 requeues 0) \n";
+        assert_eq!(waited(listing), Some(31));
+        assert_eq!(waited("qdisc netem 8001: root\n Sent 0 (dropped 0, overlimits 3"), None);
     }
 
     #[test]

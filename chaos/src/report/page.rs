@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::text::{escape, lasting};
 use super::{lines, timeline};
 use crate::judge::Verdict;
+use crate::nemesis::Nemesis;
 use crate::summary::Summary;
 
 const STYLE: &str = include_str!("style.css");
@@ -74,7 +75,21 @@ fn pairs(rows: &[(&str, String)]) -> String {
         .iter()
         .map(|(name, value)| format!("<tr><th scope=\"row\">{name}</th><td>{value}</td></tr>\n"))
         .collect();
-    format!("<table>\n{}</table>\n", rows.concat())
+    format!("<table class=\"facts\">\n{}</table>\n", rows.concat())
+}
+
+/// What faults on a network are made with.
+const NETWORK: &str = "a network namespace for each node on a bridge of the run's own; nft drops packets, tc makes them slow";
+/// What faults of disks are made with.
+const DISKS: &str = "an ext4 image for each node, mounted through a loop device; a loss of power takes away what the kernel had not written to it, which SIGKILL does not";
+
+/// With what the nodes of a run were surrounded, so that faults of a kind could be made.
+fn layer(summary: &Summary, is: fn(Nemesis) -> bool, used: &str, else_used: &str) -> String {
+    let planned = summary.description.planned.iter();
+    let injected = summary.description.faults.iter().map(|fault| &fault.nemesis);
+    let mut names = planned.chain(injected).flat_map(|name| name.split('+'));
+    let is_used = names.any(|name| Nemesis::named(name).is_some_and(is));
+    if is_used { used } else { else_used }.to_owned()
 }
 
 fn run(summary: &Summary) -> String {
@@ -108,13 +123,14 @@ fn run(summary: &Summary) -> String {
                 counts.definite_percent()
             ),
         ),
-        (
-            "what broke it",
-            "un-synced data lost with the power: SIGKILL keeps what the system has in its page cache".to_owned(),
-        ),
+        ("network", layer(summary, Nemesis::is_on_network, NETWORK, "the machine's own")),
+        ("disks", layer(summary, Nemesis::is_on_disk, DISKS, "folders of the machine's own")),
     ];
     format!("<h2>What was run</h2>\n{}", pairs(&rows))
 }
+
+/// So many bytes of a cell stay on one line.
+const SHORT: usize = 12;
 
 /// A table whose cells carry their column's name, for narrow screens.
 fn table(columns: &[&str], rows: Vec<Vec<String>>) -> String {
@@ -126,7 +142,10 @@ fn table(columns: &[&str], rows: Vec<Vec<String>>) -> String {
         let cells: Vec<String> = columns
             .iter()
             .zip(row)
-            .map(|(name, cell)| format!("<td data-name=\"{name}\">{cell}</td>"))
+            .map(|(name, cell)| {
+                let class = if cell.len() <= SHORT { " class=\"short\"" } else { "" };
+                format!("<td{class} data-name=\"{name}\">{cell}</td>")
+            })
             .collect();
         let _ = writeln!(html, "<tr>{}</tr>", cells.concat());
     }
@@ -152,7 +171,12 @@ fn faults(summary: &Summary) -> String {
         }
         vec![
             (n + 1).to_string(),
-            escape(&fault.nemesis),
+            match &fault.group {
+                Some(group) => {
+                    format!("{} <small>of {}</small>", escape(&fault.nemesis), escape(group))
+                }
+                None => escape(&fault.nemesis),
+            },
             lasting(fault.struck.unwrap_or(fault.begin).saturating_sub(it.began)),
             fault.end.map_or("never".to_owned(), |end| lasting(end.saturating_sub(fault.begin))),
             escape(&fault.what),
@@ -282,6 +306,19 @@ mod tests {
         assert_eq!(page.matches("<li class=\"conflict\">").count(), 2, "{page}");
         assert!(page.contains("nothing shows that it was there"), "{page}");
         assert!(page.contains("no &lt;netem&gt;"), "{page}");
+    }
+
+    #[test]
+    fn it_is_said_with_what_network_and_disks_the_nodes_ran() {
+        let mut summary = failed();
+        let plain = page(&summary);
+        assert!(plain.contains("the machine&#39;s own") || plain.contains("the machine's own"));
+        assert!(!plain.contains("a network namespace for each node"), "{plain}");
+        summary.description.planned = vec!["ring+power-loss".to_owned()];
+        let page = page(&summary);
+        for layer in ["a network namespace for each node", "an ext4 image for each node"] {
+            assert!(page.contains(layer), "{page}");
+        }
     }
 
     #[test]

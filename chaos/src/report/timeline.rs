@@ -9,6 +9,12 @@ use crate::summary::Summary;
 /// Slices of time.
 const SLICES: usize = 160;
 const WIDTH: f64 = 1_000.0;
+/// Of the names of decades, on the left.
+const SCALE_WIDTH: f64 = 70.0;
+/// Numbers of faults stand one below the other if they are closer than this.
+const LABEL_WIDTH: f64 = 30.0;
+const LABEL_HEIGHT: f64 = 18.0;
+const LABEL_ROWS: u32 = 4;
 /// Of the latencies, from the top.
 const LATENCY_HEIGHT: f64 = 220.0;
 /// Of the outcomes, below.
@@ -38,17 +44,22 @@ pub fn draw(summary: &Summary) -> String {
     };
     let height = LATENCY_HEIGHT + GAP + OUTCOME_HEIGHT;
     let mut svg = format!(
-        "<svg class=\"timeline\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"faults over latency and outcomes\">\n"
+        "<svg class=\"timeline\" viewBox=\"-{SCALE_WIDTH} 0 {} {height}\" role=\"img\" aria-label=\"faults over latency and outcomes\">\n",
+        WIDTH + SCALE_WIDTH
     );
     // Writing to a string does not fail.
+    let (mut before, mut row) = (f64::MIN, 0);
     for (n, fault) in summary.description.faults.iter().enumerate() {
         let (start, end) = (x(fault.begin), x(fault.end.unwrap_or(to)));
+        row = if start - before < LABEL_WIDTH { (row + 1) % LABEL_ROWS } else { 0 };
+        before = start;
         let class = if fault.evidence.is_some() { "fault" } else { "fault missed" };
         let _ = writeln!(
             svg,
-            "<rect class=\"{class}\" x=\"{start:.1}\" y=\"0\" width=\"{:.1}\" height=\"{height}\"/><text x=\"{:.1}\" y=\"24\">{}</text>",
+            "<rect class=\"{class}\" x=\"{start:.1}\" y=\"0\" width=\"{:.1}\" height=\"{height}\"/><text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
             (end - start).max(2.0),
             start + 2.0,
+            LABEL_HEIGHT * f64::from(row + 1),
             n + 1
         );
     }
@@ -56,8 +67,9 @@ pub fn draw(summary: &Summary) -> String {
         let y = LATENCY_HEIGHT * (1.0 - f64::from(decade) / DECADES);
         let _ = writeln!(
             svg,
-            "<line class=\"axis\" x1=\"0\" y1=\"{y:.1}\" x2=\"{WIDTH}\" y2=\"{y:.1}\"/><text class=\"scale\" x=\"{WIDTH}\" y=\"{:.1}\">{}</text>",
-            y - 3.0,
+            "<line class=\"axis\" x1=\"0\" y1=\"{y:.1}\" x2=\"{WIDTH}\" y2=\"{y:.1}\"/><text class=\"scale\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            6.0 - SCALE_WIDTH,
+            y + 6.0,
             ["1 ms", "10 ms", "100 ms", "1 s"][decade as usize - 1]
         );
     }

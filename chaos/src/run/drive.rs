@@ -19,6 +19,7 @@ use super::{ClientDescription, Description, FaultRecord, NodeDescription};
 use crate::clock;
 use crate::cluster::binaries::Binaries;
 use crate::cluster::{Cluster, Surroundings};
+use crate::nemesis::group::Group;
 use crate::nemesis::{Nemesis, Stage};
 use crate::recording::DESCRIPTION;
 use crate::workload::Workload;
@@ -30,6 +31,8 @@ use crate::workload::tcpstore::Agent;
 const QUIET: Duration = Duration::from_secs(1);
 /// Between two faults, at least and at most.
 const PAUSE_MS: std::ops::Range<u64> = 600..1_800;
+/// Between the ends of two faults that were there at the same time.
+const BETWEEN_ENDS: Duration = Duration::from_secs(1);
 /// How long clients may take to come to an end.
 const CLIENTS_END_MAX: Duration = Duration::from_secs(40);
 /// The job of a run's keys.
@@ -43,11 +46,11 @@ pub async fn drive(plan: &Plan, mut description: Description) -> anyhow::Result<
     let programs = ["holdfast-store", "holdfast-agent"];
     let binaries =
         Binaries::find(plan.binaries.as_deref(), &programs[..if has_agents { 2 } else { 1 }])?;
-    let any = |is: fn(Nemesis) -> bool| plan.nemeses.iter().any(|(nemesis, _)| is(*nemesis));
+    let any = |is: fn(Nemesis) -> bool| plan.nemeses.iter().any(|(group, _)| group.any(is));
     let surroundings = Surroundings {
         network: any(Nemesis::is_on_network),
         disks: any(Nemesis::is_on_disk),
-        scrub: any(|nemesis| nemesis == Nemesis::BitFlip),
+        scrub: any(Nemesis::damages),
     };
     let mut signals = Signals::listen()?;
     let cluster = async {
@@ -316,7 +319,7 @@ struct Faults<'a> {
 }
 
 impl Faults<'_> {
-    /// One fault after the other until the time is over.
+    /// One group after the other until the time is over.
     async fn run(
         mut self,
         cluster: &mut Cluster,
@@ -347,9 +350,13 @@ impl Faults<'_> {
                 continue;
             }
             let next = random.random_range(0..left.len());
-            let (nemesis, by_name) = left.swap_remove(next);
-            let mut stage = Stage { cluster: &mut *cluster, shared, random: &mut *random };
-            Box::pin(self.one(nemesis, by_name, &mut stage)).await?;
+            let (group, by_name) = left.swap_remove(next);
+            let led = match group.is_several() {
+                true => Some(cluster.leader().await?.0),
+                false => None,
+            };
+            let mut stage = Stage { cluster: &mut *cluster, shared, random: &mut *random, led };
+            Box::pin(self.inject(&group, by_name, &mut stage)).await?;
             shared.set_addresses(cluster.addresses());
             note_fallen(cluster, self.description);
             if !self.description.failures.is_empty() {
@@ -360,49 +367,77 @@ impl Faults<'_> {
         Ok(())
     }
 
-    async fn one(
+    /// Injects all faults of a group, and ends them in the other order.
+    async fn inject(
         &mut self,
-        nemesis: Nemesis,
+        group: &Group,
         by_name: bool,
         stage: &mut Stage<'_>,
     ) -> anyhow::Result<()> {
-        self.live.fault(nemesis.as_str());
-        let record = FaultRecord {
-            nemesis: nemesis.as_str().to_owned(),
-            by_name,
-            begin: clock::now(),
-            ..FaultRecord::default()
-        };
-        self.description.faults.push(record);
-        // A run that is killed here has said what it was about to do.
-        save(&self.plan.report, self.description)?;
-        let done = async {
-            let injected = nemesis.inject(stage).await?;
-            tokio::time::sleep(injected.hold).await;
-            let seen = injected.wound.heal(stage).await?;
-            anyhow::Ok((injected.what, injected.evidence.or(seen), injected.struck))
-        };
-        let done = done.await;
-        if let Some(record) = self.description.faults.last_mut() {
-            record.end = Some(clock::now());
-            match done {
-                Ok((what, evidence, struck)) => {
-                    (record.what, record.evidence, record.struck) = (what, evidence, struck);
-                }
-                Err(error) => {
-                    record.error = Some(format!("{error:#}"));
-                    note_fallen(stage.cluster, self.description);
-                    if self.description.failures.is_empty()
-                        && let Err(error) = stage.cluster.mend().await
-                    {
-                        let text = format!("the cluster did not recover: {error:#}");
-                        self.description.failures.push(text);
-                    }
-                    stage.shared.agents.are_back();
-                }
+        self.live.fault(&group.to_string());
+        let first = self.description.faults.len();
+        let done = Box::pin(self.inject_and_heal(group, by_name, stage)).await;
+        if let Err(error) = done {
+            if let Some(record) = self.description.faults.last_mut() {
+                record.error.get_or_insert_with(|| format!("{error:#}"));
             }
+            note_fallen(stage.cluster, self.description);
+            if self.description.failures.is_empty()
+                && let Err(error) = stage.cluster.mend().await
+            {
+                let text = format!("the cluster did not recover: {error:#}");
+                self.description.failures.push(text);
+            }
+            stage.shared.agents.are_back();
+        }
+        for record in &mut self.description.faults[first..] {
+            record.end.get_or_insert_with(clock::now);
         }
         self.live.fault("");
         save(&self.plan.report, self.description)
+    }
+
+    async fn inject_and_heal(
+        &mut self,
+        group: &Group,
+        by_name: bool,
+        stage: &mut Stage<'_>,
+    ) -> anyhow::Result<()> {
+        let (mut open, mut hold) = (Vec::new(), Duration::ZERO);
+        for nemesis in group.faults() {
+            let at = self.description.faults.len();
+            self.description.faults.push(FaultRecord {
+                nemesis: nemesis.as_str().to_owned(),
+                group: group.is_several().then(|| group.to_string()),
+                by_name,
+                begin: clock::now(),
+                ..FaultRecord::default()
+            });
+            // A run that is killed here has said what it was about to do.
+            save(&self.plan.report, self.description)?;
+            let injected = nemesis.inject(stage).await?;
+            let record = &mut self.description.faults[at];
+            (record.what, record.evidence) = (injected.what, injected.evidence);
+            record.struck = injected.struck;
+            hold = hold.max(injected.hold);
+            open.push((at, injected.wound));
+        }
+        tokio::time::sleep(hold).await;
+        while let Some((at, wound)) = open.pop() {
+            let seen = wound.heal(stage).await;
+            let record = &mut self.description.faults[at];
+            match seen {
+                Ok(seen) => record.evidence = record.evidence.take().or(seen),
+                Err(error) => {
+                    record.error = Some(format!("{error:#}"));
+                    return Err(error);
+                }
+            }
+            record.end = Some(clock::now());
+            if !open.is_empty() {
+                tokio::time::sleep(BETWEEN_ENDS).await;
+            }
+        }
+        stage.cluster.wait_healthy().await
     }
 }

@@ -106,6 +106,9 @@ pub struct ClientDescription {
 pub struct FaultRecord {
     /// The nemesis.
     pub nemesis: String,
+    /// The faults that were there at the same time, if it was not alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
     /// What it did, to whom.
     pub what: String,
     /// Whether it was asked for by name.
@@ -121,6 +124,13 @@ pub struct FaultRecord {
     pub evidence: Option<String>,
     /// What went wrong with it.
     pub error: Option<String>,
+}
+
+impl FaultRecord {
+    /// Under which name it was planned.
+    pub fn planned_as(&self) -> &str {
+        self.group.as_deref().unwrap_or(&self.nemesis)
+    }
 }
 
 /// Something that was not done.

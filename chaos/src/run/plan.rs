@@ -7,11 +7,14 @@ use anyhow::bail;
 
 use super::LeftOut;
 use crate::nemesis::Nemesis;
+use crate::nemesis::group::Group;
 use crate::network::Permitted;
 use crate::workload::Workload;
 
 /// The word for all of them.
 const ALL: &str = "all";
+/// The word for the pairs of `--pairs`.
+pub const PAIRS: &str = "pairs";
 
 /// What a run is to do.
 #[derive(Debug, Clone, Default)]
@@ -21,7 +24,7 @@ pub struct Plan {
     /// What the clients do.
     pub workloads: Vec<Workload>,
     /// The faults, and whether each was asked for by name.
-    pub nemeses: Vec<(Nemesis, bool)>,
+    pub nemeses: Vec<(Group, bool)>,
     /// What was asked for and is not done.
     pub left_out: Vec<LeftOut>,
     /// For how long, if that is what ends it.
@@ -105,7 +108,7 @@ pub fn workloads_without_agents(list: &[String]) -> anyhow::Result<(Vec<Workload
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Chosen {
     /// Those that can be done, and whether each was asked for by name.
-    pub nemeses: Vec<(Nemesis, bool)>,
+    pub nemeses: Vec<(Group, bool)>,
     /// Those that cannot be done here.
     pub left_out: Vec<LeftOut>,
     /// Whether one of these was asked for by name: the verdict is unknown before
@@ -123,33 +126,32 @@ pub fn nemeses(
     if list.iter().any(|name| name == ALL || name == "none") && list.len() > 1 {
         bail!("--nemesis all and --nemesis none stand alone; leave the others out");
     }
-    let named = |name: &String| match Nemesis::named(name) {
-        Some(nemesis) => Ok(nemesis),
-        None => bail!(
-            "there is no nemesis {name:?}; there are all, none, {}",
-            Nemesis::ALL.map(Nemesis::as_str).join(", ")
-        ),
-    };
     let (wanted, by_name) = match list {
-        [one] if one == ALL => (Nemesis::ALL.to_vec(), false),
+        [one] if one == ALL => (Nemesis::ALL.map(Group::of).to_vec(), false),
+        [one] if one == PAIRS => (Group::pairs(), false),
         [one] if one == "none" => (Vec::new(), true),
-        _ => (list.iter().map(named).collect::<anyhow::Result<Vec<_>>>()?, true),
+        _ => {
+            let groups = list.iter().map(|name| Group::named(name));
+            (groups.collect::<anyhow::Result<Vec<_>>>()?, true)
+        }
     };
-    let is_tried = wanted.iter().any(|nemesis| nemesis.is_on_network() || nemesis.is_on_disk());
+    let is_tried =
+        wanted.iter().any(|it| it.any(Nemesis::is_on_network) || it.any(Nemesis::is_on_disk));
     let permitted = if is_tried { permitted() } else { Permitted::default() };
     let (mut kept, mut left_out) = (Vec::new(), Vec::new());
     let has_agents = workloads.iter().any(|workload| workload.is_through_agents());
-    for nemesis in wanted {
-        let name = nemesis.as_str();
-        let idle = (nemesis.is_on_agent() && !has_agents).then(|| {
+    for group in wanted {
+        let name = group.to_string();
+        let idle = (group.any(Nemesis::is_on_agent) && !has_agents).then(|| {
             format!("no workload goes through agents; add --workload {}", Workload::Tcpstore)
         });
         if let (true, Some(idle)) = (by_name, &idle) {
             bail!("--nemesis {name}: {idle}");
         }
-        match idle.or_else(|| nemesis.forbidden(&permitted)) {
-            Some(why) => left_out.push(LeftOut { name: name.to_owned(), why }),
-            None => kept.push((nemesis, by_name)),
+        let forbidden = || group.faults().iter().find_map(|it| it.forbidden(&permitted));
+        match idle.or_else(forbidden) {
+            Some(why) => left_out.push(LeftOut { name, why }),
+            None => kept.push((group, by_name)),
         }
     }
     let is_missed = by_name && !left_out.is_empty();
@@ -170,13 +172,24 @@ mod tests {
             || Permitted { no_network: Some("no root".to_owned()), ..Permitted::default() };
         let every = &Workload::ALL;
         let all = nemeses(&list(&["all"]), every, forbidden).unwrap();
-        assert!(all.nemeses.iter().all(|(nemesis, by_name)| !nemesis.is_on_network() && !by_name));
+        let is_cut = |group: &Group| group.any(Nemesis::is_on_network);
+        assert!(all.nemeses.iter().all(|(group, by_name)| !is_cut(group) && !by_name));
         assert_eq!(all.nemeses.len() + all.left_out.len(), Nemesis::ALL.len());
         assert!(!all.is_missed);
         let ring = nemeses(&list(&["ring"]), every, forbidden).unwrap();
         assert!(ring.is_missed && ring.left_out[0].why == "no root", "{ring:?}");
         let leader = nemeses(&list(&["kill-leader"]), every, forbidden).unwrap();
-        assert_eq!(leader.nemeses, [(Nemesis::KillLeader, true)]);
+        assert_eq!(leader.nemeses, [(Group::of(Nemesis::KillLeader), true)]);
+        let pairs = nemeses(&list(&["pairs"]), every, forbidden).unwrap();
+        assert!(pairs.nemeses.iter().all(|(pair, by_name)| pair.is_several() && !by_name));
+        assert!(
+            pairs.nemeses.iter().any(|(pair, _)| pair.to_string() == "kill-leader+kill-follower")
+        );
+        assert!(pairs.nemeses.iter().all(|(pair, _)| !is_cut(pair)) && !pairs.is_missed);
+        let pair = nemeses(&list(&["kill-leader+ring", "minority"]), every, Permitted::default);
+        let names: Vec<String> =
+            pair.unwrap().nemeses.iter().map(|(it, _)| it.to_string()).collect();
+        assert_eq!(names, ["ring+kill-leader", "minority"]);
     }
 
     #[test]
@@ -193,7 +206,7 @@ mod tests {
     fn what_takes_agents_is_left_out_where_there_are_none() {
         let all = nemeses(&list(&["all"]), &[Workload::Register], Permitted::default).unwrap();
         let left_out: Vec<&str> = all.left_out.iter().map(|it| it.name.as_str()).collect();
-        assert_eq!(left_out, ["agent-kill", "agent-pause"]);
+        assert_eq!(left_out, ["agent-kill", "agent-pause", "agent-pause-briefly"]);
         let by_name = || list(&["agent-kill"]);
         let error = nemeses(&by_name(), &[Workload::Register], Permitted::default).unwrap_err();
         assert!(error.to_string().contains("add --workload tcpstore"), "{error}");

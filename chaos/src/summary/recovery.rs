@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Summary;
 use crate::history::Moment;
 use crate::operation::{Action, Answer, Operation};
-use crate::run::Description;
+use crate::run::{Description, FaultRecord};
 
 /// From a fault's injection to the first write that was called behind it and
 /// acknowledged, for each class of clients.
@@ -100,11 +100,17 @@ pub(super) fn recoveries(description: &Description, operations: &[Operation]) ->
     }
     let mut recoveries = Vec::new();
     for (fault, record) in description.faults.iter().enumerate() {
+        // Of several that are there at the same time the last one counts.
+        let following = description.faults.get(fault + 1);
+        let is_over = |next: &FaultRecord| record.end.is_none_or(|end| end <= next.begin);
+        if record.group.is_some() && !following.is_none_or(is_over) {
+            continue;
+        }
         let struck = record.struck.unwrap_or(record.begin);
         for (class, times) in &writes {
             let next = times.partition_point(|(call, _)| *call < struck);
             let nanoseconds = times.get(next).map(|(_, returned)| returned - struck);
-            let (nemesis, class) = (record.nemesis.clone(), (*class).to_owned());
+            let (nemesis, class) = (record.planned_as().to_owned(), (*class).to_owned());
             recoveries.push(Recovery { fault, nemesis, class, nanoseconds });
         }
     }

@@ -105,6 +105,37 @@ fn a_fault_is_over_with_the_first_write_that_was_called_behind_it() {
     assert_eq!(summary.recoveries[0].nanoseconds, Some(20_500 - 10_500));
 }
 
+#[test]
+fn of_faults_at_the_same_time_the_last_one_counts_and_each_must_have_been_there() {
+    let mut recording = recording(0);
+    let fault = |nemesis: &str, begin, end| FaultRecord {
+        nemesis: nemesis.to_owned(),
+        group: Some("ring+kill-leader".to_owned()),
+        by_name: true,
+        begin,
+        end: Some(end),
+        evidence: Some("seen".to_owned()),
+        ..FaultRecord::default()
+    };
+    let description = recording.description.as_mut().unwrap();
+    description.nemeses.push("ring+kill-leader".to_owned());
+    for begin in [10_500, 20_500] {
+        description.faults.push(fault("ring", begin, begin + 4_000));
+        description.faults.push(fault("kill-leader", begin + 1_000, begin + 3_000));
+    }
+    let summary = summarize(recording.clone());
+    assert_eq!(summary.verdict, Verdict::Pass, "{:?}", summary.reasons);
+    let counted: Vec<usize> = summary.recoveries.iter().map(|it| it.fault).collect();
+    assert_eq!(counted, [1, 3]);
+    assert!(summary.recoveries.iter().all(|it| it.nemesis == "ring+kill-leader"));
+
+    recording.description.as_mut().unwrap().faults[0].evidence = None;
+    let summary = summarize(recording);
+    assert_eq!(summary.verdict, Verdict::Unknown);
+    let why = "ring of ring+kill-leader was not really injected";
+    assert!(summary.reasons[0].contains(why), "{:?}", summary.reasons);
+}
+
 /// Why a run of one workload is no pass, by one client and the final one.
 fn doubts(workload: &str, operations: Vec<(&str, Action, Outcome)>) -> Vec<String> {
     let mut recording = recording(0);
