@@ -550,7 +550,7 @@ impl Begun {
             lease: lease.terms(),
             addresses,
             has_programs: false,
-            stores: Vec::new(),
+            stores: Default::default(),
         };
         Ok(Begun { state, lease, listeners })
     }

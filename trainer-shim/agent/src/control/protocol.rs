@@ -192,6 +192,7 @@ mod tests {
                     port: 12355,
                     is_master: true,
                     multi_tenant: false,
+                    of_launcher: false,
                     attempt: None,
                     namespace: None,
                     timeout_ms: 7,

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tracing::error;
 
 use super::journal::Journal;
-use crate::stores::StoreNote;
+use crate::stores::StoreNotes;
 
 const STATE: u8 = 1;
 
@@ -37,7 +37,7 @@ pub struct State {
     /// Programs have joined with the library: what is theirs ends with the agent.
     pub has_programs: bool,
     /// Stores that programs of this host use.
-    pub stores: Vec<StoreNote>,
+    pub stores: StoreNotes,
 }
 
 impl State {
@@ -95,7 +95,7 @@ impl Notes {
     }
 
     /// The stores of programs are these.
-    pub fn stores(&self, stores: impl FnOnce() -> Vec<StoreNote>) {
+    pub fn stores(&self, stores: impl FnOnce() -> StoreNotes) {
         self.change_state(|state| state.stores = stores());
     }
 
