@@ -40,6 +40,8 @@ pub enum Finding {
         address: String,
         /// Who started it, with the agent's address: the launcher.
         launcher: String,
+        /// The agent's address.
+        ours: SocketAddr,
     },
     /// All processes have the agent's address, and do not use it.
     Unused {
@@ -50,16 +52,18 @@ pub enum Finding {
     Gone {
         /// The command.
         command: String,
+        /// The agent's address.
+        ours: SocketAddr,
     },
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Finding::Told { process, address, launcher } => write!(
+            Finding::Told { process, address, launcher, ours } => write!(
                 f,
                 "{process} was started with {address}: {launcher} probably set its own address; {}",
-                advice(launcher)
+                advice(launcher, *ours)
             ),
             Finding::Unused { processes } => write!(
                 f,
@@ -68,38 +72,40 @@ impl fmt::Display for Finding {
                  in the program (init_method=\"tcp://…\", TCPStore(…)): install Holdfast's wheel into \
                  their Python, which puts such stores on Holdfast, or use init_method=\"env://\""
             ),
-            Finding::Gone { command } => {
-                write!(f, "it ended without init_process_group, or {}", advice(command))
+            Finding::Gone { command, ours } => {
+                write!(f, "it ended without init_process_group, or {}", advice(command, *ours))
             }
         }
     }
 }
 
-/// What to do about a launcher, by its name.
-fn advice(launcher: &str) -> &'static str {
-    let known = [
-        (
-            ["torchrun", "torch.distributed"],
-            "torchrun with another rendezvous than static starts a store of its own: \
-             leave out --standalone, --rdzv-backend and --rdzv-endpoint",
-        ),
-        (
-            ["accelerate", "accelerate"],
-            "accelerate sets its own port: give it --main_process_ip=$MASTER_ADDR \
-             --main_process_port=$MASTER_PORT, or start the program with torchrun",
-        ),
-        (
-            ["deepspeed", "deepspeed"],
-            "deepspeed sets its own port: give it --master_addr=$MASTER_ADDR \
-             --master_port=$MASTER_PORT, or start the program with torchrun",
-        ),
-    ];
-    let found = known.iter().find(|(names, _)| names.iter().any(|name| launcher.contains(name)));
-    found.map_or(
-        "a launcher inside set its own MASTER_ADDR: start each rank by `holdfast-agent run`, \
-         with the same --run, from that launcher",
-        |(_, advice)| advice,
-    )
+/// What to do about a launcher, by its name. Words that can be typed: whoever reads them
+/// has not the variables of the command.
+fn advice(launcher: &str, ours: SocketAddr) -> String {
+    let is = |names: &[&str]| names.iter().any(|name| launcher.contains(name));
+    if is(&["torchrun", "torch.distributed"]) {
+        return "torchrun with another rendezvous than static starts a store of its own: leave out \
+                --standalone, --rdzv-backend and --rdzv-endpoint"
+            .to_owned();
+    }
+    if is(&["accelerate"]) {
+        return "accelerate starts a store of its own, whatever it is told: install Holdfast's \
+                wheel into its Python (`pip install ./trainer-shim/python`), which puts that store on \
+                Holdfast, or start the program, as it is, with torchrun"
+            .to_owned();
+    }
+    if is(&["deepspeed"]) {
+        return format!(
+            "deepspeed sets its own port: install Holdfast's wheel into its Python (`pip install \
+             ./trainer-shim/python`), or give `run` --tcpstore {ours} and deepspeed \
+             --master_addr={} --master_port={}, or start the program with torchrun",
+            ours.ip(),
+            ours.port()
+        );
+    }
+    "a launcher inside set its own MASTER_ADDR: start each rank by `holdfast-agent run`, with the \
+     same --run, from that launcher"
+        .to_owned()
 }
 
 /// Looks at the processes below `root` now.
@@ -119,7 +125,7 @@ fn judge(all: &[Process], root: u32, command: &str, ours: SocketAddr) -> Finding
         n += 1;
     }
     if family.is_empty() {
-        return Finding::Gone { command: shown(command) };
+        return Finding::Gone { command: shown(command), ours };
     }
     let (host, port) = (ours.ip().to_string(), ours.port().to_string());
     let led_away = |process: &&&Process| {
@@ -134,6 +140,7 @@ fn judge(all: &[Process], root: u32, command: &str, ours: SocketAddr) -> Finding
         process: named(away),
         address: shown(&format!("MASTER_ADDR={} MASTER_PORT={}", away.address, away.port)),
         launcher: parent.map_or_else(|| named(away), |parent| named(parent)),
+        ours,
     }
 }
 
@@ -239,7 +246,7 @@ mod tests {
             "process 21 (python train.py)",
             "MASTER_PORT=41001",
             "process 20 (accelerate launch train.py) probably",
-            "--main_process_port",
+            "Holdfast's wheel",
         ] {
             assert!(text.contains(part), "{part:?} is missing in: {text}");
         }
@@ -248,8 +255,21 @@ mod tests {
         assert_eq!(judge(&all[4..], 99, "x", ours()), judge(&all, 99, "x", ours()));
         assert_eq!(judge(&all[3..4], 10, "x", ours()), Finding::Unused { processes: 1 });
         let gone = judge(&all, 7, "torchrun train.py", ours());
-        assert_eq!(gone, Finding::Gone { command: "torchrun train.py".to_owned() });
+        assert_eq!(gone, Finding::Gone { command: "torchrun train.py".to_owned(), ours: ours() });
         assert!(gone.to_string().contains("--standalone"));
+    }
+
+    #[test]
+    fn advice_can_be_typed_into_any_shell() {
+        for launcher in ["torchrun x", "accelerate launch x", "deepspeed x", "python x"] {
+            let advice = advice(launcher, ours());
+            assert!(!advice.contains('$'), "{advice}");
+        }
+        let deepspeed = advice("python -m deepspeed.launcher.runner train.py", ours());
+        for part in ["--tcpstore 127.0.0.1:29500", "--master_addr=127.0.0.1", "--master_port=29500"]
+        {
+            assert!(deepspeed.contains(part), "{part:?} is missing in: {deepspeed}");
+        }
     }
 
     #[test]
@@ -279,7 +299,7 @@ mod tests {
         };
         child.kill().unwrap();
         child.wait().unwrap();
-        let Finding::Told { process, address, launcher } = found else { panic!("{found:?}") };
+        let Finding::Told { process, address, launcher, .. } = found else { panic!("{found:?}") };
         assert!(process.contains("sleep 600"), "{process}");
         assert_eq!(address, "MASTER_ADDR=node0 MASTER_PORT=7");
         assert!(launcher.contains(&own.to_string()), "{launcher}");

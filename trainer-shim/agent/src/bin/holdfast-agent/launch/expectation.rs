@@ -81,7 +81,7 @@ impl Expectation {
         if clients_ever > 0 || self.within.is_zero() {
             return;
         }
-        let found = self.missed.unwrap_or(Finding::Gone { command: self.command });
+        let found = self.missed.unwrap_or(Finding::Gone { command: self.command, ours: self.ours });
         warn!("this job was not on Holdfast: no TCPStore client ever came; {found}");
     }
 }
