@@ -369,6 +369,25 @@ async fn a_job_that_is_not_on_holdfast_is_told_so_and_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn one_rank_that_comes_does_not_hide_seven_that_do_not() {
+    let mut cluster = Cluster::start(1).await;
+    let launcher = "trap 'kill $(jobs -p); exit 7' TERM; \
+                    for rank in 1 2 3 4 5 6 7; do RANK=$rank sleep 100 & done; \
+                    RANK=0 bash -c \"$0; exec sleep 100\" & wait";
+    let flags = ["--job", "seven", "--expect-clients-within", "3s"];
+    let command = ["bash", "-c", launcher, COMES];
+    let (mut agent, _) = Agent::run(&mut cluster, "seven", &flags, &command);
+    let line = agent.says("7 of 8 ranks of this command are not on Holdfast").await;
+    for part in ["rank 1, process ", "(sleep 100)", "rank 7, process "] {
+        assert!(line.contains(part), "{part:?} is missing in: {line}");
+    }
+    assert!(!line.contains("rank 0,"), "{line}");
+    agent.signal(Signal::SIGTERM);
+    agent.ended().await;
+    assert!(agent.said().contains("before the command ended"), "{}", agent.said());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_second_store_at_the_next_port() {
     second_store(&Torch::newest(), "second-store").await;
 }

@@ -182,6 +182,13 @@ impl Roster {
         }
     }
 
+    /// The programs that are connected or were; none if that is not known of all.
+    pub fn programs(&self) -> Option<Vec<u32>> {
+        let seats = self.seats.lock();
+        let known = seats.taken.values().all(|seat| seat.owner.process().is_some());
+        known.then(|| seats.programs.ids()).flatten()
+    }
+
     /// Programs whose end nobody watches for yet; from now on the caller does.
     pub fn unwatched(&self) -> Vec<u32> {
         self.seats.lock().programs.unwatched()

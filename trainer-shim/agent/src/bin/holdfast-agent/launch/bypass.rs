@@ -7,10 +7,14 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use super::memory::{Libraries, Program};
+
 /// Processes of this host that are looked at.
 const PROCESSES_MAX: usize = 16_384;
 /// What is read of a process's variables and of its command line.
 const READ_BYTES_MAX: u64 = 256 * 1024;
+/// Silent ranks that are named.
+const RANKS_NAMED_MAX: usize = 8;
 /// What is shown of a command line.
 const SHOWN_CHARS_MAX: usize = 80;
 
@@ -27,6 +31,35 @@ pub struct Process {
     pub address: String,
     /// See `address`.
     pub port: String,
+    /// Its `RANK`, as it was started or as it has set it itself.
+    pub rank: Option<u64>,
+}
+
+/// Ranks of a command of which no client came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Silent {
+    /// Each with one of its processes.
+    ranks: Vec<(u64, String)>,
+    /// How many ranks there are.
+    of: usize,
+}
+
+impl fmt::Display for Silent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Silent { ranks, of } = self;
+        let named = ranks.iter().take(RANKS_NAMED_MAX);
+        let named: Vec<String> =
+            named.map(|(rank, process)| format!("rank {rank}, {process}")).collect();
+        let more = match ranks.len().saturating_sub(RANKS_NAMED_MAX) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let (count, named) = (ranks.len(), named.join("; "));
+        write!(
+            f,
+            "{count} of {of} ranks of this command are not on Holdfast ({named}{more}): no TCPStore client of theirs came"
+        )
+    }
 }
 
 /// Why no client came, as far as it can be seen.
@@ -144,6 +177,31 @@ fn judge(all: &[Process], root: u32, command: &str, ours: SocketAddr) -> Finding
     }
 }
 
+/// The ranks below `root` of whose processes none is among these; none if all are there.
+pub fn silent(root: u32, programs: &[u32]) -> Option<Silent> {
+    let mut libraries = Libraries::default();
+    let mut family = family(root);
+    for process in family.iter_mut().filter(|process| process.rank.is_none()) {
+        let now = Program::read(process.id).and_then(|one| one.variables(["RANK"], &mut libraries));
+        process.rank = now.and_then(|[rank]| rank?.parse().ok());
+    }
+    silent_of(&family, programs)
+}
+
+fn silent_of(family: &[Process], programs: &[u32]) -> Option<Silent> {
+    let mut ranks: BTreeMap<u64, Vec<&Process>> = BTreeMap::new();
+    for process in family {
+        if let Some(rank) = process.rank {
+            ranks.entry(rank).or_default().push(process);
+        }
+    }
+    let of = ranks.len();
+    let came = |all: &[&Process]| all.iter().any(|process| programs.contains(&process.id));
+    let silent = ranks.into_iter().filter(|(_, all)| !came(all));
+    let ranks: Vec<_> = silent.map(|(rank, all)| (rank, named(all[0]))).collect();
+    (!ranks.is_empty()).then_some(Silent { ranks, of })
+}
+
 /// A process, with the beginning of its words.
 pub fn named(process: &Process) -> String {
     format!("process {} ({})", process.id, shown(&process.command))
@@ -198,7 +256,8 @@ fn read(id: u32) -> Option<Process> {
     let variables = read_some(&folder.join("environ")).unwrap_or_default();
     let value = |name: &str| value_of(&variables, name).unwrap_or_default().to_owned();
     let (address, port) = (value("MASTER_ADDR"), value("MASTER_PORT"));
-    Some(Process { id, parent, command, address, port })
+    let rank = value("RANK").parse().ok();
+    Some(Process { id, parent, command, address, port, rank })
 }
 
 fn read_some(path: &Path) -> Option<String> {
@@ -224,7 +283,24 @@ mod tests {
     fn process(id: u32, parent: u32, command: &str, port: &str) -> Process {
         let (command, port) = (command.to_owned(), port.to_owned());
         let address = if port.is_empty() { "" } else { "127.0.0.1" }.to_owned();
-        Process { id, parent, command, address, port }
+        Process { id, parent, command, address, port, rank: None }
+    }
+
+    #[test]
+    fn one_rank_that_came_does_not_speak_for_the_others() {
+        let rank = |id, rank| Process { rank, ..process(id, 1, "python train.py", "") };
+        let mut all: Vec<Process> = (0..8).map(|n| rank(10 + n, Some(u64::from(n)))).collect();
+        // Its shell, and what it has started itself.
+        all.extend([rank(5, None), rank(30, Some(0)), rank(31, Some(1))]);
+        assert_eq!(silent_of(&all, &(10..18).collect::<Vec<_>>()), None);
+        assert_eq!(silent_of(&[rank(5, None)], &[]), None, "nobody says that it is a rank");
+        let text = silent_of(&all, &[30]).unwrap().to_string();
+        for part in ["7 of 8 ranks", "rank 1, process 11 (python train.py)", "rank 7, process 17"] {
+            assert!(text.contains(part), "{part:?} is missing in: {text}");
+        }
+        assert!(!text.contains("rank 0"), "{text}");
+        let many: Vec<Process> = (0..20).map(|n| rank(n, Some(u64::from(n)))).collect();
+        assert!(silent_of(&many, &[]).unwrap().to_string().contains("and 12 more"));
     }
 
     fn ours() -> SocketAddr {

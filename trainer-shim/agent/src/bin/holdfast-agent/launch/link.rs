@@ -78,6 +78,8 @@ pub struct Attached {
 pub struct Seen {
     /// TCPStore clients that ever came.
     pub clients: usize,
+    /// Their processes; none if not all of them are known.
+    pub programs: Option<Vec<u32>>,
     /// The ports where they can.
     pub ports: Vec<u16>,
 }
@@ -377,16 +379,19 @@ impl Link {
         }));
     }
 
-    /// How many TCPStore clients ever came; none if the agent does not say in
+    /// What TCPStore clients ever came; none if the agent does not say in
     /// time, or has counted none since one before it was killed.
-    pub async fn clients_ever(&self) -> Option<usize> {
+    pub async fn clients_ever(&self) -> Option<Seen> {
         let seen = seen(self.start.socket()).await.unwrap_or_else(|_| {
             warn!(
                 "the agent has not answered for {STATUS_TIME_MAX:?}: it, or this host, is very slow"
             );
             None
         });
-        seen.map(|seen| seen.clients).filter(|n| *n > 0 || !self.restarts.any())
+        let mut seen = seen.filter(|seen| seen.clients > 0 || !self.restarts.any())?;
+        // Those that came to an agent before are not known.
+        seen.programs = seen.programs.filter(|_| !self.restarts.any());
+        Some(seen)
     }
 
     /// The command has ended, and `done` its part. Returns when the agent has let it go; the last
@@ -417,7 +422,9 @@ pub async fn seen(control: &Path) -> Result<Option<Seen>, Elapsed> {
     };
     let answer = timeout(STATUS_TIME_MAX, asking).await?;
     Ok(match answer {
-        Ok(Response::Status { clients_ever: clients, ports, .. }) => Some(Seen { clients, ports }),
+        Ok(Response::Status { clients_ever: clients, programs, ports, .. }) => {
+            Some(Seen { clients, programs, ports })
+        }
         _ => None,
     })
 }
