@@ -336,6 +336,88 @@ async fn stores_of_all_names_and_in_all_numbers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_opens_ten_thousand_stores_is_told_so_and_others_go_on() {
+    const STORES: u64 = 10_000;
+    /// As many as one program may have.
+    const STORES_MAX: usize = 128;
+    let mut cluster = Cluster::start(1).await;
+    let command = Command::start(&mut cluster, "many", &["--job", "many"]).await;
+    let (mut kept, mut refused) = (Vec::new(), 0);
+    for port in 1..=STORES {
+        let mut asking = Asking::send(&command.control, store("many", port, true)).await;
+        let answer = asking.answer().await;
+        if answer["store"].is_object() {
+            kept.push(asking);
+            continue;
+        }
+        let why = answer["refused"]["reason"].as_str().unwrap_or_default();
+        assert!(why.contains("has 128 stores open already"), "{answer}");
+        refused += 1;
+    }
+    assert_eq!((kept.len(), refused), (STORES_MAX, STORES as usize - STORES_MAX));
+    let mut ranks = TcpStore::connect(&command.address).await;
+    assert_eq!(ranks.add("n", 1).await, 1);
+    drop(kept);
+    command.end(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_of_any_byte_is_a_store_or_refused_and_reads_no_other() {
+    let mut cluster = Cluster::start(1).await;
+    let command = Command::start(&mut cluster, "bytes", &["--job", "bytes"]).await;
+    let mut opened = 0;
+    for byte in 0..=u8::MAX {
+        let stream = UnixStream::connect(&command.control).await.expect("the agent listens");
+        let mut asking = Asking(BufReader::new(stream));
+        let line = [
+            br#"{"store":{"host":"h"#.as_slice(),
+            &[byte],
+            br#"","port":7,"is_master":true,"timeout_ms":9000}}"#,
+            b"\n",
+        ];
+        asking.0.write_all(&line.concat()).await.expect("the agent reads");
+        let mut answer = String::new();
+        asking.0.read_line(&mut answer).await.expect("the agent answers");
+        if answer.contains("refused") || answer.is_empty() {
+            continue;
+        }
+        let answer: Value = serde_json::from_str(&answer).expect("a document");
+        let address = answer["store"]["address"].as_str().unwrap_or_else(|| panic!("{answer}"));
+        let mut client = TcpStore::connect(address).await;
+        assert_eq!(client.add("n", 1).await, 1, "{byte}");
+        opened += 1;
+    }
+    // What JSON can hold as it is.
+    assert!(opened >= 90, "{opened}");
+    command.end(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_that_claim_one_store_with_different_worlds_are_told_so() {
+    let mut cluster = Cluster::start(1).await;
+    let command = Command::start(&mut cluster, "worlds", &["--job", "worlds"]).await;
+    let mut first = Asking::send(&command.control, store("node0", 7, true)).await;
+    let mut master = first.connect().await;
+    assert_eq!(master.count_worker().await, 1);
+    let mut second = Asking::send(&command.control, store("node0", 7, true)).await;
+    let answer = second.answer().await;
+    let why = answer["refused"]["reason"].as_str().unwrap_or_default();
+    assert!(why.contains("EADDRINUSE") && why.contains("still connected"), "{answer}");
+    let mut other = Asking::send(&command.control, store("node0", 7, false)).await;
+    let mut client = other.connect().await;
+    assert_eq!(client.count_worker().await, 2);
+    // One has a world of two, which is there, the other one of three.
+    first.ask(json!({"workers": {"workers": 2, "timeout_ms": 60_000}})).await;
+    assert!(first.answer().await["come"].is_object());
+    other.ask(json!({"workers": {"workers": 3, "timeout_ms": 100}})).await;
+    let answer = other.answer().await;
+    let why = answer["refused"]["reason"].as_str().unwrap_or_default();
+    assert!(why.contains("not all 3 workers have connected"), "{answer}");
+    assert_eq!(master.add("n", 1).await, 1);
+    command.end(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn restarted_ranks_have_keys_of_their_own_in_the_store_of_their_launcher() {
     let mut cluster = Cluster::start(1).await;
     let command = Command::start(&mut cluster, "restarts", &["--job", "restarts"]).await;
