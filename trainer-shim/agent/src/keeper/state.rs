@@ -73,7 +73,7 @@ impl Notes {
         let (state, is_whole): (Option<State>, bool) = match read {
             Some(Ok(state)) => (state, true),
             Some(Err(_)) => (None, false),
-            None => (None, true),
+            None => (None, journal.is_believed()),
         };
         let written = Written { journal, state: state.clone(), is_whole };
         Ok((Notes(Some(Arc::new(Mutex::new(written)))), state))
@@ -116,7 +116,11 @@ impl Notes {
             return;
         }
         let bytes = serde_json::to_vec(state).expect("a state can be written");
-        if let Err(error) = journal.rewrite([(STATE, &bytes[..])]) {
+        let written = journal.rewrite([(STATE, &bytes[..])]).and_then(|()| {
+            // What was there before made no sense.
+            if journal.is_believed() { Ok(()) } else { journal.believe(true) }
+        });
+        if let Err(error) = written {
             error!(%error, "the agent's state cannot be written down; one that follows it starts anew");
         }
     }

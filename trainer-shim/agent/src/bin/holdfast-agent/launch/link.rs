@@ -142,6 +142,20 @@ impl Start {
         let mut last = None;
         for _ in 0..ATTACH_TRIES_MAX {
             let mut connection = self.connect().await?;
+            if let Ok(Response::Status { addresses, .. }) = self.status(&mut connection).await
+                && addresses.first() != self.again.first()
+            {
+                // It ends when the last that was attached has left.
+                let attach = Request::Attach { tcpstore: Vec::new(), part: None };
+                if connection.ask(&attach).await.is_ok() {
+                    let _ = connection.tell(&Request::Leave { done: false, ended: None }).await;
+                }
+                bail!(
+                    "the agent that follows could not read what the one before had written down, and \
+                     has begun anew: ranks that connected to it would miss the keys of their run; end \
+                     the command and start it again"
+                )
+            }
             let asking =
                 Request::Attach { tcpstore: self.tcpstore.clone(), part: self.part.clone() };
             let within = self.connect_deadline + START_TIME_MAX;
@@ -176,6 +190,16 @@ impl Start {
             "the agent ended {ATTACH_TRIES_MAX} times before it answered{last}; its log is {}",
             log.display()
         )
+    }
+
+    /// What an agent that follows another one says of itself; of the first nothing is asked.
+    async fn status(&self, connection: &mut Connection) -> io::Result<Response> {
+        if self.again.is_empty() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let asking = connection.ask(&Request::Status {});
+        let within = self.connect_deadline + START_TIME_MAX;
+        timeout(within, asking).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// Connects to the agent that is there, or starts one.
