@@ -6,6 +6,8 @@ INIT_METHOD is `env://`, an address, or `kept-master-addr`: then rank 0 binds MA
 purpose of its own, as some programs do, and the store is the one that HOLDFAST_TCPSTORE names. With
 `second-store` it takes its steps in a store of its own at MASTER_PORT + 1, whose master is rank 0,
 as NVRx's examples do; `second-store-without-libuv` has the other of PyTorch's two servers.
+With `accelerate` and `deepspeed` the group is formed as programs for these do; with `lightning` and
+`ray` the program starts its two ranks itself, as those do.
 
 Whoever drives it puts files into FOLDER: `finish` ends the job, `fail-N` ends its attempt N with
 exit code 3. Rank 0 decides for all, and prints a line for each step.
@@ -44,12 +46,66 @@ def use_master_addr(rank: int, world: int) -> None:
         time.sleep(0.1)
 
 
-def main() -> None:
-    folder = pathlib.Path(sys.argv[1])
-    method = sys.argv[2] if len(sys.argv) > 2 else "env://"
+def run_ray(folder: pathlib.Path) -> None:
+    """Two workers of Ray Train, in a Ray that this program starts."""
+    import ray
+    from ray.train import ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    beside, said = str(pathlib.Path(__file__).resolve().parent), f"/proc/{os.getpid()}/fd/1"
+
+    def work() -> None:
+        sys.path.insert(0, beside)
+        import launch_job
+
+        # Ray would put its own words before each line.
+        os.dup2(os.open(said, os.O_WRONLY), 1)
+        sys.stdout = open(1, "w", closefd=False)
+        launch_job.train(folder, dist.distributed_c10d._get_default_store())
+
+    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False)
+    TorchTrainer(work, scaling_config=ScalingConfig(num_workers=2), torch_config=TorchConfig(backend="gloo")).fit()
+    ray.shutdown()
+
+
+def run_lightning(folder: pathlib.Path) -> None:
+    """Lightning's trainer starts the second rank itself."""
+    import lightning
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 2)
+
+        def on_train_start(self) -> None:
+            train(folder, dist.distributed_c10d._get_default_store())
+
+        def training_step(self, batch, _):
+            return self.layer(batch).sum()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=2, strategy="ddp", max_steps=2, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    )
+    trainer.fit(Module(), torch.utils.data.DataLoader(torch.randn(8, 4)))
+
+
+def form_group(method: str) -> dist.Store:
+    """Forms the process group; returns the store in which the steps are taken."""
+    if method == "accelerate":
+        import accelerate
+
+        accelerate.Accelerator(cpu=True)
+        return dist.distributed_c10d._get_default_store()
+    if method == "deepspeed":
+        import deepspeed
+
+        deepspeed.init_distributed(dist_backend="gloo", timeout=PATIENCE)
+        return dist.distributed_c10d._get_default_store()
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    torch.set_num_threads(1)
     # env:// finds them by itself.
     place = {} if method == "env://" else {"rank": rank, "world_size": world}
     if method == "kept-master-addr":
@@ -57,9 +113,10 @@ def main() -> None:
         host, port = os.environ["HOLDFAST_TCPSTORE"].rsplit(":", 1)
         store = dist.TCPStore(host, int(port), is_master=False, timeout=PATIENCE)
         dist.init_process_group("gloo", store=store, timeout=PATIENCE, **place)
-    elif method.startswith("second-store"):
+        return store
+    if method.startswith("second-store"):
         dist.init_process_group("gloo", init_method="env://", timeout=PATIENCE)
-        store = dist.TCPStore(
+        return dist.TCPStore(
             host_name=os.environ["MASTER_ADDR"],
             port=int(os.environ["MASTER_PORT"]) + 1,
             world_size=world,
@@ -69,9 +126,14 @@ def main() -> None:
             wait_for_workers=True,
             use_libuv=method == "second-store",
         )
-    else:
-        dist.init_process_group("gloo", init_method=method, timeout=PATIENCE, **place)
-        store = dist.distributed_c10d._get_default_store()
+    dist.init_process_group("gloo", init_method=method, timeout=PATIENCE, **place)
+    return dist.distributed_c10d._get_default_store()
+
+
+def train(folder: pathlib.Path, store: dist.Store) -> None:
+    """Takes steps until it is told to finish."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     step = 0
     while True:
         step += 1
@@ -99,10 +161,22 @@ def main() -> None:
     if total.item() != world:
         raise AssertionError(f"{total.item()} of {world} ranks")
     dist.barrier()
-    dist.destroy_process_group()
     if rank == 0:
         print(f"trained {step} steps with {world} ranks in attempt {attempt}", flush=True)
 
+
+def main() -> None:
+    folder = pathlib.Path(sys.argv[1])
+    method = sys.argv[2] if len(sys.argv) > 2 else "env://"
+    torch.set_num_threads(1)
+    if method in LAUNCHED_HERE:
+        LAUNCHED_HERE[method](folder)
+        return
+    train(folder, form_group(method))
+    dist.destroy_process_group()
+
+
+LAUNCHED_HERE = {"lightning": run_lightning, "ray": run_ray}
 
 if __name__ == "__main__":
     main()

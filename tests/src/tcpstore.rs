@@ -109,6 +109,12 @@ impl TcpStore {
         self.integer("an ADD").await
     }
 
+    /// Counts itself as a worker, as PyTorch's clients do when they connect.
+    pub async fn count_worker(&mut self) -> i64 {
+        self.send(op::ADD, &[&text(b"init/"), &1_i64.to_le_bytes()]).await;
+        self.integer("an ADD").await
+    }
+
     /// ADD; the answer is read later.
     pub async fn start_add(&mut self, name: &str, delta: i64) {
         self.send(op::ADD, &[&key(name), &delta.to_le_bytes()]).await;

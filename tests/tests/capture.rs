@@ -2,11 +2,14 @@
 //! its Python has the wheel, and named aloud where it has not.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use holdfast_tests::command::Command;
+use holdfast_tests::command::{Command, process_at};
 use holdfast_tests::python::{Script, script};
 use holdfast_tests::tcpstore::TcpStore;
 use holdfast_tests::{Cluster, Ended, Job, Torch, binaries, eventually};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
@@ -151,7 +154,13 @@ async fn a_program_that_sets_variables_is_named_where_nothing_captures_its_store
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_that_serves_its_store_is_named_where_nothing_captures_it() {
-    is_named(&Torch::newest(), "store", &[], &["serves a TCPStore itself", "env://"]).await;
+    is_named(
+        &Torch::newest(),
+        "store",
+        &[],
+        &["serves a TCPStore itself", "env://", "MASTER_PORT + 1"],
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -305,6 +314,247 @@ async fn a_store_at_any_port_is_found_by_the_port_that_its_master_was_told() {
     let mut finding = Asking::send(&command.control, store("node0", port, false)).await;
     assert_eq!(finding.connect().await.get("k").await, b"v");
     command.end(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stores_of_all_names_and_in_all_numbers() {
+    let Some(torch) = Torch::with_package() else { return };
+    let mut cluster = Cluster::start(1).await;
+    let port = cluster.port();
+    let file = cluster.folder().join("file-store");
+    let mut command = binaries::command("holdfast-agent");
+    command.args(["run", "--store", &cluster.list(), "--job", "names", "--"]);
+    command.arg(&torch.python).arg(script("store_names.py")).args([&port.to_string()]).arg(&file);
+    let program = Script::start_command(&mut cluster, "names", command);
+    let said = program.succeeds().await;
+    assert_eq!(said.last().map(String::as_str), Some("all as they should be"), "{said:?}");
+    // Nobody waits for a file in silence; once is enough.
+    let log = std::fs::read_to_string(cluster.folder().join("names.log")).expect("it was kept");
+    let named = format!("opens FileStore({:?})", file.display().to_string()).replace('"', "'");
+    assert!(log.contains(&named) && log.contains("env://"), "{log}");
+    assert_eq!(log.matches("opens FileStore").count(), 1, "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_opens_ten_thousand_stores_is_told_so_and_others_go_on() {
+    const STORES: u64 = 10_000;
+    /// As many as one program may have.
+    const STORES_MAX: usize = 128;
+    let mut cluster = Cluster::start(1).await;
+    let command = Command::start(&mut cluster, "many", &["--job", "many"]).await;
+    let (mut kept, mut refused) = (Vec::new(), 0);
+    for port in 1..=STORES {
+        let mut asking = Asking::send(&command.control, store("many", port, true)).await;
+        let answer = asking.answer().await;
+        if answer["store"].is_object() {
+            kept.push(asking);
+            continue;
+        }
+        let why = answer["refused"]["reason"].as_str().unwrap_or_default();
+        assert!(why.contains("has 128 stores open already"), "{answer}");
+        refused += 1;
+    }
+    assert_eq!((kept.len(), refused), (STORES_MAX, STORES as usize - STORES_MAX));
+    let mut ranks = TcpStore::connect(&command.address).await;
+    assert_eq!(ranks.add("n", 1).await, 1);
+    drop(kept);
+    command.end(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_of_any_byte_is_a_store_or_refused_and_reads_no_other() {
+    let mut cluster = Cluster::start(1).await;
+    let command = Command::start(&mut cluster, "bytes", &["--job", "bytes"]).await;
+    let mut opened = 0;
+    for byte in 0..=u8::MAX {
+        let stream = UnixStream::connect(&command.control).await.expect("the agent listens");
+        let mut asking = Asking(BufReader::new(stream));
+        let line = [
+            br#"{"store":{"host":"h"#.as_slice(),
+            &[byte],
+            br#"","port":7,"is_master":true,"timeout_ms":9000}}"#,
+            b"\n",
+        ];
+        asking.0.write_all(&line.concat()).await.expect("the agent reads");
+        let mut answer = String::new();
+        asking.0.read_line(&mut answer).await.expect("the agent answers");
+        if answer.contains("refused") || answer.is_empty() {
+            continue;
+        }
+        let answer: Value = serde_json::from_str(&answer).expect("a document");
+        let address = answer["store"]["address"].as_str().unwrap_or_else(|| panic!("{answer}"));
+        let mut client = TcpStore::connect(address).await;
+        assert_eq!(client.add("n", 1).await, 1, "{byte}");
+        opened += 1;
+    }
+    // What JSON can hold as it is.
+    assert!(opened >= 90, "{opened}");
+    command.end(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_that_claim_one_store_with_different_worlds_are_told_so() {
+    let mut cluster = Cluster::start(1).await;
+    let command = Command::start(&mut cluster, "worlds", &["--job", "worlds"]).await;
+    let mut first = Asking::send(&command.control, store("node0", 7, true)).await;
+    let mut master = first.connect().await;
+    assert_eq!(master.count_worker().await, 1);
+    let mut second = Asking::send(&command.control, store("node0", 7, true)).await;
+    let answer = second.answer().await;
+    let why = answer["refused"]["reason"].as_str().unwrap_or_default();
+    assert!(why.contains("EADDRINUSE") && why.contains("still connected"), "{answer}");
+    let mut other = Asking::send(&command.control, store("node0", 7, false)).await;
+    let mut client = other.connect().await;
+    assert_eq!(client.count_worker().await, 2);
+    // One has a world of two, which is there, the other one of three.
+    first.ask(json!({"workers": {"workers": 2, "timeout_ms": 60_000}})).await;
+    assert!(first.answer().await["come"].is_object());
+    other.ask(json!({"workers": {"workers": 3, "timeout_ms": 100}})).await;
+    let answer = other.answer().await;
+    let why = answer["refused"]["reason"].as_str().unwrap_or_default();
+    assert!(why.contains("not all 3 workers have connected"), "{answer}");
+    assert_eq!(master.add("n", 1).await, 1);
+    command.end(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn restarted_ranks_have_keys_of_their_own_in_the_store_of_their_launcher() {
+    let mut cluster = Cluster::start(1).await;
+    let command = Command::start(&mut cluster, "restarts", &["--job", "restarts"]).await;
+    let mut opening = Asking::send(&command.control, store("localhost", 29400, true)).await;
+    let mut launcher = opening.connect().await;
+    launcher.set("k", b"launcher").await;
+    assert!(launcher.check(&["k"]).await);
+    let rank = async |attempt: u32, of_launcher: bool| {
+        let mut wanted = store("localhost", 29400, false);
+        wanted["store"]["attempt"] = attempt.into();
+        wanted["store"]["of_launcher"] = of_launcher.into();
+        Asking::send(&command.control, wanted).await.connect().await
+    };
+    for (attempt, of_launcher, sees) in
+        [(0, true, true), (1, true, false), (1, false, true), (2, true, false)]
+    {
+        let mut rank = rank(attempt, of_launcher).await;
+        assert_eq!(rank.check(&["k"]).await, sees, "{attempt} {of_launcher}");
+        rank.set("k", attempt.to_string().as_bytes()).await;
+        assert!(rank.check(&["k"]).await);
+        launcher.set("k", b"launcher").await;
+        assert!(launcher.check(&["k"]).await);
+    }
+    // All ranks of an attempt meet, also when others of it have gone.
+    assert_eq!(rank(1, true).await.get("k").await, b"1");
+    assert_eq!(rank(2, true).await.get("k").await, b"2");
+    command.end(0).await;
+}
+
+/// The ranks are on another host than their launcher: there nobody else uses its store.
+#[tokio::test(flavor = "multi_thread")]
+async fn restarted_ranks_go_on_in_the_store_of_their_launcher_when_their_agent_is_killed() {
+    /// As long as an agent keeps ports for programs that had asked the one before it.
+    const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
+    let mut cluster = Cluster::start(1).await;
+    let folders = ["h0", "h1"].map(|host| cluster.folder().join(host).display().to_string());
+    let mut commands = Vec::new();
+    for folder in &folders {
+        let set = [("HOLDFAST_RUNTIME_DIR", folder.as_str())];
+        let name = format!("killed-{}", commands.len());
+        let flags = ["--job", "killed", "--run", "one"];
+        commands.push(Command::start_with(&mut cluster, &name, &set, &flags).await);
+    }
+    let mut opening = Asking::send(&commands[0].control, store("node0", 29400, true)).await;
+    let mut launcher = opening.connect().await;
+    launcher.set("k", b"launcher").await;
+    assert!(launcher.check(&["k"]).await);
+    let control = commands[1].control.clone();
+    let rank = async || {
+        let mut wanted = store("node0", 29400, false);
+        wanted["store"]["attempt"] = 1.into();
+        wanted["store"]["of_launcher"] = true.into();
+        Asking::send(&control, wanted).await.connect().await
+    };
+    let mut first = rank().await;
+    assert!(!first.check(&["k"]).await);
+    assert_eq!(first.add("n", 1).await, 1);
+
+    let before = process_at(&control).await;
+    kill(Pid::from_raw(before), Signal::SIGKILL).expect("it is ours");
+    let mut expected = 1;
+    let killed = std::time::Instant::now();
+    while killed.elapsed() < CONNECT_TIME_MAX + Duration::from_secs(3) {
+        expected += 1;
+        assert_eq!(first.add("n", 1).await, expected);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_ne!(process_at(&control).await, before);
+    let mut second = rank().await;
+    assert_eq!(second.add("n", 1).await, expected + 1, "ranks of one attempt meet");
+    assert!(!second.check(&["k"]).await);
+    for command in commands {
+        command.end(0).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_is_found_after_its_host_was_away_and_its_end_is_told_after_an_outage() {
+    let mut cluster = Cluster::start(3).await;
+    let folders = ["h0", "h1"].map(|host| cluster.folder().join(host).display().to_string());
+    let flags = ["--job", "away", "--run", "one", "--lease-ttl", "1s"];
+    let mut commands = Vec::new();
+    for folder in &folders {
+        let set = [("HOLDFAST_RUNTIME_DIR", folder.as_str())];
+        let name = format!("away-{}", commands.len());
+        commands.push(Command::start_with(&mut cluster, &name, &set, &flags).await);
+    }
+    let ask = async |host: usize, master| {
+        Asking::send(&commands[host].control, store("node0", 12355, master)).await
+    };
+    let mut master = ask(0, true).await.connect().await;
+    master.set("k", b"v").await;
+    assert!(master.check(&["k"]).await);
+
+    // Longer than its lease lasts: it has another one then.
+    let record = async || {
+        let listed =
+            cluster.cli_ok(&["--job", "away", "-o", "json", "kv", "list", "@store:"]).await;
+        listed.split("lease").nth(1).map(|rest| rest.chars().take(24).collect::<String>())
+    };
+    let before = record().await.expect("its record is there");
+    let agent = Pid::from_raw(process_at(&commands[0].control).await);
+    kill(agent, Signal::SIGSTOP).expect("it is ours");
+    eventually("the other host to have lost it", async || {
+        let mut opening = ask(1, false).await;
+        let found = tokio::time::timeout(Duration::from_millis(500), opening.answer()).await;
+        found.is_err().then_some(())
+    })
+    .await;
+    kill(agent, Signal::SIGCONT).expect("it is ours");
+    eventually("the record to name the lease of now", async || {
+        record().await.filter(|now| *now != before)
+    })
+    .await;
+    assert_eq!(ask(1, false).await.connect().await.get("k").await, b"v");
+
+    // No quorum while it ends, for longer than one try.
+    let killed: Vec<_> = cluster.ids().into_iter().skip(1).collect();
+    for node in &killed {
+        cluster.kill(*node);
+    }
+    drop(master);
+    eventually("a try in vain", async || {
+        commands[0].agent.said().contains("is not noted yet").then_some(())
+    })
+    .await;
+    for node in killed {
+        cluster.restart(node).await;
+    }
+    eventually("the store to be over", async || {
+        let answer = ask(1, true).await.answer().await;
+        answer["store"]["address"].as_str().map(str::to_owned)
+    })
+    .await;
+    for command in commands {
+        command.end(0).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

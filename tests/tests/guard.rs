@@ -178,3 +178,53 @@ async fn a_launch_behind_one_of_which_nothing_is_left_meets_none_of_its_keys() {
     assert_eq!(store.add("rank0", 1).await, 1, "it is a key of the dead");
     again.end(0).await;
 }
+
+/// As an operator does who kills a job that hangs, and starts it again at once: the leases
+/// of its agents last longer than that takes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_launch_at_once_behind_agents_that_were_killed_meets_none_of_their_keys() {
+    let mut cluster = Cluster::start(1).await;
+    let folders = ["h0", "h1"].map(|host| cluster.folder().join(host).display().to_string());
+    let flags = ["--job", "killed", "--lease-ttl", "6s", "--no-keeper"];
+    let launch = async |cluster: &mut Cluster, name: &str| {
+        let mut commands = Vec::new();
+        for (rank, folder) in ["0", "1"].into_iter().zip(&folders) {
+            let variables =
+                [("RANK", rank), ("WORLD_SIZE", "2"), ("HOLDFAST_RUNTIME_DIR", folder.as_str())];
+            let name = format!("{name}-{rank}");
+            commands.push(Command::start_with(cluster, &name, &variables, &flags).await);
+        }
+        commands
+    };
+    let mut killed = launch(&mut cluster, "killed").await;
+    let mut store = TcpStore::connect(&killed[1].address).await;
+    assert_eq!(store.add("n", 1).await, 1);
+    for command in &mut killed {
+        command.agent.signal(Signal::SIGSTOP);
+        let agent = Pid::from_raw(process_at(&command.control).await);
+        kill(agent, Signal::SIGKILL).expect("it is ours");
+        command.agent.kill();
+        std::fs::write(&command.order, "0").expect("the folder is ours");
+    }
+    let mut again = launch(&mut cluster, "again").await;
+    again[0].agent.says("job killed run r2 (a new run)").await;
+    assert!(again[1].agent.said().contains("job killed run r2"), "{}", again[1].agent.said());
+    let mut store = TcpStore::connect(&again[1].address).await;
+    assert_eq!(store.add("n", 1).await, 1, "it is a key of the dead");
+
+    // Where others live, the next agent of a host joins them.
+    let last = again.pop().expect("two were started");
+    let agent = Pid::from_raw(process_at(&last.control).await);
+    let mut last = last;
+    last.agent.signal(Signal::SIGSTOP);
+    kill(agent, Signal::SIGKILL).expect("it is ours");
+    last.agent.kill();
+    std::fs::write(&last.order, "0").expect("the folder is ours");
+    let variables = [("RANK", "1"), ("WORLD_SIZE", "2"), ("HOLDFAST_RUNTIME_DIR", &*folders[1])];
+    let back = Command::start_with(&mut cluster, "back", &variables, &flags).await;
+    assert!(back.agent.said().contains("job killed run r2"), "{}", back.agent.said());
+    assert_eq!(TcpStore::connect(&back.address).await.add("n", 1).await, 2);
+    for command in again.into_iter().chain([back]) {
+        command.end(0).await;
+    }
+}

@@ -111,6 +111,56 @@ fn an_older_torchs_second_store_at_the_next_port_on_two_hosts() {
     Network::test(async |network| second_store_on_two_hosts(network, &torch).await);
 }
 
+/// Without the ports, where each host's agent has one of its own.
+async fn second_store_that_nobody_spoke_of(
+    network: &mut Network,
+    torch: &Torch,
+) -> (Cluster, Job, [Host; 2]) {
+    let mut cluster = cluster(network).await;
+    let nodes: [Host; 2] = network.hosts(Names::Loopback);
+    let mut job = Job::new(&cluster, torch, "unspoken");
+    for (n, node) in nodes.iter().enumerate() {
+        let rank = format!("RANK={n}");
+        let command = ["env", "WORLD_SIZE=2", &rank, INTERFACE, "PYTHON", "JOB", "second-store"];
+        let command = job.command(&cluster, &["--run", "r"], &command);
+        job.start_on(node, &mut cluster, command);
+    }
+    (cluster, job, nodes)
+}
+
+/// Nobody waits for a time-out in silence: both hosts say the line to use.
+#[test]
+fn a_second_store_that_nobody_spoke_of_is_named_on_both_hosts() {
+    Network::test(async |network| {
+        let (cluster, _job, _nodes) =
+            second_store_that_nobody_spoke_of(network, &Torch::newest()).await;
+        for (n, way) in [(0, "serves a TCPStore itself"), (1, "waits in PyTorch for a store")] {
+            let log = cluster.folder().join(format!("unspoken-{n}.log"));
+            eventually("the host to say it", async || {
+                let said = std::fs::read_to_string(&log).unwrap_or_default();
+                let line = said.lines().find(|line| line.contains("passes Holdfast by"))?;
+                assert!(line.contains(way) && line.contains("MASTER_PORT + 1"), "{line}");
+                assert!(line.contains("--tcpstore 127.0.0.1:"), "{line}");
+                Some(())
+            })
+            .await;
+        }
+    });
+}
+
+#[test]
+fn a_second_store_that_nobody_spoke_of_is_on_holdfast_where_the_wheel_is() {
+    let Some(torch) = Torch::with_package() else { return };
+    Network::test(async |network| {
+        let (mut cluster, mut job, _nodes) =
+            second_store_that_nobody_spoke_of(network, &torch).await;
+        job.goes_on_without_its_leader(&mut cluster, 0).await;
+        let keys = cluster.cli_ok(&["--job", "unspoken", "kv", "list", "@"]).await;
+        assert!(keys.contains("#0:/beat/1/1"), "{keys}");
+        job.finishes("with 2 ranks").await;
+    });
+}
+
 #[test]
 fn ranks_on_two_hosts_of_a_program_that_binds_the_master_address() {
     Network::test(async |network| {

@@ -204,6 +204,83 @@ async fn whoever_kills_the_keeper_ends_the_connections_of_its_host() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn hosts_go_on_when_the_keeper_of_another_is_killed() {
+    let mut cluster = Cluster::start(1).await;
+    let mut commands = Vec::new();
+    for host in ["h0", "h1"] {
+        let folder = cluster.folder().join(host).display().to_string();
+        let set = [("HOLDFAST_RUNTIME_DIR", folder.as_str())];
+        let flags = ["--job", "hosts", "--run", "r"];
+        commands.push(Command::start_with(&mut cluster, host, &set, &flags).await);
+    }
+    let mut here = TcpStore::connect(&commands[0].address).await;
+    let mut there = TcpStore::connect(&commands[1].address).await;
+    assert_eq!((here.add("n", 1).await, there.add("n", 1).await), (1, 2));
+    signal(keeper_of(process_at(&commands[0].control).await), Signal::SIGKILL);
+    assert!(here.is_closed().await);
+    assert_eq!(there.add("n", 1).await, 3);
+    commands[0].agent.says("the agent and its keeper have ended before their commands").await;
+    commands[0].agent.says("another agent serves run r at the same ports").await;
+    assert_eq!(TcpStore::connect(&commands[0].address).await.add("n", 1).await, 4);
+    assert_eq!(there.add("n", 1).await, 5);
+    for command in commands {
+        command.end(0).await;
+    }
+}
+
+/// Writes over all memory that a keeper shares with its agents, as a program of the same
+/// user could.
+fn tamper_with(keeper: i32) -> usize {
+    let files = std::fs::read_dir(format!("/proc/{keeper}/fd")).expect("it is ours");
+    let is_memory = |path: &PathBuf| {
+        std::fs::read_link(path).is_ok_and(|link| link.display().to_string().contains("memfd:"))
+    };
+    let memory: Vec<PathBuf> = files.flatten().map(|file| file.path()).filter(is_memory).collect();
+    for path in &memory {
+        let length = std::fs::metadata(path).expect("it is open").len();
+        let file = std::fs::File::options().write(true).open(path).expect("it is ours");
+        // Most of it was never written.
+        let noise: Vec<u8> = (0..length.min(64 * 1024)).map(|_| rand::random()).collect();
+        for at in [0, length - noise.len() as u64] {
+            std::os::unix::fs::FileExt::write_all_at(&file, &noise, at).expect("it may be written");
+        }
+    }
+    memory.len()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_that_was_tampered_with_is_not_believed_and_no_other_run_is_read() {
+    let mut cluster = Cluster::start(1).await;
+    // The keys of another run.
+    let other =
+        Command::start(&mut cluster, "other", &["--job", "tampered", "--run", "other"]).await;
+    assert_eq!(TcpStore::connect(&other.address).await.add("n", 1000).await, 1000);
+    other.end(0).await;
+    let command = Command::start(&mut cluster, "mine", &["--job", "tampered", "--run", "r"]).await;
+    let mut store = TcpStore::connect(&command.address).await;
+    assert_eq!(store.add("n", 1).await, 1);
+    let process = process_at(&command.control).await;
+    assert!(tamper_with(keeper_of(process)) > 0);
+    signal(process, Signal::SIGKILL);
+    assert!(store.is_closed().await, "nobody knows what was under way there");
+    // Two processes say it.
+    eventually("the words for it", async || {
+        let said = command.agent.said();
+        let parts = ["no agent serves this command any more", "cannot be read", "start it again"];
+        parts.iter().all(|part| said.contains(part)).then_some(())
+    })
+    .await;
+    eventually("nobody to be served in its place", async || {
+        tokio::net::TcpStream::connect(&command.address).await.err().map(drop)
+    })
+    .await;
+    command.end(0).await;
+    let next = Command::start(&mut cluster, "next", &["--job", "tampered"]).await;
+    assert_eq!(TcpStore::connect(&next.address).await.add("n", 1).await, 1, "a run of its own");
+    next.end(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_agent_is_replaced_while_its_ranks_work() {
     let mut cluster = Cluster::start(1).await;
     let command = Command::start(&mut cluster, "upgrade", &["--job", "upgrade"]).await;

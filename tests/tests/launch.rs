@@ -185,6 +185,30 @@ async fn mpiruns_at_once(torch: &Torch) {
     assert!(jobs.len() == 2 && jobs.iter().all(|job| job.starts_with("mpi-")), "{jobs:?}");
 }
 
+/// Under a launcher that starts a store of its own, which the wheel puts on Holdfast.
+async fn launched_with_a_store_of_its_own(module: &str, command: &[&str], restarts: bool) {
+    let Some(torch) = Torch::with_launcher(module) else { return };
+    let mut cluster = Cluster::start(3).await;
+    let mut job = Job::new(&cluster, &torch, module);
+    let mut command = job.command(&cluster, &[], command);
+    // As in a virtual environment that is active: launchers look for tools there.
+    let beside = torch.python.parent().expect("a Python is in a folder").display().to_string();
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{beside}:{path}"));
+    job.start(&mut cluster, command);
+    if restarts {
+        job.first().says("attempt 0 step").await;
+        job.order("fail-0");
+    }
+    let attempt = u32::from(restarts);
+    job.goes_on_without_its_leader(&mut cluster, attempt).await;
+    let keys = cluster.cli_ok(&["--job", module, "kv", "list"]).await;
+    let of_a_store = format!("#{attempt}:/default_pg/0//beat/1/1 ");
+    let is_there = |line: &str| line.starts_with('@') && line.contains(&of_a_store);
+    assert!(keys.lines().any(is_there), "{keys}");
+    job.finishes(&format!("with 2 ranks in attempt {attempt}")).await;
+}
+
 /// torchrun of a torch that cannot be served is not started.
 async fn torchrun_is_refused(torch: &Torch) {
     let cluster = Cluster::start(1).await;
@@ -241,6 +265,37 @@ async fn eight_tasks_of_a_slurm_step_on_one_host() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_slurm_steps_at_once_that_name_no_job() {
     slurm_steps_at_once(&Torch::newest()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn accelerate_that_restarts_its_ranks_in_place() {
+    let launch = ["PYTHON", "-m", "accelerate.commands.launch", "--multi_gpu"];
+    let options = ["--num_processes=2", "--max_restarts=1", "--monitor_interval=0.1"];
+    let command = [&launch[..], &options, &["JOB", "accelerate"]].concat();
+    launched_with_a_store_of_its_own("accelerate", &command, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lightning_that_starts_its_ranks_itself() {
+    let Some(torch) = Torch::with_launcher("lightning") else { return };
+    let mut cluster = Cluster::start(3).await;
+    let mut job = job(&mut cluster, &torch, "lightning", &[], &["PYTHON", "JOB", "lightning"]);
+    job.goes_on_without_its_leader(&mut cluster, 0).await;
+    let keys = cluster.cli_ok(&["--job", "lightning", "kv", "list"]).await;
+    assert!(keys.contains("\n/default_pg/0//beat/1/1 "), "{keys}");
+    job.finishes("with 2 ranks").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deepspeed_on_one_node() {
+    let launch = ["PYTHON", "-m", "deepspeed.launcher.runner", "--num_gpus=2", "--no_local_rank"];
+    let command = [&launch[..], &["JOB", "deepspeed"]].concat();
+    launched_with_a_store_of_its_own("deepspeed", &command, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ray_train_in_a_ray_that_the_program_starts() {
+    launched_with_a_store_of_its_own("ray", &["PYTHON", "JOB", "ray"], false).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -311,6 +366,25 @@ async fn a_job_that_is_not_on_holdfast_is_told_so_and_why() {
     let (mut agent, _) = Agent::run(&mut cluster, "client", &flags, &["bash", "-c", COMES]);
     assert_eq!(agent.ended().await.code(), Some(0), "{}", agent.said());
     assert!(!agent.said().contains("Holdfast: no"), "{}", agent.said());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_rank_that_comes_does_not_hide_seven_that_do_not() {
+    let mut cluster = Cluster::start(1).await;
+    let launcher = "trap 'kill $(jobs -p); exit 7' TERM; \
+                    for rank in 1 2 3 4 5 6 7; do RANK=$rank sleep 100 & done; \
+                    RANK=0 bash -c \"$0; exec sleep 100\" & wait";
+    let flags = ["--job", "seven", "--expect-clients-within", "3s"];
+    let command = ["bash", "-c", launcher, COMES];
+    let (mut agent, _) = Agent::run(&mut cluster, "seven", &flags, &command);
+    let line = agent.says("7 of 8 ranks of this command are not on Holdfast").await;
+    for part in ["rank 1, process ", "(sleep 100)", "rank 7, process "] {
+        assert!(line.contains(part), "{part:?} is missing in: {line}");
+    }
+    assert!(!line.contains("rank 0,"), "{line}");
+    agent.signal(Signal::SIGTERM);
+    agent.ended().await;
+    assert!(agent.said().contains("before the command ended"), "{}", agent.said());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,7 @@
 //! PyTorch as it is, in front of a store whose leaders die.
 
 use holdfast_tests::python::{python, script};
-use holdfast_tests::{Agent, Cluster, Script, binaries};
+use holdfast_tests::{Agent, Cluster, Script, Torch, binaries};
 
 /// Kills after which a test that saw no replayed answer gives up.
 const ROUNDS_MAX: u32 = 15;
@@ -90,4 +90,49 @@ async fn a_multi_get_answers_as_much_as_the_limit_says_and_no_more() {
     program.order(&format!("multi-get 9 {}", 8 * MIB)).await;
     assert_eq!(program.says("multi-get").await, "closed");
     agent.process.says("limits.answer_bytes_max").await;
+}
+
+/// Both back ends of PyTorch's client ask its own servers and the agent.
+async fn answers_are_those_of_pytorchs_servers(torch: &Torch) {
+    /// So many at least: operations that a version does not have are not asked.
+    const ANSWERS_MIN: u32 = 200;
+    let mut cluster = Cluster::start(3).await;
+    let with_libuv = Agent::start(&mut cluster, "libuv").await;
+    let without = Agent::start(&mut cluster, "legacy").await;
+    let (host, first) = with_libuv.host_and_port();
+    let (_, second) = without.host_and_port();
+    let mut command = binaries::without_settings(&torch.python);
+    command.arg("-u").arg(script("same_answers.py")).args([host, first, second]);
+    let program = Script::start_command(&mut cluster, "answers-asked", command);
+    let said = program.succeeds().await;
+    let [line] = said.as_slice() else { panic!("answers differ: {said:#?}") };
+    let count =
+        line.strip_prefix("compared ").and_then(|rest| rest.split(' ').next()?.parse().ok());
+    assert!(count.is_some_and(|count: u32| count >= ANSWERS_MIN), "{line}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_agent_answers_as_pytorchs_own_servers_do() {
+    answers_are_those_of_pytorchs_servers(&Torch::newest()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_agent_answers_as_the_servers_of_an_older_pytorch_do() {
+    let Some(torch) = Torch::older() else { return };
+    answers_are_those_of_pytorchs_servers(&torch).await;
+}
+
+/// What is meant to differ stands in the documents, by the same name.
+#[test]
+fn intended_differences_are_documented() {
+    let mut listing = std::process::Command::new("python3");
+    let listed = listing.arg(script("same_answers.py")).arg("--list").output().expect("it can run");
+    let text = std::fs::read_to_string(binaries::workspace().join("trainer-shim/docs/tcpstore.md"));
+    let text =
+        text.expect("the document is there").split_whitespace().collect::<Vec<_>>().join(" ");
+    let names = String::from_utf8(listed.stdout).expect("names are text");
+    assert_eq!(names.lines().count(), 3, "{names}");
+    for name in names.lines() {
+        assert!(text.contains(&format!("* {name}")), "tcpstore.md does not say: {name}");
+    }
 }

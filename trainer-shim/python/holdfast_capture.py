@@ -32,6 +32,9 @@ ANSWER_BYTES_MAX = 64 * 1024
 SILENCE_SAID_AFTER = 5.0
 """Seconds without an answer of the agent until it is said that a store waits for it."""
 
+FILE_NAME_MAX = 200
+"""Characters of a file's name that are shown."""
+
 STARTED_WITH = (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
 """The address that the launcher of this process told it."""
 
@@ -102,7 +105,8 @@ def change(rendezvous):
     if getattr(TCPStore.__init__, "holdfast_original", None) is not None:
         return
     original = TCPStore.__init__
-    names = weakref.WeakKeyDictionary()
+    names, places = weakref.WeakKeyDictionary(), {}
+    host, port = TCPStore.host.fget, TCPStore.port.fget
 
     def __init__(self, *args, **kwargs):
         wanted = Wanted.read(args, kwargs)
@@ -111,15 +115,24 @@ def change(rendezvous):
         with wanted.asked() as store:
             original(self, **store.arguments())
             wanted.taken_over()
-            names[self] = (wanted.host, store.port)
+            names[self] = places[host(self), port(self)] = (wanted.host, store.port)
             if not store.is_agent:
                 store.wait_for_workers()
 
     __init__.__doc__ = original.__doc__
     __init__.holdfast_original = original
     TCPStore.__init__ = __init__
-    for at, name in enumerate(("host", "port")):
-        setattr(TCPStore, name, named(getattr(TCPStore, name), names, at))
+
+    def name_of(self):
+        try:
+            return names[self]
+        except (KeyError, TypeError):
+            # `clone()` and `underlying_store` are other objects for it.
+            place = host(self), port(self)
+            return places.get(place, place)
+
+    TCPStore.host = property(lambda self: name_of(self)[0], doc=TCPStore.host.__doc__)
+    TCPStore.port = property(lambda self: name_of(self)[1], doc=TCPStore.port.__doc__)
     # Rank 0 of a store that is the program's own is its master: only the agent's has none.
     own = threading.local()
     create, uses_agent = rendezvous._create_c10d_store, rendezvous._torchelastic_use_agent_store
@@ -137,22 +150,35 @@ def change(rendezvous):
     _create_c10d_store.__doc__ = create.__doc__
     rendezvous._create_c10d_store = _create_c10d_store
     rendezvous._torchelastic_use_agent_store = _torchelastic_use_agent_store
+    name_files()
+
+
+def name_files():
+    """A store in a file stays one, and the program is told so once."""
+    from torch._C._distributed_c10d import FileStore
+
+    original = FileStore.__init__
+    told = []
+
+    def __init__(self, *args, **kwargs):
+        if control() and not told:
+            told.append(True)
+            path = str(kwargs.get("file_name", args[0] if args else ""))[:FILE_NAME_MAX]
+            say(
+                f"process {os.getpid()} opens FileStore({path!r}), as init_method=\"file://…\" does: that store is not on "
+                "Holdfast, and reads what an earlier launch has left in the file; use "
+                "init_process_group(init_method=\"env://\", rank=…, world_size=…), or "
+                "TCPStore(host, port, is_master=rank == 0) (HOLDFAST_CAPTURE=off keeps silent about it)"
+            )
+        return original(self, *args, **kwargs)
+
+    __init__.__doc__ = original.__doc__
+    FileStore.__init__ = __init__
 
 
 def of_launcher(host=None, port=None):
     """Whether this is the store that torchrun has opened for its ranks, which makes none of them its master."""
     return "TORCHELASTIC_RUN_ID" in os.environ and STARTED_WITH == (host, str(port))
-
-
-def named(original, names, at):
-    """A property that answers what the program named the store, not where the agent serves it."""
-    def read(self):
-        try:
-            return names[self][at]
-        except (KeyError, TypeError):
-            return original.fget(self)
-
-    return property(read, doc=original.__doc__)
 
 
 class Wanted:
@@ -176,6 +202,8 @@ class Wanted:
         try:
             wanted = cls(given)
             fits = isinstance(wanted.host, str) and 0 <= wanted.port <= 0xFFFF
+            if fits:
+                wanted.host.encode()
             listening = given.get("master_listen_fd")
             if fits and wanted.is_master and wanted.port == 0 and listening is not None:
                 wanted.port = port_of(listening)
@@ -198,6 +226,7 @@ class Wanted:
             "port": self.port,
             "is_master": self.is_master,
             "multi_tenant": bool(self._given.get("multi_tenant", False)),
+            "of_launcher": not self.is_master and of_launcher(self.host, self.port),
             **launch_of(os.environ),
         }
         while True:

@@ -180,6 +180,15 @@ impl Handle {
         self.door.clients_ever() + self.processes.programs_ever()
     }
 
+    /// Processes that are TCPStore clients or were; none if that is not known of all.
+    pub async fn programs(&self) -> Option<Vec<u32>> {
+        if self.processes.programs_ever() > 0 {
+            return None;
+        }
+        self.roster().look_for_processes().await;
+        self.roster().programs()
+    }
+
     /// Takes no new trainers from now on and ends when the last has gone; a
     /// process that is connected may connect again, at any port.
     pub fn drain(&self) {
@@ -550,7 +559,7 @@ impl Begun {
             lease: lease.terms(),
             addresses,
             has_programs: false,
-            stores: Vec::new(),
+            stores: Default::default(),
         };
         Ok(Begun { state, lease, listeners })
     }

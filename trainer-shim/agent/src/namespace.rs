@@ -10,8 +10,8 @@
 //!
 //! The name of a further port is its number, so that agents on other hosts
 //! serve the same namespace at the same port. The store that a program opens for
-//! itself ([`crate::stores`]) is a namespace, too: it has no attempts, and its
-//! owner comes through a port of its own.
+//! itself ([`crate::stores`]) is a namespace, too: its owner comes through a port
+//! of its own, and so does each attempt of ranks whose launcher opened it.
 
 use holdfast_api::{Blob, Name};
 use serde::{Deserialize, Serialize};
@@ -66,11 +66,16 @@ impl Namespace {
         Namespace { name: Some(name), attempt: 0, side }
     }
 
-    /// Its sister for another attempt. Stores of programs have none: programs of
-    /// one launch differ in what they were started with.
+    /// That of ranks which a launcher has started anew, `attempt` times, in the
+    /// store that it opened for them.
+    pub fn of_restart(name: Name, attempt: u32) -> Namespace {
+        Namespace { name: Some(name), attempt, side: Side::Others }
+    }
+
+    /// Its sister for another attempt. Who comes to the store of a program is of
+    /// the attempt that the port is for.
     pub fn with_attempt(&self, attempt: u32) -> Namespace {
-        let attempt = if self.is_of_store() { 0 } else { attempt };
-        Namespace { attempt, ..self.clone() }
+        if self.is_of_store() { self.clone() } else { Namespace { attempt, ..self.clone() } }
     }
 
     /// Whether it is the store of a program.
@@ -81,6 +86,11 @@ impl Namespace {
     /// Its name; none is that of the run's first port.
     pub fn name(&self) -> Option<&Name> {
         self.name.as_ref()
+    }
+
+    /// Who comes through its port.
+    pub fn side(&self) -> Side {
+        self.side
     }
 
     /// Which attempt.

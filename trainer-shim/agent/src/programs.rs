@@ -163,6 +163,13 @@ impl Programs {
         self.known.iter().map(|(pid, program)| (*pid, program))
     }
 
+    /// Those that go on and those that have ended; none if there were too many to know.
+    pub fn ids(&self) -> Option<Vec<u32>> {
+        let ended = self.ended.iter().map(|one| one.pid);
+        let all = self.known.keys().copied().chain(ended).collect();
+        (self.known.len() < CLIENTS_MAX).then_some(all)
+    }
+
     /// A connection of it has closed, over which it called last.
     pub fn closed(&mut self, pid: u32, last: Option<LastCall>) {
         if let Some(program) = self.known.get_mut(&pid) {

@@ -183,6 +183,13 @@ impl Roster {
         }
     }
 
+    /// The programs that are connected or were; none if that is not known of all.
+    pub fn programs(&self) -> Option<Vec<u32>> {
+        let connections = self.connections.lock();
+        let known = connections.taken.values().all(|record| record.owner.process().is_some());
+        known.then(|| connections.programs.ids()).flatten()
+    }
+
     /// Programs whose end nobody watches for yet; from now on the caller does.
     pub fn unwatched(&self) -> Vec<u32> {
         self.connections.lock().programs.unwatched()

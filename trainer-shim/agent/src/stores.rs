@@ -33,8 +33,8 @@ use holdfast_client::{Client, Consistency, Deadline, Keys};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
-use tracing::{info, warn};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout_at};
+use tracing::{debug, info, warn};
 
 use crate::agent::{Error as AgentError, Request};
 use crate::collector;
@@ -43,7 +43,7 @@ use crate::door::tcpstore::presence::Presence;
 use crate::keeper::state::Notes;
 use crate::namespace::{Namespace, Side};
 use address::{HOST_BYTES_MAX, Meaning, local_network, meaning, own, readable};
-pub use table::StoreNote;
+pub use table::StoreNotes;
 use table::{Hold, OF_ONE_MAX, Owned, Table};
 
 /// Longest time for which a program waits for a store, or for its workers.
@@ -56,8 +56,12 @@ const OPEN_TIME_MAX: Duration = Duration::from_secs(300);
 const TRIES_MAX: u32 = 16;
 /// Stores that are over and whose keys are kept for a while.
 const OVER_MAX: usize = 4096;
-/// How long one try to note an end in the store may take.
-const END_TIME_MAX: Duration = Duration::from_secs(300);
+/// How long one try to note something of a store in the cluster may take, and the
+/// pause behind one in vain.
+const NOTE_TIME_MAX: Duration = Duration::from_secs(5);
+const NOTE_PAUSE: Duration = Duration::from_secs(2);
+/// How often to look whether records still name the lease that this host has.
+const RENEW_INTERVAL: Duration = Duration::from_secs(1);
 /// A holder of a record who may be gone is looked at again after this.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Programs that had asked the agent before for a store have so long to connect.
@@ -78,6 +82,9 @@ pub struct Wanted {
     /// It may be the master of one that it serves already.
     #[serde(default)]
     pub multi_tenant: bool,
+    /// Its launcher has opened the store for the ranks that it starts.
+    #[serde(default)]
+    pub of_launcher: bool,
     /// The restart in place that it was started in, if a launcher told it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
@@ -198,6 +205,9 @@ struct Shared {
     notes: Notes,
     /// One program at a time becomes a master: who is one stands in the table.
     opening: tokio::sync::Mutex<()>,
+    /// Held alone while ports are closed that nobody uses: none of them is answered to a
+    /// program in that moment.
+    closing: tokio::sync::RwLock<()>,
 }
 
 impl Served {
@@ -232,6 +242,7 @@ impl Stores {
             table: Table::new(presence),
             restored: Mutex::default(),
             opening: tokio::sync::Mutex::default(),
+            closing: tokio::sync::RwLock::default(),
         }))
     }
 
@@ -274,7 +285,7 @@ impl Stores {
     }
 
     /// Goes on with the stores of the agent before.
-    pub fn restore(&self, notes: Vec<StoreNote>) {
+    pub fn restore(&self, notes: StoreNotes) {
         *self.0.restored.lock() = self.0.table.restore(notes);
     }
 
@@ -289,20 +300,28 @@ impl Stores {
         let mut over: VecDeque<(Instant, Name)> = VecDeque::new();
         let (connected_by, mut holds) =
             (after(CONNECT_TIME_MAX), std::mem::take(&mut *self.0.restored.lock()));
+        let mut tell_at = Instant::now();
+        let mut renewing = interval(RENEW_INTERVAL);
+        renewing.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let oldest = over.front().map(|(due, _)| *due);
             tokio::select! {
                 () = self.0.table.changed() => {}
                 () = sleep_until(connected_by), if !holds.is_empty() => holds.clear(),
+                _ = renewing.tick() => self.renew().await,
+                () = sleep_until(tell_at), if self.0.table.has_untold() => {
+                    if !self.tell_ends().await {
+                        tell_at = after(NOTE_PAUSE);
+                    }
+                }
                 () = sleep_until(oldest.unwrap_or_else(Instant::now)), if oldest.is_some() => {
                     if let Some((_, name)) = over.pop_front() {
                         self.delete(&name).await;
                     }
                 }
             }
-            for (name, owned, shown) in self.0.table.ended() {
+            for (name, shown) in self.0.table.ended() {
                 info!("the store {shown} is over: its master has gone");
-                self.end(&owned).await;
                 over.push_back((after(self.0.kept), name));
                 if over.len() > OVER_MAX
                     && let Some((_, name)) = over.pop_front()
@@ -310,6 +329,7 @@ impl Stores {
                     self.delete(&name).await;
                 }
             }
+            let _alone = self.0.closing.write().await;
             for name in self.0.table.unused() {
                 // An agent that stops closes them all.
                 let _ = self.0.ports.send(Request::CloseStore { name }).await;
@@ -333,8 +353,9 @@ impl Stores {
         let (address, port) = match wanted.port {
             0 => {
                 let name = self.name(wanted, 1);
-                _held = Some(self.0.table.hold(&name, Side::Others, &shown(&wanted.host, 0)));
-                let at = self.port(Namespace::of_store(name.clone(), Side::Others)).await?;
+                let namespace = Namespace::of_store(name.clone(), Side::Others);
+                let (hold, at) = self.hold(namespace, &shown(&wanted.host, 0)).await?;
+                _held = Some(hold);
                 made = Some(name);
                 (within(wanted, own(&wanted.host, at.port(), &self.0.local)), at.port())
             }
@@ -363,8 +384,8 @@ impl Stores {
                 pid,
                 attempt: wanted.attempt,
             };
-            let hold = self.0.table.hold(&name, Side::Owner, &shown);
-            let at = self.port(Namespace::of_store(name.clone(), Side::Owner)).await?;
+            let namespace = Namespace::of_store(name.clone(), Side::Owner);
+            let (hold, at) = self.hold(namespace, &shown).await?;
             let counted = (newest_key(&address), Blob::from(number.to_string().into_bytes()));
             let noted = (record_key(&address, number), Blob::from(written(&record)));
             let compare = vec![Compare::Revision { key: counted.0.clone(), revision }];
@@ -456,8 +477,11 @@ impl Stores {
 
     async fn enter(&self, record: &Record, side: Side, wanted: &Wanted) -> Result<Served, Error> {
         let name = &record.namespace;
-        let hold = self.0.table.hold(name, side, &shown(&wanted.host, wanted.port));
-        let address = self.port(Namespace::of_store(name.clone(), side)).await?;
+        let namespace = match restart(wanted, record.attempt).filter(|_| side == Side::Others) {
+            Some(attempt) => Namespace::of_restart(name.clone(), attempt),
+            None => Namespace::of_store(name.clone(), side),
+        };
+        let (hold, address) = self.hold(namespace, &shown(&wanted.host, wanted.port)).await?;
         self.note();
         Ok(Served { address, port: wanted.port, hold: Some(hold) })
     }
@@ -500,17 +524,63 @@ impl Stores {
         name.parse().expect("it is made of letters, digits, dots and dashes, and short")
     }
 
-    /// Notes in the cluster that a store is over.
-    async fn end(&self, owned: &Owned) {
-        let deadline = Deadline::after(END_TIME_MAX);
+    /// Notes in the cluster that stores are over, the oldest first. Whether it is told
+    /// all of them.
+    async fn tell_ends(&self) -> bool {
+        while let Some((owned, count)) = self.0.table.first_untold() {
+            if let Err(error) = self.end(&owned).await {
+                warn!(%error, "the end of {count} stores of programs is not noted yet");
+                return false;
+            }
+            self.0.table.told(&owned);
+        }
+        true
+    }
+
+    async fn end(&self, owned: &Owned) -> Result<(), holdfast_client::Error> {
+        let deadline = Deadline::after(NOTE_TIME_MAX);
         for (key, value) in owned.noted.clone() {
             // Whoever else has opened it meanwhile keeps it.
             let compare = vec![Compare::Value { key: key.clone(), value }];
             let then = vec![TransactionOp::Delete { key }];
-            let noted = self.0.keys.transaction(compare, then, Vec::new(), deadline).await;
-            if let Err(error) = noted {
-                warn!(%error, "the end of a program's store was not noted: it stays open for others");
+            self.0.keys.transaction(compare, then, Vec::new(), deadline).await?;
+        }
+        Ok(())
+    }
+
+    /// Notes the lease that this host has now in the records of its stores: one that
+    /// was away for longer than its TTL has another, and its stores are open all the same.
+    async fn renew(&self) {
+        let noted = self.0.table.noted();
+        if noted.is_empty() {
+            return;
+        }
+        let Some(lease) = self.0.processes.held().await else { return };
+        let deadline = Deadline::after(NOTE_TIME_MAX);
+        for (name, (key, value)) in noted
+            .into_iter()
+            .flat_map(|(name, all)| all.into_iter().map(move |one| (name.clone(), one)))
+        {
+            let Some(record) = renewed(&value, lease) else { continue };
+            let compare = vec![Compare::Value { key: key.clone(), value }];
+            let then = vec![TransactionOp::Put { key: key.clone(), value: record.clone() }];
+            match self.0.keys.transaction(compare, then, Vec::new(), deadline).await {
+                Ok(done) if done.succeeded => self.0.table.note(&name, &key, record),
+                Ok(_) => self.note_as_it_is(&name, &key, deadline).await,
+                // The next look tries it again.
+                Err(error) => return debug!(%error, "stores are noted with a lease that has ended"),
             }
+        }
+    }
+
+    /// Takes over what stands in a record of this agent: a try whose answer was lost, or
+    /// the agent before, may have written it.
+    async fn note_as_it_is(&self, name: &Name, key: &Blob, deadline: Deadline) {
+        let Ok(Some(entry)) = self.0.keys.get(key.clone(), deadline).await else { return };
+        let Some(value) = entry.value else { return };
+        let record: Option<Record> = serde_json::from_slice(value.as_bytes()).ok();
+        if record.is_some_and(|own| own.namespace == *name && own.agent == self.0.agent) {
+            self.0.table.note(name, key, value);
         }
     }
 
@@ -521,11 +591,14 @@ impl Stores {
         }
     }
 
-    async fn port(&self, namespace: Namespace) -> Result<SocketAddr, Error> {
+    /// A port for a program that is about to connect to this namespace.
+    async fn hold(&self, namespace: Namespace, shown: &str) -> Result<(Hold, SocketAddr), Error> {
+        let _open = self.0.closing.read().await;
+        let hold = self.0.table.hold(&namespace, shown);
         let (answer, answered) = oneshot::channel();
         // A refusal to take it and a dropped answer both mean that it stops.
         let _ = self.0.ports.send(Request::OpenStore { namespace, answer }).await;
-        Ok(answered.await.unwrap_or(Err(AgentError::Stopping))?)
+        Ok((hold, answered.await.unwrap_or(Err(AgentError::Stopping))?))
     }
 
     async fn served(&self) -> Result<Vec<(SocketAddr, Namespace)>, Error> {
@@ -544,6 +617,19 @@ fn fits(asks: Option<u32>, opened: Option<u32>) -> bool {
 /// Whether the one exists because the other has ended.
 fn follows(asks: Option<u32>, opened: Option<u32>) -> bool {
     asks.zip(opened).is_some_and(|(asks, opened)| asks > opened)
+}
+
+/// The attempt of a rank that was started anew and uses the store of its launcher,
+/// which goes on: there the keys of the ranks before it are, and it must not read them.
+fn restart(wanted: &Wanted, opened: Option<u32>) -> Option<u32> {
+    wanted.attempt.filter(|attempt| *attempt > 0 && wanted.of_launcher && opened.is_none())
+}
+
+/// A record with this lease; none if it has it, or is none.
+fn renewed(value: &Blob, lease: LeaseId) -> Option<Blob> {
+    let record: Record = serde_json::from_slice(value.as_bytes()).ok()?;
+    let is_old = record.lease != Some(lease);
+    is_old.then(|| Blob::from(written(&Record { lease: Some(lease), ..record })))
 }
 
 /// The store at an address, in the namespace of whoever names it.
@@ -606,6 +692,48 @@ mod tests {
                 "{asks:?} {opened:?}"
             );
         }
+    }
+
+    #[test]
+    fn restarted_ranks_have_keys_of_their_own_in_the_store_of_their_launcher() {
+        for (of_launcher, asks, opened, expected) in [
+            (true, Some(2), None, Some(2)),
+            (true, Some(0), None, None),
+            (true, None, None, None),
+            (true, Some(2), Some(2), None),
+            (false, Some(2), None, None),
+        ] {
+            let wanted = Wanted {
+                host: "localhost".to_owned(),
+                port: 29500,
+                is_master: false,
+                multi_tenant: false,
+                of_launcher,
+                attempt: asks,
+                namespace: None,
+                timeout_ms: 1,
+            };
+            assert_eq!(restart(&wanted, opened), expected, "{of_launcher} {asks:?} {opened:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_takes_another_lease_and_nothing_else_does() {
+        let record = Record {
+            namespace: "x.1.1".parse().unwrap(),
+            agent: "a".to_owned(),
+            lease: Some(1.into()),
+            host: "h".to_owned(),
+            pid: Some(7),
+            attempt: None,
+        };
+        let value = Blob::from(written(&record));
+        assert_eq!(renewed(&value, 1.into()), None);
+        let read: Record =
+            serde_json::from_slice(renewed(&value, 2.into()).unwrap().as_bytes()).unwrap();
+        assert_eq!(read, Record { lease: Some(2.into()), ..record });
+        // How often the store was opened stands beside it.
+        assert_eq!(renewed(&Blob::from("12"), 2.into()), None);
     }
 
     #[test]

@@ -50,11 +50,11 @@ impl Kept {
                 "programs had joined the agent before with the library: they end with it, \
                  and so do the connections of this host"
             ),
-            (None, Some(_)) => warn!(
+            (None, None) if is_whole => {}
+            (None, _) => warn!(
                 "what the agent before has written down cannot be read: this one starts anew, and \
                  connections are closed"
             ),
-            (None, None) => {}
         }
         if same.is_none() {
             // Closed with that.

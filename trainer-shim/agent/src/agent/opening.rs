@@ -27,6 +27,9 @@ const LOOK_TIME_MAX: Duration = Duration::from_secs(1);
 pub enum Wanted {
     /// The one that is chosen, opened if need be.
     Chosen(RunChoice),
+    /// The one that is held, of a host whose agent before was killed: those who hold it
+    /// have to show that they live. A new one if nobody does.
+    AfterKilled,
     /// The one of this name if it is open, and no other: what an agent wants
     /// that takes the place of another. Its run may have ended meanwhile, and
     /// even been deleted, so that opening it would end the one behind it.
@@ -47,12 +50,16 @@ pub(super) async fn run(
     let of_lease = HostOptions { patience: options.connect_deadline, ..of_lease.of_lease() };
     let job = options.job.clone();
     let choice = match &options.run {
-        Wanted::Chosen(choice) => choice.clone(),
+        Wanted::Chosen(choice) => Some(choice.clone()),
+        Wanted::AfterKilled => None,
         Wanted::Joined { run, lease } => {
             return again(client, options, of_lease, run, *lease).await;
         }
     };
-    let (lease, met) = join(client, options, &of_lease, choice).await?;
+    let (lease, met) = match choice {
+        Some(choice) => join(client, options, &of_lease, choice).await?,
+        None => join_after_killed(client, options, &of_lease).await?,
+    };
     let run = &met.run;
     match met.others {
         _ if met.opened => info!("run {run} of job {job} is new"),
@@ -102,6 +109,45 @@ async fn join(
         }
         sleep(ASK_AGAIN_INTERVAL).await;
     }
+}
+
+/// Joins the run that is held if one of its holders renews its lease from now on. Leases
+/// of agents that were killed are only waited for: their launch is over, and whoever
+/// entered its run would read its keys.
+async fn join_after_killed(
+    client: &Client,
+    options: &Options,
+    of_lease: &HostOptions,
+) -> Result<(Lease, Met), Error> {
+    let job = &options.job;
+    let began = Instant::now();
+    let patience = options.lease_ttl.saturating_add(SILENT_HOLDER_TIME_MAX);
+    let mut before: Option<RunHeld> = None;
+    loop {
+        let of_lease = of_lease.clone();
+        // Not opened as long as anybody holds the other one.
+        let joining = Lease::join(client.clone(), job.clone(), RunChoice::New, false, of_lease);
+        let error = match patiently(client, options, joining).await {
+            Ok(joined) => return Ok(joined),
+            Err(error) => error,
+        };
+        let Some(held) = held(&error) else { return Err(not_joined(options, error).await) };
+        let participants =
+            |before: &RunHeld| held.run != before.run || held.heard_ms < before.heard_ms;
+        if before.as_ref().is_some_and(participants) || began.elapsed() >= patience {
+            break;
+        }
+        if before.replace(held.clone()).is_none() {
+            info!(
+                "the agent of this job that was here before was killed; looking whether others still \
+                 hold its run {}, for {} s at most",
+                held.run,
+                patience.as_secs()
+            );
+        }
+        sleep(ASK_AGAIN_INTERVAL).await;
+    }
+    join(client, options, of_lease, RunChoice::Held).await
 }
 
 /// Who holds the job's open run, if that is why the run was not joined.

@@ -21,6 +21,7 @@ pub(super) const SIGNATURE_BYTES_MAX: u64 = 32;
 pub struct Lock {
     path: PathBuf,
     file: Flock<File>,
+    is_left: bool,
 }
 
 impl Lock {
@@ -37,6 +38,11 @@ impl Lock {
             }
             sleep(TRY_INTERVAL).await;
         }
+    }
+
+    /// Whether the holder before was killed: one that ends takes the file away.
+    pub fn is_left(&self) -> bool {
+        self.is_left
     }
 
     /// Writes the holder's process id into the file, for people.
@@ -61,9 +67,10 @@ impl Lock {
         };
         // The holder before may have taken the file away meanwhile: a lock on
         // a file that nobody finds keeps nobody out.
-        let same = fs::metadata(path)
-            .is_ok_and(|found| file.metadata().is_ok_and(|own| own.ino() == found.ino()));
-        Ok(same.then(|| Lock { path: path.to_owned(), file }))
+        let (found, own) = (fs::metadata(path), file.metadata()?);
+        let same = found.is_ok_and(|found| own.ino() == found.ino());
+        let is_left = own.len() > 0;
+        Ok(same.then(|| Lock { path: path.to_owned(), file, is_left }))
     }
 }
 

@@ -128,6 +128,10 @@ pub enum Response {
         connections: usize,
         /// TCPStore clients that ever came.
         clients_ever: usize,
+        /// Processes of this host that are TCPStore clients or were; none if that is not
+        /// known of all of them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        programs: Option<Vec<u32>>,
         /// All ports that are open, those of namespaces included.
         #[serde(default)]
         ports: Vec<u16>,
@@ -192,6 +196,7 @@ mod tests {
                     port: 12355,
                     is_master: true,
                     multi_tenant: false,
+                    of_launcher: false,
                     attempt: None,
                     namespace: None,
                     timeout_ms: 7,

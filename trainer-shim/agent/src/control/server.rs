@@ -449,6 +449,7 @@ async fn status(shared: &Shared) -> Response {
         Ok(handle) => {
             let ports = handle.ports().await;
             Response::Status {
+                programs: handle.programs().await,
                 job: handle.job().clone(),
                 run: handle.run().clone(),
                 addresses: handle.addresses().to_vec(),

@@ -59,14 +59,16 @@ pub fn memory(name: &str) -> io::Result<OwnedFd> {
 }
 
 impl Journal {
-    /// Opens what somebody may have written before; answers that.
+    /// Opens what somebody may have written before; answers that. Memory that was written
+    /// and has no heading that makes sense holds nothing, and is not believed.
     pub fn open(memory: OwnedFd) -> io::Result<(Journal, Vec<Record>)> {
         let file = File::from(memory);
         let writing = HEADINGS.iter().filter_map(|at| read_heading(&file, *at)).max();
         let Some(writing) = writing else {
+            let is_new = file.metadata()?.len() == 0;
             let journal = Journal { file, writing: 0, end: AREAS[0], waiting: Vec::new() };
             journal.write_heading()?;
-            journal.believe(true)?;
+            journal.believe(is_new)?;
             return Ok((journal, Vec::new()));
         };
         let begin = area(writing);
@@ -179,7 +181,10 @@ fn read_heading(file: &File, at: u64) -> Option<u64> {
         heading[range].try_into().map(u64::from_le_bytes).unwrap_or_default()
     };
     let sum = crc32c::crc32c(&heading[..16]).to_le_bytes();
-    (number(0..8) == MAGIC && heading[16..20] == sum).then(|| number(8..16))
+    let writing = number(8..16);
+    let is_whole = number(0..8) == MAGIC && heading[16..20] == sum;
+    // Nobody has written that often: whoever says so tampers with it.
+    (is_whole && writing < u64::from(u32::MAX)).then_some(writing)
 }
 
 /// The records from there on, and where they end.
@@ -261,6 +266,21 @@ mod tests {
         use std::os::unix::fs::MetadataExt;
         let blocks = journal.file.metadata().unwrap().blocks();
         assert!(blocks * 512 < 64 * 1024, "{blocks} blocks are left");
+    }
+
+    #[test]
+    fn memory_whose_headings_make_no_sense_is_not_believed() {
+        let new = Journal::open(memory("test").unwrap()).unwrap().0;
+        assert!(new.is_believed());
+        new.file.write_all_at(&[0xa5; 200], 0).unwrap();
+        let (mut damaged, records) = again(&new);
+        assert!(!damaged.is_believed() && records.is_empty());
+        // Whoever begins anew there is believed once it has written all of it.
+        damaged.rewrite([(1, &b"a"[..])]).unwrap();
+        damaged.believe(true).unwrap();
+        let (next, records) = again(&damaged);
+        assert!(next.is_believed());
+        assert_eq!(records.len(), 1);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tracing::error;
 
 use super::journal::Journal;
-use crate::stores::StoreNote;
+use crate::stores::StoreNotes;
 
 const STATE: u8 = 1;
 
@@ -37,7 +37,7 @@ pub struct State {
     /// Programs have joined with the library: what is theirs ends with the agent.
     pub has_programs: bool,
     /// Stores that programs of this host use.
-    pub stores: Vec<StoreNote>,
+    pub stores: StoreNotes,
 }
 
 impl State {
@@ -73,7 +73,7 @@ impl Notes {
         let (state, is_whole): (Option<State>, bool) = match read {
             Some(Ok(state)) => (state, true),
             Some(Err(_)) => (None, false),
-            None => (None, true),
+            None => (None, journal.is_believed()),
         };
         let written = Written { journal, state: state.clone(), is_whole };
         Ok((Notes(Some(Arc::new(Mutex::new(written)))), state))
@@ -95,7 +95,7 @@ impl Notes {
     }
 
     /// The stores of programs are these.
-    pub fn stores(&self, stores: impl FnOnce() -> Vec<StoreNote>) {
+    pub fn stores(&self, stores: impl FnOnce() -> StoreNotes) {
         self.change_state(|state| state.stores = stores());
     }
 
@@ -116,7 +116,11 @@ impl Notes {
             return;
         }
         let bytes = serde_json::to_vec(state).expect("a state can be written");
-        if let Err(error) = journal.rewrite([(STATE, &bytes[..])]) {
+        let written = journal.rewrite([(STATE, &bytes[..])]).and_then(|()| {
+            // What was there before made no sense.
+            if journal.is_believed() { Ok(()) } else { journal.believe(true) }
+        });
+        if let Err(error) = written {
             error!(%error, "the agent's state cannot be written down; one that follows it starts anew");
         }
     }

@@ -1,7 +1,7 @@
 //! The stores that programs of this host use now: who is about to connect, who is
 //! connected, and whose store it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -16,6 +16,9 @@ use crate::namespace::{Namespace, Side};
 
 /// Stores that one program is the master of at one time.
 pub const OF_ONE_MAX: usize = 128;
+/// Ends that the cluster does not know of yet. Above it the oldest are dropped: their
+/// records end with the lease of this host.
+const UNTOLD_MAX: usize = 4096;
 
 /// The table. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -25,6 +28,8 @@ pub struct Table(Arc<Shared>);
 struct Shared {
     presence: Presence,
     open: Mutex<BTreeMap<Name, Open>>,
+    /// Stores that are over, of which the cluster is not told yet. Taken after `open`.
+    untold: Mutex<VecDeque<Owned>>,
     /// A hold was let go.
     changed: Notify,
 }
@@ -36,6 +41,8 @@ struct Open {
     /// Those that are about to connect, by side.
     owners: usize,
     others: usize,
+    /// Attempts of restarted ranks that have come.
+    restarts: BTreeSet<u32>,
     /// That a program of this host is its master.
     owned: Option<Owned>,
 }
@@ -53,11 +60,20 @@ pub struct Owned {
     pub is_over: bool,
 }
 
-/// A store, as it is written down for an agent that follows.
+/// What there is, as it is written down for an agent that follows.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreNotes {
+    stores: Vec<StoreNote>,
+    /// Those that are over, of which the cluster is not told yet.
+    untold: VecDeque<Owned>,
+}
+
+/// A store, as it is written down.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoreNote {
+struct StoreNote {
     name: Name,
     shown: String,
+    restarts: BTreeSet<u32>,
     owned: Option<Owned>,
 }
 
@@ -66,21 +82,63 @@ pub struct StoreNote {
 pub struct Hold {
     table: Table,
     name: Name,
-    side: Side,
+    namespace: Namespace,
 }
 
 impl Table {
     /// An empty one.
     pub fn new(presence: Presence) -> Table {
-        Table(Arc::new(Shared { presence, open: Mutex::default(), changed: Notify::new() }))
+        Table(Arc::new(Shared {
+            presence,
+            open: Mutex::default(),
+            untold: Mutex::default(),
+            changed: Notify::new(),
+        }))
     }
 
-    /// A program is about to connect.
-    pub fn hold(&self, name: &Name, side: Side, shown: &str) -> Hold {
+    /// A program is about to connect to this namespace of a store.
+    ///
+    /// # Panics
+    ///
+    /// If it is no store's.
+    pub fn hold(&self, namespace: &Namespace, shown: &str) -> Hold {
+        let name = namespace.name().expect("a store has a name").clone();
+        let (side, attempt) = (namespace.side(), namespace.attempt());
         let mut open = self.0.open.lock();
-        let shown = || Open { shown: shown.to_owned(), owners: 0, others: 0, owned: None };
-        *open.entry(name.clone()).or_insert_with(shown).about_to_connect(side) += 1;
-        Hold { table: self.clone(), name: name.clone(), side }
+        let new = || Open {
+            shown: shown.to_owned(),
+            owners: 0,
+            others: 0,
+            restarts: BTreeSet::new(),
+            owned: None,
+        };
+        let one = open.entry(name.clone()).or_insert_with(new);
+        *one.about_to_connect(side) += 1;
+        if attempt > 0 {
+            one.restarts.insert(attempt);
+        }
+        Hold { table: self.clone(), name, namespace: namespace.clone() }
+    }
+
+    /// Stores of this host's programs that are open, and what the cluster is told of
+    /// each.
+    pub fn noted(&self) -> Vec<(Name, Vec<(Blob, Blob)>)> {
+        let open = self.0.open.lock();
+        let noted = open.iter().filter_map(|(name, open)| {
+            let owned = open.owned.as_ref().filter(|owned| !owned.is_over)?;
+            Some((name.clone(), owned.noted.clone()))
+        });
+        noted.collect()
+    }
+
+    /// The cluster is told something else of a store.
+    pub fn note(&self, name: &Name, key: &Blob, value: Blob) {
+        let mut open = self.0.open.lock();
+        let owned = open.get_mut(name).and_then(|open| open.owned.as_mut());
+        let noted = owned.and_then(|owned| owned.noted.iter_mut().find(|(other, _)| other == key));
+        if let Some((_, noted)) = noted {
+            *noted = value;
+        }
     }
 
     /// Somebody of this host, who holds it, is its master.
@@ -90,27 +148,50 @@ impl Table {
         }
     }
 
-    /// All stores.
-    pub fn notes(&self) -> Vec<StoreNote> {
+    /// All of it.
+    pub fn notes(&self) -> StoreNotes {
         let open = self.0.open.lock();
-        let note = |(name, open): (&Name, &Open)| {
-            let (name, shown, owned) = (name.clone(), open.shown.clone(), open.owned.clone());
-            StoreNote { name, shown, owned }
+        let note = |(name, open): (&Name, &Open)| StoreNote {
+            name: name.clone(),
+            shown: open.shown.clone(),
+            restarts: open.restarts.clone(),
+            owned: open.owned.clone(),
         };
-        open.iter().map(note).collect()
+        StoreNotes { stores: open.iter().map(note).collect(), untold: self.0.untold.lock().clone() }
     }
 
     /// The stores of the agent before. Those who had asked it and are not connected yet
     /// are about to, for as long as this is held.
-    pub fn restore(&self, notes: Vec<StoreNote>) -> Vec<Hold> {
+    pub fn restore(&self, notes: StoreNotes) -> Vec<Hold> {
         let mut holds = Vec::new();
-        for StoreNote { name, shown, owned } in notes {
-            holds.extend([Side::Owner, Side::Others].map(|side| self.hold(&name, side, &shown)));
+        for StoreNote { name, shown, restarts, owned } in notes.stores {
+            let sides =
+                [Side::Owner, Side::Others].map(|side| Namespace::of_store(name.clone(), side));
+            let restarted =
+                restarts.iter().map(|attempt| Namespace::of_restart(name.clone(), *attempt));
+            holds.extend(sides.into_iter().chain(restarted).map(|one| self.hold(&one, &shown)));
             if let Some(owned) = owned {
                 self.own(&name, owned);
             }
         }
+        *self.0.untold.lock() = notes.untold;
         holds
+    }
+
+    /// Whether there are ends that the cluster is not told.
+    pub fn has_untold(&self) -> bool {
+        !self.0.untold.lock().is_empty()
+    }
+
+    /// The oldest of them, and how many there are.
+    pub fn first_untold(&self) -> Option<(Owned, usize)> {
+        let untold = self.0.untold.lock();
+        Some((untold.front()?.clone(), untold.len()))
+    }
+
+    /// The cluster is told this one.
+    pub fn told(&self, owned: &Owned) {
+        self.0.untold.lock().pop_front_if(|first| first == owned);
     }
 
     /// Whether a program of this host is its master and has it open.
@@ -145,16 +226,21 @@ impl Table {
     }
 
     /// Stores whose masters on this host have gone since the last call, with how
-    /// they are logged.
-    pub fn ended(&self) -> Vec<(Name, Owned, String)> {
+    /// they are logged. The cluster is to be told.
+    pub fn ended(&self) -> Vec<(Name, String)> {
         let mut open = self.0.open.lock();
+        let mut untold = self.0.untold.lock();
         let ended = open.iter_mut().filter_map(|(name, open)| {
             let owned = open.owned.as_mut().filter(|owned| !owned.is_over)?;
             if open.owners > 0 || self.guests(name, Side::Owner) > 0 {
                 return None;
             }
             owned.is_over = true;
-            Some((name.clone(), owned.clone(), open.shown.clone()))
+            if untold.len() == UNTOLD_MAX {
+                untold.pop_front();
+            }
+            untold.push_back(owned.clone());
+            Some((name.clone(), open.shown.clone()))
         });
         ended.collect()
     }
@@ -163,9 +249,12 @@ impl Table {
     pub fn unused(&self) -> Vec<Name> {
         let mut unused = Vec::new();
         self.0.open.lock().retain(|name, open| {
-            let waited_for = open.owners + open.others;
-            let used =
-                waited_for + self.guests(name, Side::Owner) + self.guests(name, Side::Others);
+            let of_restart = |attempt: &u32| {
+                self.0.presence.guests(&Namespace::of_restart(name.clone(), *attempt))
+            };
+            let restarted: usize = open.restarts.iter().map(of_restart).sum();
+            let connected = self.guests(name, Side::Owner) + self.guests(name, Side::Others);
+            let used = open.owners + open.others + connected + restarted;
             if used == 0 {
                 unused.push(name.clone());
             }
@@ -188,7 +277,7 @@ impl Open {
 impl Hold {
     /// Of which namespace.
     pub fn namespace(&self) -> Namespace {
-        Namespace::of_store(self.name.clone(), self.side)
+        self.namespace.clone()
     }
 }
 
@@ -196,7 +285,7 @@ impl Drop for Hold {
     fn drop(&mut self) {
         let shared = &self.table.0;
         if let Some(open) = shared.open.lock().get_mut(&self.name) {
-            let count = open.about_to_connect(self.side);
+            let count = open.about_to_connect(self.namespace.side());
             *count = count.saturating_sub(1);
         }
         shared.changed.notify_one();
@@ -211,6 +300,10 @@ mod tests {
         "localhost.12355.1-00000000".parse().unwrap()
     }
 
+    fn of(side: Side) -> Namespace {
+        Namespace::of_store(name(), side)
+    }
+
     fn owned() -> Owned {
         let address = "127.0.0.1:20000".parse().unwrap();
         Owned { pid: Some(7), address, noted: Vec::new(), is_over: false }
@@ -221,7 +314,7 @@ mod tests {
         let presence = Presence::default();
         let table = Table::new(presence.clone());
         let enter = |side| presence.enter(Namespace::of_store(name(), side)).unwrap();
-        let master = table.hold(&name(), Side::Owner, "localhost:12355");
+        let master = table.hold(&of(Side::Owner), "localhost:12355");
         assert!(!table.is_owned(&name()), "the cluster does not know of it yet");
         table.own(&name(), owned());
         let owner = enter(Side::Owner);
@@ -230,12 +323,62 @@ mod tests {
         assert!(table.ended().is_empty() && table.unused().is_empty());
         drop(owner);
         let ended = table.ended();
-        assert_eq!((ended.len(), ended[0].2.as_str()), (1, "localhost:12355"));
+        assert_eq!((ended.len(), ended[0].1.as_str()), (1, "localhost:12355"));
         assert!(!table.is_owned(&name()) && table.ended().is_empty(), "it ends once");
         assert!(table.unused().is_empty());
         drop(others);
+        // Ranks that were started anew are there, too.
+        let second = Namespace::of_restart(name(), 1);
+        let about_to = table.hold(&second, "localhost:12355");
+        let restarted = presence.enter(second).unwrap();
+        drop(about_to);
+        assert!(table.unused().is_empty());
+        drop(restarted);
         assert_eq!(table.unused(), [name()]);
         assert!(table.unused().is_empty());
+    }
+
+    #[test]
+    fn what_the_cluster_is_told_of_a_store_changes_while_it_is_open() {
+        let table = Table::new(Presence::default());
+        let master = table.hold(&of(Side::Owner), "x");
+        assert!(table.noted().is_empty());
+        let noted = |value: &str| vec![(Blob::from("key"), Blob::from(value))];
+        table.own(&name(), Owned { noted: noted("before"), ..owned() });
+        table.note(&name(), &Blob::from("key"), Blob::from("now"));
+        table.note(&name(), &Blob::from("another"), Blob::from("never"));
+        assert_eq!(table.noted(), [(name(), noted("now"))]);
+        drop(master);
+        assert_eq!(table.ended().len(), 1);
+        assert!(table.noted().is_empty());
+        let (ended, count) = table.first_untold().unwrap();
+        assert_eq!((ended.noted, count), (noted("now"), 1));
+    }
+
+    #[test]
+    fn an_agent_that_follows_knows_of_restarts_and_of_ends_that_are_not_told() {
+        let presence = Presence::default();
+        let table = Table::new(presence.clone());
+        let master = table.hold(&of(Side::Owner), "x");
+        table.own(&name(), owned());
+        let _restarted = table.hold(&Namespace::of_restart(name(), 3), "x");
+        drop(master);
+        assert_eq!(table.ended().len(), 1);
+
+        let written = serde_json::to_vec(&table.notes()).unwrap();
+        let next = Table::new(presence.clone());
+        let about_to = next.restore(serde_json::from_slice(&written).unwrap());
+        assert!(about_to.iter().any(|hold| hold.namespace().attempt() == 3));
+        let rank = presence.enter(Namespace::of_restart(name(), 3)).unwrap();
+        drop(about_to);
+        assert!(next.unused().is_empty(), "ports of restarted ranks stay");
+        assert!(next.ended().is_empty(), "it ends once");
+        let (untold, count) = next.first_untold().unwrap();
+        assert_eq!(count, 1);
+        next.told(&untold);
+        assert!(!next.has_untold());
+        drop(rank);
+        assert_eq!(next.unused(), [name()]);
     }
 
     #[test]
@@ -245,7 +388,7 @@ mod tests {
         for n in 0..OF_ONE_MAX {
             assert!(table.has_room_for(7), "{n}");
             let name: Name = format!("x.{n}").parse().unwrap();
-            held.push(table.hold(&name, Side::Owner, "x"));
+            held.push(table.hold(&Namespace::of_store(name.clone(), Side::Owner), "x"));
             table.own(&name, owned());
         }
         assert!(!table.has_room_for(7));
@@ -259,7 +402,7 @@ mod tests {
     async fn whoever_leaves_a_store_is_noticed() {
         let presence = Presence::default();
         let table = Table::new(presence.clone());
-        drop(table.hold(&name(), Side::Others, "x"));
+        drop(table.hold(&of(Side::Others), "x"));
         table.changed().await;
         drop(presence.enter(Namespace::of_store(name(), Side::Owner)).unwrap());
         table.changed().await;

@@ -172,7 +172,7 @@ async fn run(
 /// Opens the run as the only agent of this place; none if whoever wanted it has
 /// gone.
 async fn open(
-    options: agent::Options,
+    mut options: agent::Options,
     kept: Option<Kept>,
     place: &Place,
     over: &CancellationToken,
@@ -187,6 +187,9 @@ async fn open(
             place.participant_lock().display()
         )
     })?;
+    if alive.is_left() && options.run == Wanted::Chosen(RunChoice::Held) {
+        options.run = Wanted::AfterKilled;
+    }
     let agent = Box::pin(Agent::open_unless(options, kept, over.cancelled())).await?;
     Ok(agent.map(|agent| (alive, agent)))
 }

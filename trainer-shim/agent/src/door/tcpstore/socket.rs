@@ -245,9 +245,9 @@ impl Task {
     /// Moves on into the namespace of the attempt that its process told.
     fn enter(&mut self, told: Told) -> Result<(), Closed> {
         let here = self.guest.namespace();
-        // Each opening of a program's own store is one of its own, without attempts.
+        // At the store of a program the port tells it.
         let attempt = match here.is_of_store() {
-            true => 0,
+            true => here.attempt(),
             false => self.shared.attempts.judge(told, self.shared.presence.newest(here))?,
         };
         self.guest = self.shared.presence.enter(here.with_attempt(attempt))?;

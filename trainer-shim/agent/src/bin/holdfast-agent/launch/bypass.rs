@@ -7,10 +7,14 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use super::memory::{Libraries, Program};
+
 /// Processes of this host that are looked at.
 const PROCESSES_MAX: usize = 16_384;
 /// What is read of a process's variables and of its command line.
 const READ_BYTES_MAX: u64 = 256 * 1024;
+/// Silent ranks that are named.
+const RANKS_NAMED_MAX: usize = 8;
 /// What is shown of a command line.
 const SHOWN_CHARS_MAX: usize = 80;
 
@@ -27,6 +31,35 @@ pub struct Process {
     pub address: String,
     /// See `address`.
     pub port: String,
+    /// Its `RANK`, as it was started or as it has set it itself.
+    pub rank: Option<u64>,
+}
+
+/// Ranks of a command of which no client came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Silent {
+    /// Each with one of its processes.
+    ranks: Vec<(u64, String)>,
+    /// How many ranks there are.
+    of: usize,
+}
+
+impl fmt::Display for Silent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Silent { ranks, of } = self;
+        let named = ranks.iter().take(RANKS_NAMED_MAX);
+        let named: Vec<String> =
+            named.map(|(rank, process)| format!("rank {rank}, {process}")).collect();
+        let more = match ranks.len().saturating_sub(RANKS_NAMED_MAX) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let (count, named) = (ranks.len(), named.join("; "));
+        write!(
+            f,
+            "{count} of {of} ranks of this command are not on Holdfast ({named}{more}): no TCPStore client of theirs came"
+        )
+    }
 }
 
 /// Why no client came, as far as it can be seen.
@@ -40,6 +73,8 @@ pub enum Finding {
         address: String,
         /// Who started it, with the agent's address: the launcher.
         launcher: String,
+        /// The agent's address.
+        ours: SocketAddr,
     },
     /// All processes have the agent's address, and do not use it.
     Unused {
@@ -50,16 +85,18 @@ pub enum Finding {
     Gone {
         /// The command.
         command: String,
+        /// The agent's address.
+        ours: SocketAddr,
     },
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Finding::Told { process, address, launcher } => write!(
+            Finding::Told { process, address, launcher, ours } => write!(
                 f,
                 "{process} was started with {address}: {launcher} probably set its own address; {}",
-                advice(launcher)
+                advice(launcher, *ours)
             ),
             Finding::Unused { processes } => write!(
                 f,
@@ -68,38 +105,40 @@ impl fmt::Display for Finding {
                  in the program (init_method=\"tcp://…\", TCPStore(…)): install Holdfast's wheel into \
                  their Python, which puts such stores on Holdfast, or use init_method=\"env://\""
             ),
-            Finding::Gone { command } => {
-                write!(f, "it ended without init_process_group, or {}", advice(command))
+            Finding::Gone { command, ours } => {
+                write!(f, "it ended without init_process_group, or {}", advice(command, *ours))
             }
         }
     }
 }
 
-/// What to do about a launcher, by its name.
-fn advice(launcher: &str) -> &'static str {
-    let known = [
-        (
-            ["torchrun", "torch.distributed"],
-            "torchrun with another rendezvous than static starts a store of its own: \
-             leave out --standalone, --rdzv-backend and --rdzv-endpoint",
-        ),
-        (
-            ["accelerate", "accelerate"],
-            "accelerate sets its own port: give it --main_process_ip=$MASTER_ADDR \
-             --main_process_port=$MASTER_PORT, or start the program with torchrun",
-        ),
-        (
-            ["deepspeed", "deepspeed"],
-            "deepspeed sets its own port: give it --master_addr=$MASTER_ADDR \
-             --master_port=$MASTER_PORT, or start the program with torchrun",
-        ),
-    ];
-    let found = known.iter().find(|(names, _)| names.iter().any(|name| launcher.contains(name)));
-    found.map_or(
-        "a launcher inside set its own MASTER_ADDR: start each rank by `holdfast-agent run`, \
-         with the same --run, from that launcher",
-        |(_, advice)| advice,
-    )
+/// What to do about a launcher, by its name. Words that can be typed: whoever reads them
+/// has not the variables of the command.
+fn advice(launcher: &str, ours: SocketAddr) -> String {
+    let is = |names: &[&str]| names.iter().any(|name| launcher.contains(name));
+    if is(&["torchrun", "torch.distributed"]) {
+        return "torchrun with another rendezvous than static starts a store of its own: leave out \
+                --standalone, --rdzv-backend and --rdzv-endpoint"
+            .to_owned();
+    }
+    if is(&["accelerate"]) {
+        return "accelerate starts a store of its own, whatever it is told: install Holdfast's \
+                wheel into its Python (`pip install ./trainer-shim/python`), which puts that store on \
+                Holdfast, or start the program, as it is, with torchrun"
+            .to_owned();
+    }
+    if is(&["deepspeed"]) {
+        return format!(
+            "deepspeed sets its own port: install Holdfast's wheel into its Python (`pip install \
+             ./trainer-shim/python`), or give `run` --tcpstore {ours} and deepspeed \
+             --master_addr={} --master_port={}, or start the program with torchrun",
+            ours.ip(),
+            ours.port()
+        );
+    }
+    "a launcher inside set its own MASTER_ADDR: start each rank by `holdfast-agent run`, with the \
+     same --run, from that launcher"
+        .to_owned()
 }
 
 /// Looks at the processes below `root` now.
@@ -119,7 +158,7 @@ fn judge(all: &[Process], root: u32, command: &str, ours: SocketAddr) -> Finding
         n += 1;
     }
     if family.is_empty() {
-        return Finding::Gone { command: shown(command) };
+        return Finding::Gone { command: shown(command), ours };
     }
     let (host, port) = (ours.ip().to_string(), ours.port().to_string());
     let led_away = |process: &&&Process| {
@@ -134,7 +173,33 @@ fn judge(all: &[Process], root: u32, command: &str, ours: SocketAddr) -> Finding
         process: named(away),
         address: shown(&format!("MASTER_ADDR={} MASTER_PORT={}", away.address, away.port)),
         launcher: parent.map_or_else(|| named(away), |parent| named(parent)),
+        ours,
     }
+}
+
+/// The ranks below `root` of whose processes none is among these; none if all are there.
+pub fn silent(root: u32, programs: &[u32]) -> Option<Silent> {
+    let mut libraries = Libraries::default();
+    let mut family = family(root);
+    for process in family.iter_mut().filter(|process| process.rank.is_none()) {
+        let now = Program::read(process.id).and_then(|one| one.variables(["RANK"], &mut libraries));
+        process.rank = now.and_then(|[rank]| rank?.parse().ok());
+    }
+    silent_of(&family, programs)
+}
+
+fn silent_of(family: &[Process], programs: &[u32]) -> Option<Silent> {
+    let mut ranks: BTreeMap<u64, Vec<&Process>> = BTreeMap::new();
+    for process in family {
+        if let Some(rank) = process.rank {
+            ranks.entry(rank).or_default().push(process);
+        }
+    }
+    let of = ranks.len();
+    let came = |all: &[&Process]| all.iter().any(|process| programs.contains(&process.id));
+    let silent = ranks.into_iter().filter(|(_, all)| !came(all));
+    let ranks: Vec<_> = silent.map(|(rank, all)| (rank, named(all[0]))).collect();
+    (!ranks.is_empty()).then_some(Silent { ranks, of })
 }
 
 /// A process, with the beginning of its words.
@@ -191,7 +256,8 @@ fn read(id: u32) -> Option<Process> {
     let variables = read_some(&folder.join("environ")).unwrap_or_default();
     let value = |name: &str| value_of(&variables, name).unwrap_or_default().to_owned();
     let (address, port) = (value("MASTER_ADDR"), value("MASTER_PORT"));
-    Some(Process { id, parent, command, address, port })
+    let rank = value("RANK").parse().ok();
+    Some(Process { id, parent, command, address, port, rank })
 }
 
 fn read_some(path: &Path) -> Option<String> {
@@ -217,7 +283,24 @@ mod tests {
     fn process(id: u32, parent: u32, command: &str, port: &str) -> Process {
         let (command, port) = (command.to_owned(), port.to_owned());
         let address = if port.is_empty() { "" } else { "127.0.0.1" }.to_owned();
-        Process { id, parent, command, address, port }
+        Process { id, parent, command, address, port, rank: None }
+    }
+
+    #[test]
+    fn one_rank_that_came_does_not_speak_for_the_others() {
+        let rank = |id, rank| Process { rank, ..process(id, 1, "python train.py", "") };
+        let mut all: Vec<Process> = (0..8).map(|n| rank(10 + n, Some(u64::from(n)))).collect();
+        // Its shell, and what it has started itself.
+        all.extend([rank(5, None), rank(30, Some(0)), rank(31, Some(1))]);
+        assert_eq!(silent_of(&all, &(10..18).collect::<Vec<_>>()), None);
+        assert_eq!(silent_of(&[rank(5, None)], &[]), None, "nobody says that it is a rank");
+        let text = silent_of(&all, &[30]).unwrap().to_string();
+        for part in ["7 of 8 ranks", "rank 1, process 11 (python train.py)", "rank 7, process 17"] {
+            assert!(text.contains(part), "{part:?} is missing in: {text}");
+        }
+        assert!(!text.contains("rank 0"), "{text}");
+        let many: Vec<Process> = (0..20).map(|n| rank(n, Some(u64::from(n)))).collect();
+        assert!(silent_of(&many, &[]).unwrap().to_string().contains("and 12 more"));
     }
 
     fn ours() -> SocketAddr {
@@ -239,7 +322,7 @@ mod tests {
             "process 21 (python train.py)",
             "MASTER_PORT=41001",
             "process 20 (accelerate launch train.py) probably",
-            "--main_process_port",
+            "Holdfast's wheel",
         ] {
             assert!(text.contains(part), "{part:?} is missing in: {text}");
         }
@@ -248,8 +331,21 @@ mod tests {
         assert_eq!(judge(&all[4..], 99, "x", ours()), judge(&all, 99, "x", ours()));
         assert_eq!(judge(&all[3..4], 10, "x", ours()), Finding::Unused { processes: 1 });
         let gone = judge(&all, 7, "torchrun train.py", ours());
-        assert_eq!(gone, Finding::Gone { command: "torchrun train.py".to_owned() });
+        assert_eq!(gone, Finding::Gone { command: "torchrun train.py".to_owned(), ours: ours() });
         assert!(gone.to_string().contains("--standalone"));
+    }
+
+    #[test]
+    fn advice_can_be_typed_into_any_shell() {
+        for launcher in ["torchrun x", "accelerate launch x", "deepspeed x", "python x"] {
+            let advice = advice(launcher, ours());
+            assert!(!advice.contains('$'), "{advice}");
+        }
+        let deepspeed = advice("python -m deepspeed.launcher.runner train.py", ours());
+        for part in ["--tcpstore 127.0.0.1:29500", "--master_addr=127.0.0.1", "--master_port=29500"]
+        {
+            assert!(deepspeed.contains(part), "{part:?} is missing in: {deepspeed}");
+        }
     }
 
     #[test]
@@ -279,7 +375,7 @@ mod tests {
         };
         child.kill().unwrap();
         child.wait().unwrap();
-        let Finding::Told { process, address, launcher } = found else { panic!("{found:?}") };
+        let Finding::Told { process, address, launcher, .. } = found else { panic!("{found:?}") };
         assert!(process.contains("sleep 600"), "{process}");
         assert_eq!(address, "MASTER_ADDR=node0 MASTER_PORT=7");
         assert!(launcher.contains(&own.to_string()), "{launcher}");

@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
-use super::bypass::{self, Finding};
+use super::bypass::{self, Finding, Silent};
+use super::link::Seen;
 
 /// How often to look for a late client once the time is over.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
@@ -24,6 +25,8 @@ pub struct Expectation {
     ours: SocketAddr,
     /// What was found when the time was over.
     missed: Option<Finding>,
+    /// Ranks of which none came, while others did.
+    silent: Option<Silent>,
 }
 
 impl Expectation {
@@ -38,7 +41,8 @@ impl Expectation {
         let began = Instant::now();
         let due = (within > Duration::ZERO).then(|| began.checked_add(within)).flatten();
         let process = process.unwrap_or_default();
-        Expectation { began, within, due, process, command: command.to_owned(), ours, missed: None }
+        let command = command.to_owned();
+        Expectation { began, within, due, process, command, ours, missed: None, silent: None }
     }
 
     /// Ready when it is time to [`look`](Self::look).
@@ -49,15 +53,14 @@ impl Expectation {
         }
     }
 
-    /// Says that nobody came, or that somebody came late.
-    pub fn look(&mut self, clients_ever: usize) {
-        if clients_ever > 0 {
-            self.due = None;
-            if self.missed.is_some() {
+    /// Says that nobody came, or that ranks did not, or that somebody came late.
+    pub fn look(&mut self, seen: &Seen) {
+        if seen.clients > 0 {
+            if self.missed.take().is_some() {
                 let seconds = self.began.elapsed().as_secs();
                 info!("a TCPStore client came after {seconds} s: this job is on Holdfast");
             }
-            return;
+            return self.look_for_ranks(seen.programs.as_deref());
         }
         self.postpone();
         if self.missed.is_none() {
@@ -71,6 +74,28 @@ impl Expectation {
         }
     }
 
+    /// One rank that came does not speak for the others.
+    fn look_for_ranks(&mut self, programs: Option<&[u32]>) {
+        let silent = programs.and_then(|programs| bypass::silent(self.process, programs));
+        let Some(silent) = silent else {
+            if self.silent.take().is_some() {
+                let seconds = self.began.elapsed().as_secs();
+                info!("after {seconds} s no rank of this command is missing any more");
+            }
+            self.due = None;
+            return;
+        };
+        if self.silent.is_none() {
+            warn!(
+                "{silent} within {:?} (--expect-clients-within): they may not have come to \
+                 init_process_group yet, or use another store; the others wait for them",
+                self.within
+            );
+        }
+        self.silent = Some(silent);
+        self.postpone();
+    }
+
     /// Looks again later.
     pub fn postpone(&mut self) {
         self.due = Some(Instant::now() + LOOK_INTERVAL);
@@ -78,10 +103,13 @@ impl Expectation {
 
     /// The command has ended.
     pub fn at_the_end(self, clients_ever: usize) {
+        if let Some(silent) = self.silent.filter(|_| clients_ever > 0) {
+            warn!("{silent} before the command ended");
+        }
         if clients_ever > 0 || self.within.is_zero() {
             return;
         }
-        let found = self.missed.unwrap_or(Finding::Gone { command: self.command });
+        let found = self.missed.unwrap_or(Finding::Gone { command: self.command, ours: self.ours });
         warn!("this job was not on Holdfast: no TCPStore client ever came; {found}");
     }
 }

@@ -78,6 +78,8 @@ pub struct Attached {
 pub struct Seen {
     /// TCPStore clients that ever came.
     pub clients: usize,
+    /// Their processes; none if not all of them are known.
+    pub programs: Option<Vec<u32>>,
     /// The ports where they can.
     pub ports: Vec<u16>,
 }
@@ -140,6 +142,20 @@ impl Start {
         let mut last = None;
         for _ in 0..ATTACH_TRIES_MAX {
             let mut connection = self.connect().await?;
+            if let Ok(Response::Status { addresses, .. }) = self.status(&mut connection).await
+                && addresses.first() != self.again.first()
+            {
+                // It ends when the last that was attached has left.
+                let attach = Request::Attach { tcpstore: Vec::new(), part: None };
+                if connection.ask(&attach).await.is_ok() {
+                    let _ = connection.tell(&Request::Leave { done: false, ended: None }).await;
+                }
+                bail!(
+                    "the agent that follows could not read what the one before had written down, and \
+                     has begun anew: ranks that connected to it would miss the keys of their run; end \
+                     the command and start it again"
+                )
+            }
             let asking =
                 Request::Attach { tcpstore: self.tcpstore.clone(), part: self.part.clone() };
             let within = self.connect_deadline + START_TIME_MAX;
@@ -174,6 +190,16 @@ impl Start {
             "the agent ended {ATTACH_TRIES_MAX} times before it answered{last}; its log is {}",
             log.display()
         )
+    }
+
+    /// What an agent that follows another one says of itself; of the first nothing is asked.
+    async fn status(&self, connection: &mut Connection) -> io::Result<Response> {
+        if self.again.is_empty() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let asking = connection.ask(&Request::Status {});
+        let within = self.connect_deadline + START_TIME_MAX;
+        timeout(within, asking).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// Connects to the agent that is there, or starts one.
@@ -377,16 +403,19 @@ impl Link {
         }));
     }
 
-    /// How many TCPStore clients ever came; none if the agent does not say in
+    /// What TCPStore clients ever came; none if the agent does not say in
     /// time, or has counted none since one before it was killed.
-    pub async fn clients_ever(&self) -> Option<usize> {
+    pub async fn clients_ever(&self) -> Option<Seen> {
         let seen = seen(self.start.socket()).await.unwrap_or_else(|_| {
             warn!(
                 "the agent has not answered for {STATUS_TIME_MAX:?}: it, or this host, is very slow"
             );
             None
         });
-        seen.map(|seen| seen.clients).filter(|n| *n > 0 || !self.restarts.any())
+        let mut seen = seen.filter(|seen| seen.clients > 0 || !self.restarts.any())?;
+        // Those that came to an agent before are not known.
+        seen.programs = seen.programs.filter(|_| !self.restarts.any());
+        Some(seen)
     }
 
     /// The command has ended, and `done` its part. Returns when the agent has let it go; the last
@@ -417,7 +446,9 @@ pub async fn seen(control: &Path) -> Result<Option<Seen>, Elapsed> {
     };
     let answer = timeout(STATUS_TIME_MAX, asking).await?;
     Ok(match answer {
-        Ok(Response::Status { clients_ever: clients, ports, .. }) => Some(Seen { clients, ports }),
+        Ok(Response::Status { clients_ever: clients, programs, ports, .. }) => {
+            Some(Seen { clients, programs, ports })
+        }
         _ => None,
     })
 }

@@ -283,13 +283,13 @@ async fn attend(
     loop {
         tokio::select! {
             status = child.wait() => {
-                if let Some(clients) = link.clients_ever().await {
-                    expectation.at_the_end(clients);
+                if let Some(seen) = link.clients_ever().await {
+                    expectation.at_the_end(seen.clients);
                 }
                 return status;
             }
             () = expectation.due() => match link.clients_ever().await {
-                Some(clients) => expectation.look(clients),
+                Some(seen) => expectation.look(&seen),
                 None => expectation.postpone(),
             },
             () = link.keep() => {}

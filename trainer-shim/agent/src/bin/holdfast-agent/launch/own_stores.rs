@@ -202,9 +202,13 @@ fn said(process: &Process, bypass: &Bypass, capture: &str, watched: &Watched) ->
             }
         }
         Bypass::Serves | Bypass::Searches => {
-            "or use the store of init_process_group(init_method=\"env://\"), with MASTER_ADDR and \
-             MASTER_PORT as `run` has set them"
-                .to_owned()
+            let first = watched.ours.port();
+            let both = format!("127.0.0.1:{first}-{}", first.saturating_add(1));
+            format!(
+                "or use the store of init_process_group(init_method=\"env://\"), with MASTER_ADDR and \
+                 MASTER_PORT as `run` has set them; or, if its port is MASTER_PORT + 1, on every host: {}",
+                remedy::at(&both, watched.words)
+            )
         }
     };
     format!("{} passes Holdfast by: it {bypass}; {wheel}; {instead}", bypass::named(process))
@@ -303,6 +307,8 @@ mod tests {
             assert!(line.contains(part), "{part:?} is missing in: {line}");
         }
         let line = said(&process, &Bypass::Searches, OFF, &watched());
-        assert!(line.contains("without HOLDFAST_CAPTURE=off") && line.contains("tcp://"), "{line}");
+        for part in ["without HOLDFAST_CAPTURE=off", "tcp://", "--tcpstore 127.0.0.1:29500-29501"] {
+            assert!(line.contains(part), "{part:?} is missing in: {line}");
+        }
     }
 }
