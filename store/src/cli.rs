@@ -2,6 +2,7 @@
 //! wrong came from.
 
 use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 
 use clap::{Args, Command as Grammar, CommandFactory, Parser, Subcommand};
 
@@ -68,6 +69,9 @@ pub struct HealthArgs {
     /// Ask whether it is ready to serve, not only alive
     #[arg(long)]
     pub ready: bool,
+    /// The authority of the node's certificate, where it has one
+    #[arg(long, env = "HOLDFAST_TLS_CA", value_name = "FILE")]
+    pub tls_ca: Option<PathBuf>,
 }
 
 fn address(text: &str) -> Result<String, String> {

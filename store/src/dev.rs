@@ -273,15 +273,16 @@ async fn look(dir: &Path, shape: Shape, id: u16, access: &Access) -> Found {
     if let Some(why) = folder::misplaced(dir, shape, &who.members) {
         return Found::Misplaced(why);
     }
-    match not_ready(&address).await {
+    match not_ready(access, &address).await {
         None => Found::Ready,
         Some(why) => Found::NotReady(why),
     }
 }
 
 /// Why the node at this address is not ready; none if it is.
-async fn not_ready(address: &str) -> Option<String> {
+async fn not_ready(access: &Access, address: &str) -> Option<String> {
     let asked = dial::request(
+        access.tls(),
         address,
         http::Method::GET,
         holdfast_api::routes::READYZ,

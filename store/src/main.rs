@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use clap::{CommandFactory, Parser};
 use holdfast_api::variables::mistyped;
+use holdfast_net::tls::{Dialer, File};
 use holdfast_store::cli::{Cli, Command, HealthArgs, origin};
 use holdfast_store::config::LogFormat;
 use holdfast_store::offline::{inspect, recover, restore};
+use holdfast_store::tls::Tls;
 use holdfast_store::{dev, dial, serve};
 use tokio::runtime::{Builder, Runtime};
 
@@ -149,7 +151,12 @@ fn log_to_stderr(format: LogFormat) -> Result<(), String> {
 }
 async fn health(args: HealthArgs) -> anyhow::Result<()> {
     let path = if args.ready { holdfast_api::routes::READYZ } else { holdfast_api::routes::LIVEZ };
+    let ca = args.tls_ca.filter(|path| !path.as_os_str().is_empty());
+    let ca = ca.map(|path| File { flag: "--tls-ca", path });
+    let dialer = ca.map(|ca| Dialer::for_clients(ca, None)).transpose()?;
+    let tls = dialer.map_or_else(Tls::default, Tls::of_client);
     let (status, _, body) = dial::request(
+        &tls,
         &args.address,
         http::Method::GET,
         path,

@@ -173,6 +173,7 @@ pub async fn run_on(
         tasks.clone(),
         accepting.clone(),
         options.shutdown_grace,
+        options.access.tls().clone(),
     );
     tasks.spawn(serving);
     let following = options.access.clone().follow_file();
