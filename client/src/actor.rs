@@ -400,12 +400,12 @@ impl Actor {
 
     fn attempt(&mut self, way: Way) {
         let cluster_id = self.navigator.cluster_id().map(str::to_owned);
-        let token_file = self.options.token_file.clone();
+        let credentials = self.options.credentials();
         let timeout = self.options.connect_timeout;
         let tasks = self.tasks.clone();
         let attempt = async move {
             let cluster_id = cluster_id.as_deref();
-            let result = connect(&way, cluster_id, token_file, timeout, &tasks).await;
+            let result = connect(&way, cluster_id, credentials, timeout, &tasks).await;
             (way, result)
         };
         self.attempts.push(attempt.boxed());

@@ -8,10 +8,10 @@ use std::time::Duration;
 use clap::{CommandFactory, Parser};
 use holdfast_api::variables::mistyped;
 use holdfast_net::tls::{Dialer, File};
-use holdfast_store::cli::{Cli, Command, HealthArgs, origin};
+use holdfast_store::cli::{Cli, Command, HealthArgs, TlsCommand, origin};
 use holdfast_store::config::LogFormat;
 use holdfast_store::offline::{inspect, recover, restore};
-use holdfast_store::tls::Tls;
+use holdfast_store::tls::{Tls, authority};
 use holdfast_store::{dev, dial, serve};
 use tokio::runtime::{Builder, Runtime};
 
@@ -89,6 +89,7 @@ fn main() -> ExitCode {
         Command::Recover(args) => recover::run(&args),
         Command::Inspect(args) => inspect::run(&args).map_err(anyhow::Error::from),
         Command::Health(args) => runtime.block_on(health(args)),
+        Command::Tls(TlsCommand::Init(args)) => authority::run(&args),
         Command::Completions { shell } => {
             let (mut grammar, mut out) = (Cli::command(), std::io::stdout().lock());
             clap_complete::generate(shell, &mut grammar, "holdfast-store", &mut out);

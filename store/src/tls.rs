@@ -5,6 +5,8 @@
 //!
 //! [`Access`]: crate::access::Access
 
+pub mod authority;
+
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -127,7 +127,11 @@ impl Load {
             tasks.spawn(async move {
                 loop {
                     let path = "/v1/backup?revision=0";
-                    let taken = download(&address, path, None, BACKUP_TIME_MAX, |_| Ok(())).await;
+                    let taken =
+                        download(&address, path, &Credentials::default(), BACKUP_TIME_MAX, |_| {
+                            Ok(())
+                        })
+                        .await;
                     if taken.is_ok_and(|answer| answer.status.is_success()) {
                         done.fetch_add(1, Ordering::Relaxed);
                     }
