@@ -499,7 +499,7 @@ fn host_name(text: &str) -> Result<String, String> {
 }
 
 /// Whether only this machine reaches the address. A name could be anybody's.
-fn is_loopback(address: &str) -> bool {
+pub(crate) fn is_loopback(address: &str) -> bool {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())

@@ -50,8 +50,8 @@ pub enum TlsSetupError {
         "{given} is of no use without {missing}: `holdfast-store tls init DIR --nodes LIST` makes all of them"
     )]
     Incomplete {
-        /// A flag.
-        given: &'static str,
+        /// A flag and its file.
+        given: String,
         /// The flags that belong to it.
         missing: String,
     },
@@ -92,10 +92,8 @@ impl TlsPaths {
             (PEER_KEY, file(PEER_KEY, self.peer_key)),
             (PEER_CA, file(PEER_CA, self.peer_ca)),
         ];
-        let given = needed.iter().find(|(_, file)| file.is_some()).map(|(flag, _)| *flag);
-        let Some(given) = given.or(clients.as_ref().map(|file| file.flag)) else {
-            return Ok(Tls::default());
-        };
+        let mut given = needed.iter().filter_map(|(_, file)| file.as_ref()).chain(&clients);
+        let Some(given) = given.next().map(ToString::to_string) else { return Ok(Tls::default()) };
         let missing: Vec<&str> =
             needed.iter().filter(|(_, file)| file.is_none()).map(|(flag, _)| *flag).collect();
         let [

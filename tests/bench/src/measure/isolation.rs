@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use holdfast_api::{KeyValue, Scope};
-use holdfast_client::{Keys, download};
+use holdfast_client::{Credentials, Keys, download};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 

@@ -357,12 +357,13 @@ mod tests {
     fn flags_go_over_the_file_and_the_file_over_the_defaults() {
         let flags =
             Flags { job: text("by-flag"), run: text(""), single_attempt: true, ..Flags::default() };
-        let toml = "store = 'a:1,b:2'\ntoken_file = '/etc/token'\njob = 'by-file'\nrun = 'r7'\nconnect_deadline = '1min'\n\
+        let toml = "store = 'a:1,b:2'\ntoken_file = '/etc/token'\ntls_ca = '/etc/ca.crt'\njob = 'by-file'\nrun = 'r7'\nconnect_deadline = '1min'\n\
                     [limits]\nconnections_max = 3";
         let settings = Settings::merge(flags, file(toml).unwrap()).unwrap();
         let expected = Settings {
             store: vec!["a:1".to_owned(), "b:2".to_owned()],
             token_file: Some("/etc/token".into()),
+            tls: TlsFiles { ca: Some("/etc/ca.crt".into()), ..TlsFiles::default() },
             job: Some("by-flag".parse().unwrap()),
             run: Some(RunChoice::Named("r7".parse().unwrap())),
             takeover: false,
