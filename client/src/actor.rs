@@ -484,12 +484,12 @@ impl Actor {
 
     fn connecting(&self, route: Route) -> BoxFuture<'static, Attempted> {
         let cluster_id = self.leader_tracker.cluster_id().map(str::to_owned);
-        let token_file = self.options.token_file.clone();
+        let credentials = self.options.credentials();
         let timeout = self.options.connect_timeout;
         let tasks = self.tasks.clone();
         let attempt = async move {
             let cluster_id = cluster_id.as_deref();
-            let result = connect(&route, cluster_id, token_file, timeout, &tasks).await;
+            let result = connect(&route, cluster_id, credentials, timeout, &tasks).await;
             (route, result)
         };
         attempt.boxed()

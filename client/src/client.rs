@@ -1,6 +1,5 @@
 //! The handle: what a program calls.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,6 +17,7 @@ use crate::actor::{Actor, Event};
 use crate::call::{
     Ask, Call, CallId, EventsAsk, FeedAsk, Permits, ReplyTo, Wait, WatchAsk, names_itself,
 };
+use crate::credentials::Credentials;
 use crate::deadline::Deadline;
 use crate::error::Error;
 use crate::events::Events;
@@ -68,7 +68,7 @@ struct Shared {
     next_call: AtomicU64,
     call_timeout: Duration,
     counters: Arc<Counters>,
-    token_file: Option<PathBuf>,
+    credentials: Credentials,
     calls: Bounds,
     waits: Bounds,
     /// Of what keeps a host alive: no other call takes its room.
@@ -134,7 +134,7 @@ impl Client {
         let (events, inbox) = mpsc::unbounded_channel();
         let counters = Arc::new(Counters::default());
         let tasks = TaskTracker::new();
-        let (call_timeout, token_file) = (options.call_timeout, options.token_file.clone());
+        let (call_timeout, credentials) = (options.call_timeout, options.credentials());
         counters.set_addresses(options.endpoints.clone());
         let mut actor = Actor::new(options, inbox, counters.clone(), tasks.clone());
         prepare(&mut actor);
@@ -147,7 +147,7 @@ impl Client {
             next_call: AtomicU64::new(1),
             call_timeout,
             counters,
-            token_file,
+            credentials,
             waits: Bounds { count: semaphore(OPEN_WAITS_MAX), bytes: calls.bytes.clone() },
             first: Bounds { count: semaphore(OPEN_CALLS_MAX), bytes: bytes() },
             calls,
@@ -357,9 +357,9 @@ impl Client {
         self.shared.counters.addresses()
     }
 
-    /// The file with the token.
-    pub(crate) fn token_file(&self) -> Option<&Path> {
-        self.shared.token_file.as_deref()
+    /// What it shows to the nodes, and whom it trusts.
+    pub fn credentials(&self) -> &Credentials {
+        &self.shared.credentials
     }
 
     /// Ends the session (best effort), then the client and its tasks. Calls

@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use crate::credentials::{Credentials, Tls};
 use crate::token_file::{self, TokenFileError};
 
 /// Longest frame, either way.
@@ -42,7 +43,7 @@ pub(crate) enum ConnectionError {
     Connect(io::Error),
     #[error("no answer within {0:?}")]
     TimedOut(Duration),
-    #[error("it does not speak HTTP as a node does: {0}")]
+    #[error("it does not speak HTTP as a node does: {}", with_causes(.0))]
     Http(#[from] hyper::Error),
     #[error("it refused the stream: {}", .0.message)]
     Refused(Box<Problem>),
@@ -58,6 +59,16 @@ pub(crate) enum ConnectionError {
     Broken(io::Error),
     #[error("it did not answer a probe")]
     Silent,
+}
+
+/// The outermost error seldom says what went wrong.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let (mut words, mut cause) = (error.to_string(), error.source());
+    while let Some(error) = cause {
+        words = format!("{words}: {error}");
+        cause = error.source();
+    }
+    words
 }
 
 impl ConnectionError {
@@ -124,15 +135,15 @@ impl std::fmt::Display for Route {
 pub(crate) async fn connect(
     route: &Route,
     cluster_id: Option<&str>,
-    token_file: Option<PathBuf>,
+    credentials: Credentials,
     timeout: Duration,
     tasks: &TaskTracker,
 ) -> Result<(Hello, Connection), ConnectionError> {
     let activity = Arc::new(AtomicU64::new(0));
     let shake_hands = async {
-        let token = token(token_file).await?;
-        let mut tcp = Stream::connect(&route.address).await.map_err(ConnectionError::Connect)?;
-        tcp.set_nodelay(true).map_err(ConnectionError::Connect)?;
+        let token = token(credentials.token_file).await?;
+        let opening = open(&route.address, credentials.tls.as_ref());
+        let mut tcp = opening.await.map_err(ConnectionError::Connect)?;
         tcp.set_user_timeout(GONE_AFTER).map_err(ConnectionError::Connect)?;
         let (tcp, behind) = upgrade(tcp, route, cluster_id, token.as_ref()).await?;
         let (read, write) = tcp.into_split();
@@ -152,6 +163,19 @@ pub(crate) async fn connect(
     tasks.spawn(until(end.clone(), read_frames(frames, replies)));
     let connection = Connection { outgoing, incoming, activity, _end: end.drop_guard() };
     Ok((hello, connection))
+}
+
+/// A connection, with its handshake.
+pub(crate) async fn open(address: &str, tls: Option<&Tls>) -> io::Result<Stream> {
+    if let Some(tls) = tls {
+        tls.refreshed().await;
+    }
+    let stream = Stream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    match tls {
+        Some(tls) => tls.secure(stream, address).await,
+        None => Ok(stream),
+    }
 }
 
 /// The token to send. A disk may hang: the thread that reads is not waited for
@@ -277,7 +301,7 @@ async fn write_frame(write: &mut WriteHalf, frame: &[u8], activity: &AtomicU64) 
         }
         write.write_all(chunk).await?;
     }
-    Ok(())
+    write.flush().await
 }
 
 /// Reads frames off a socket.

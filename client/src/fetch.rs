@@ -1,17 +1,16 @@
 //! One question by plain HTTP, to one node: for what a node answers for itself
 //! and a stream does not carry.
 
-use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use holdfast_net::Stream;
 use http::{StatusCode, header};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 
 use crate::connection;
+use crate::credentials::Credentials;
 
 /// Longest answer that is read, in bytes.
 pub const FETCH_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -50,14 +49,14 @@ pub struct Fetched {
 pub async fn fetch(
     address: &str,
     path: &str,
-    token_file: Option<&Path>,
+    credentials: &Credentials,
     timeout: Duration,
 ) -> Result<Fetched, FetchError> {
     let read = async |status, body: Incoming| {
         let body = Limited::new(body, FETCH_BYTES_MAX).collect().await;
         Ok(Fetched { status, body: body.map_err(http_error)?.to_bytes() })
     };
-    let exchange = get(address, path, token_file, timeout, read);
+    let exchange = get(address, path, credentials, timeout, read);
     tokio::time::timeout(timeout, exchange).await.unwrap_or(Err(FetchError::TimedOut(timeout)))
 }
 
@@ -66,7 +65,7 @@ pub async fn fetch(
 pub async fn download(
     address: &str,
     path: &str,
-    token_file: Option<&Path>,
+    credentials: &Credentials,
     timeout: Duration,
     mut take: impl FnMut(Bytes) -> std::io::Result<()>,
 ) -> Result<Fetched, FetchError> {
@@ -87,22 +86,22 @@ pub async fn download(
             }
         }
     };
-    get(address, path, token_file, timeout, read).await
+    get(address, path, credentials, timeout, read).await
 }
 
 /// Asks, each step up to the answer's head within `timeout`, and has the rest read.
 async fn get(
     address: &str,
     path: &str,
-    token_file: Option<&Path>,
+    credentials: &Credentials,
     timeout: Duration,
     read: impl AsyncFnOnce(StatusCode, Incoming) -> Result<Fetched, FetchError>,
 ) -> Result<Fetched, FetchError> {
     let opening = async {
-        let token = connection::token(token_file.map(Path::to_owned)).await;
+        let token = connection::token(credentials.token_file.clone()).await;
         let token = token.map_err(|error| FetchError::Token(error.to_string()))?;
-        let stream = Stream::connect(address).await.map_err(FetchError::Connect)?;
-        stream.set_nodelay(true).map_err(FetchError::Connect)?;
+        let opening = connection::open(address, credentials.tls.as_ref());
+        let stream = opening.await.map_err(FetchError::Connect)?;
         let mut request = http::Request::get(path).header(header::HOST, address);
         if let Some(token) = &token {
             request = request.header(header::AUTHORIZATION, token.authorization());
@@ -127,6 +126,6 @@ async fn get(
     }
 }
 
-fn http_error(error: impl std::fmt::Display) -> FetchError {
-    FetchError::Http(error.to_string())
+fn http_error(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> FetchError {
+    FetchError::Http(connection::with_causes(&*error.into()))
 }

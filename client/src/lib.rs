@@ -111,6 +111,7 @@ mod call;
 mod calls;
 mod client;
 mod connection;
+mod credentials;
 mod deadline;
 mod endpoints;
 mod error;
@@ -138,6 +139,7 @@ pub use client::{
     Client, Consistency, OPEN_BYTES_MAX, OPEN_CALLS_MAX, OPEN_WAITS_MAX, OPEN_WATCHES_MAX,
     REQUEST_BYTES_MAX,
 };
+pub use credentials::{Credentials, Tls, TlsFiles, TlsFilesError};
 pub use deadline::Deadline;
 pub use error::Error;
 pub use events::{Events, EventsPage};

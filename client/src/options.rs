@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::credentials::{Credentials, Tls};
+
 /// Most endpoints in one list.
 pub const ENDPOINTS_MAX: usize = 64;
 
@@ -15,6 +17,8 @@ pub struct Options {
     /// File with the token that the cluster asks for. Read for each connection:
     /// a token that was replaced there is used from the next one on.
     pub token_file: Option<PathBuf>,
+    /// How connections are made with TLS; none: plain.
+    pub tls: Option<Tls>,
     /// Bound on one attempt to connect, from the first packet to the node's
     /// [`Hello`](holdfast_api::Hello).
     pub connect_timeout: Duration,
@@ -43,6 +47,7 @@ impl Options {
         Options {
             endpoints,
             token_file: None,
+            tls: None,
             connect_timeout: Duration::from_secs(1),
             backoff_min: Duration::from_millis(10),
             backoff_max: Duration::from_millis(500),
@@ -52,6 +57,11 @@ impl Options {
             probe_timeout: Duration::from_secs(1),
             seed: None,
         }
+    }
+
+    /// What the client shows to the nodes, and whom it trusts.
+    pub fn credentials(&self) -> Credentials {
+        Credentials { token_file: self.token_file.clone(), tls: self.tls.clone() }
     }
 }
 
@@ -82,7 +92,7 @@ pub enum EndpointError {
 }
 
 /// Reads a list of endpoints: `host:port`, separated by commas, each with an
-/// optional `http://` in front. IPv6 addresses stand in brackets. Duplicates
+/// optional `http://` or `https://` in front, which says nothing: [`Options::tls`] does. IPv6 addresses stand in brackets. Duplicates
 /// are dropped.
 pub fn parse_endpoints(list: &str) -> Result<Vec<String>, EndpointError> {
     let mut endpoints: Vec<String> = Vec::new();
@@ -101,10 +111,8 @@ pub fn parse_endpoints(list: &str) -> Result<Vec<String>, EndpointError> {
 }
 
 fn parse_endpoint(part: &str) -> Result<String, &'static str> {
-    if part.starts_with("https://") {
-        return Err("nodes speak plain HTTP");
-    }
-    let address = part.strip_prefix("http://").unwrap_or(part);
+    let scheme = ["https://", "http://"].into_iter().find_map(|scheme| part.strip_prefix(scheme));
+    let address = scheme.unwrap_or(part);
     let address = address.strip_suffix('/').unwrap_or(address);
     let (host, port) = address.rsplit_once(':').ok_or("the port is missing")?;
     let bracketed = host.starts_with('[') && host.ends_with(']');
@@ -132,7 +140,8 @@ mod tests {
 
     #[test]
     fn a_list_may_have_spaces_prefixes_and_duplicates() {
-        let parsed = parse_endpoints("127.0.0.1:21001, http://node2:21002/,[::1]:80,node2:21002,");
+        let parsed =
+            parse_endpoints("127.0.0.1:21001, http://node2:21002/,https://[::1]:80,node2:21002,");
         assert_eq!(parsed.unwrap(), ["127.0.0.1:21001", "node2:21002", "[::1]:80"]);
     }
 
@@ -148,7 +157,7 @@ mod tests {
             ("node1:", "between 1 and 65535"),
             ("node1:0", "between 1 and 65535"),
             ("node1:65536", "between 1 and 65535"),
-            ("https://node1:1", "plain HTTP"),
+            ("https://node1", "port is missing"),
             ("a b:1", "no host has"),
             ("user@host:1", "no host has"),
             ("good:1,bad", "\"bad\""),

@@ -2,7 +2,6 @@
 //! are asked nothing while it answers.
 
 use std::fmt;
-use std::path::Path;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -11,6 +10,7 @@ use holdfast_api::{Majority, routes};
 use tokio::time::Instant;
 
 use crate::client::Client;
+use crate::credentials::Credentials;
 use crate::fetch::fetch;
 
 /// How often it is looked whether the store answers: a number in memory.
@@ -141,10 +141,10 @@ impl Outages {
     /// What the nodes say; each knows it by itself, with or without a quorum.
     async fn ask(&self) -> OutageCause {
         let addresses = self.client.addresses();
-        let token_file = self.client.token_file();
+        let credentials = self.client.credentials();
         let asking = addresses
             .iter()
-            .map(|address| async move { (address, majority(address, token_file).await) });
+            .map(|address| async move { (address, majority(address, credentials).await) });
         let mut asking: FuturesUnordered<_> = asking.collect();
         let mut silent = Vec::new();
         while let Some((address, answer)) = asking.next().await {
@@ -165,8 +165,8 @@ impl Outages {
 }
 
 /// What a node knows of the majority; none if it does not answer.
-async fn majority(address: &str, token_file: Option<&Path>) -> Option<Option<Majority>> {
-    let answer = fetch(address, routes::MAJORITY, token_file, ASK_TIME_MAX).await.ok()?;
+async fn majority(address: &str, credentials: &Credentials) -> Option<Option<Majority>> {
+    let answer = fetch(address, routes::MAJORITY, credentials, ASK_TIME_MAX).await.ok()?;
     // One that cannot tell, or is older than the question, answers all the same.
     Some(serde_json::from_slice(&answer.body).ok())
 }

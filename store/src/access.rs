@@ -19,6 +19,7 @@ use parking_lot::RwLock;
 use subtle::{Choice, ConstantTimeEq};
 
 use crate::regular_file::open_regular;
+use crate::tls::Tls;
 
 /// How often the file is read again.
 const READ_EVERY: Duration = Duration::from_secs(2);
@@ -28,7 +29,7 @@ const READ_EVERY: Duration = Duration::from_secs(2);
 const OPEN_PATHS: [&str; 3] = [LIVEZ, READYZ, METRICS];
 
 /// What is between nodes.
-const PEER_PATHS: &str = "/raft/";
+pub(crate) const PEER_PATHS: &str = "/raft/";
 
 /// Why a file of tokens is of no use.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +64,8 @@ pub struct Access {
     guarded: Option<Arc<Guarded>>,
     /// Of the nodes alone.
     peers: Option<Arc<Guarded>>,
+    /// How connections are accepted and made.
+    tls: Tls,
 }
 
 #[derive(Debug)]
@@ -83,7 +86,7 @@ impl Access {
     /// The tokens of a file.
     pub fn from_file(path: &Path) -> Result<Access, AccessError> {
         let guarded = Some(Guarded::read("--token-file", path)?);
-        Ok(Access { guarded, peers: None })
+        Ok(Access { guarded, ..Access::default() })
     }
 
     /// The same, with the tokens of another file for what is between nodes.
@@ -92,18 +95,34 @@ impl Access {
         Ok(Access { peers, ..self })
     }
 
+    /// The same, with these certificates.
+    pub fn with_tls(self, tls: Tls) -> Access {
+        Access { tls, ..self }
+    }
+
+    /// The certificates.
+    pub fn tls(&self) -> &Tls {
+        &self.tls
+    }
+
     /// Whether there is a token at all.
     pub fn is_guarded(&self) -> bool {
         self.guarded.is_some()
     }
 
+    /// Whether somebody is kept out: by a token, or by certificates.
+    pub fn is_restricted(&self) -> bool {
+        self.is_guarded() || self.tls.wants_certificates()
+    }
+
     /// What the operator should know about the file.
     pub fn warning(&self) -> Option<String> {
-        self.files().find_map(|guarded| {
+        let of_tokens = self.files().find_map(|guarded| {
             let Guarded { flag, path, mode, .. } = guarded.as_ref();
             let (advice, path) = (token::exposed(*mode)?, path.display());
             Some(format!("{flag} {path}: {advice} {path}"))
-        })
+        });
+        of_tokens.or_else(|| self.tls.warning())
     }
 
     /// Whether a request with these headers may go to this path. How long that
@@ -159,7 +178,8 @@ impl Access {
     /// Keeps up with the files. A file that is of no use changes nothing. Runs
     /// until it is dropped.
     pub async fn follow_file(self) {
-        join_all(self.files().map(|guarded| guarded.clone().follow())).await;
+        let tokens = join_all(self.files().map(|guarded| guarded.clone().follow()));
+        tokio::join!(tokens, self.tls.clone().follow_files());
     }
 }
 

@@ -2,6 +2,7 @@
 //! wrong came from.
 
 use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 
 use clap::{Args, Command as Grammar, CommandFactory, Parser, Subcommand};
 
@@ -10,6 +11,7 @@ use crate::dev;
 use crate::offline::inspect::InspectArgs;
 use crate::offline::recover::RecoverArgs;
 use crate::offline::restore::RestoreArgs;
+use crate::tls::authority::InitArgs;
 
 /// A Holdfast store node: the replicated control plane of training jobs.
 #[derive(Debug, Parser)]
@@ -29,6 +31,9 @@ Examples:
     holdfast-store serve --node-id 1 --data-dir /var/lib/holdfast --listen 10.0.0.1:21001 \\
       --token-file /etc/holdfast/token \\
       --initial-cluster 1=10.0.0.1:21001,2=10.0.0.2:21001,3=10.0.0.3:21001
+
+  With TLS: certificates in a folder, and what each node is started with:
+    holdfast-store tls init certificates --nodes 1=10.0.0.1:21001,2=10.0.0.2:21001,3=10.0.0.3:21001
 
   A fourth node for a running cluster (with HOLDFAST_TOKEN_FILE=/etc/holdfast/token everywhere):
     holdfast-store serve --node-id 4 --data-dir /var/lib/holdfast --listen 10.0.0.4:21001 --join 10.0.0.1:21001
@@ -52,11 +57,21 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Ask a node whether it is alive; for container health checks
     Health(HealthArgs),
+    /// Make certificates for TLS
+    #[command(subcommand)]
+    Tls(TlsCommand),
     /// Print a script that completes this program's arguments
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
+}
+
+/// Certificates.
+#[derive(Debug, Subcommand)]
+pub enum TlsCommand {
+    /// Make an authority for clients and one for nodes, and certificates for all of them
+    Init(InitArgs),
 }
 
 /// Flags of `holdfast-store health`.
@@ -68,6 +83,9 @@ pub struct HealthArgs {
     /// Ask whether it is ready to serve, not only alive
     #[arg(long)]
     pub ready: bool,
+    /// The authority of the node's certificate, where it has one
+    #[arg(long, env = "HOLDFAST_TLS_CA", value_name = "FILE")]
+    pub tls_ca: Option<PathBuf>,
 }
 
 fn address(text: &str) -> Result<String, String> {

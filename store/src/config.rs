@@ -16,6 +16,7 @@ use crate::http::host::EVERY_HOST;
 use crate::node::room::Reserves;
 use crate::raft::ConsensusOptions;
 use crate::regular_file::read_regular_text;
+use crate::tls::{TlsPaths, TlsSetupError};
 
 /// Nobody needs a longer configuration.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
@@ -75,6 +76,25 @@ pub struct ServeArgs {
     /// between them
     #[arg(long, env = "HOLDFAST_PEER_TOKEN_FILE", value_name = "FILE")]
     pub peer_token_file: Option<PathBuf>,
+    /// Certificate that this node shows to clients, PEM: with it, the port speaks TLS alone. Needs
+    /// --tls-key and the three of --peer-tls; `holdfast-store tls init` makes all of them
+    #[arg(long, env = "HOLDFAST_STORE_TLS_CERT", value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+    /// Its private key
+    #[arg(long, env = "HOLDFAST_STORE_TLS_KEY", value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+    /// Authority of clients' certificates: whoever shows one needs no token
+    #[arg(long, env = "HOLDFAST_STORE_TLS_CLIENT_CA", value_name = "FILE")]
+    pub tls_client_ca: Option<PathBuf>,
+    /// Certificate that this node shows to other nodes, which show theirs
+    #[arg(long, env = "HOLDFAST_PEER_TLS_CERT", value_name = "FILE")]
+    pub peer_tls_cert: Option<PathBuf>,
+    /// Its private key
+    #[arg(long, env = "HOLDFAST_PEER_TLS_KEY", value_name = "FILE")]
+    pub peer_tls_key: Option<PathBuf>,
+    /// Authority of the nodes' certificates, and of nothing else
+    #[arg(long, env = "HOLDFAST_PEER_TLS_CA", value_name = "FILE")]
+    pub peer_tls_ca: Option<PathBuf>,
     /// Listen beyond this machine without a token: whoever reaches the port can do everything
     #[arg(long, env = "HOLDFAST_INSECURE", value_parser = clap::builder::BoolishValueParser::new())]
     pub insecure: bool,
@@ -132,6 +152,12 @@ struct File {
     join: Option<String>,
     token_file: Option<PathBuf>,
     peer_token_file: Option<PathBuf>,
+    tls_cert: Option<PathBuf>,
+    tls_key: Option<PathBuf>,
+    tls_client_ca: Option<PathBuf>,
+    peer_tls_cert: Option<PathBuf>,
+    peer_tls_key: Option<PathBuf>,
+    peer_tls_ca: Option<PathBuf>,
     #[serde(default)]
     insecure: bool,
     #[serde(default)]
@@ -221,6 +247,9 @@ pub enum ConfigError {
     /// The file of tokens is of no use.
     #[error(transparent)]
     Access(#[from] AccessError),
+    /// The certificates are.
+    #[error(transparent)]
+    Tls(#[from] TlsSetupError),
     /// Whoever reaches the port could do everything.
     #[error(
         "--listen {listen} can be reached from other machines, and there is no token: whoever reaches it could read and change everything. Make one, the same for all nodes, agents and command lines: `(umask 077; openssl rand -hex 32 > FILE)`, and add --token-file FILE (or HOLDFAST_TOKEN_FILE); or add --insecure if the network keeps strangers out"
@@ -271,7 +300,16 @@ impl ServeArgs {
             }
             None => access,
         };
-        let decided = access.is_guarded() || self.insecure || file.insecure;
+        let tls = TlsPaths {
+            cert: self.tls_cert.or(file.tls_cert),
+            key: self.tls_key.or(file.tls_key),
+            client_ca: self.tls_client_ca.or(file.tls_client_ca),
+            peer_cert: self.peer_tls_cert.or(file.peer_tls_cert),
+            peer_key: self.peer_tls_key.or(file.peer_tls_key),
+            peer_ca: self.peer_tls_ca.or(file.peer_tls_ca),
+        };
+        let access = access.with_tls(tls.read()?);
+        let decided = access.is_restricted() || self.insecure || file.insecure;
         if !decided && !is_loopback(&listen) {
             return Err(ConfigError::Unguarded { listen });
         }
@@ -461,7 +499,7 @@ fn host_name(text: &str) -> Result<String, String> {
 }
 
 /// Whether only this machine reaches the address. A name could be anybody's.
-fn is_loopback(address: &str) -> bool {
+pub(crate) fn is_loopback(address: &str) -> bool {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())

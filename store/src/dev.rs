@@ -32,6 +32,7 @@ use crate::dial;
 use crate::formation::ask_identity;
 use crate::recurring::Recurring;
 use crate::storage::identity;
+use crate::tls::authority;
 use folder::Shape;
 use lines::Printer;
 
@@ -47,6 +48,9 @@ const ASK_TIME_MAX: Duration = Duration::from_secs(2);
 /// Most nodes: more teach nothing new on one machine.
 const NODES_MAX: u16 = 9;
 
+/// How long certificates are valid; each start makes them anew.
+const CERTIFICATE_DAYS: u32 = 90;
+
 /// Flags of `holdfast-store dev`.
 #[derive(Debug, Clone, Args)]
 pub struct DevArgs {
@@ -59,6 +63,9 @@ pub struct DevArgs {
     /// The nodes listen on the ports behind this one [default: that of the folder, or 21000]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(0..=i64::from(u16::MAX - NODES_MAX)))]
     base_port: Option<u16>,
+    /// Speak TLS, with certificates in the folder `tls` of --data-dir, made if missing
+    #[arg(long)]
+    tls: bool,
     /// Arguments for each node, after --
     #[arg(last = true, value_name = "SERVE-FLAGS")]
     extra: Vec<String>,
@@ -78,7 +85,7 @@ impl DevArgs {
     /// token to talk to them.
     pub fn check(&self) -> Result<Access, String> {
         let shape = Shape { nodes: 1, base_port: self.base_port.unwrap_or_default() };
-        let arguments = ["serve".to_owned()].into_iter().chain(self.of_node(shape, 1));
+        let arguments = ["serve".to_owned()].into_iter().chain(self.of_node(shape, 1, false));
         let serve = ServeArgs::augment_args(clap::Command::new("serve"));
         let unfit = |error: clap::Error| error.to_string().trim_start_matches("error: ").to_owned();
         let matches = serve.try_get_matches_from(arguments).map_err(unfit)?;
@@ -87,7 +94,7 @@ impl DevArgs {
     }
 
     /// The flags of a node.
-    fn of_node(&self, shape: Shape, id: u16) -> Vec<String> {
+    fn of_node(&self, shape: Shape, id: u16, tls: bool) -> Vec<String> {
         let nodes = (1..=shape.nodes).map(|id| format!("{id}={}", shape.address(id)));
         let mut arguments = vec![
             "--node-id".to_owned(),
@@ -99,23 +106,48 @@ impl DevArgs {
             "--initial-cluster".to_owned(),
             nodes.collect::<Vec<_>>().join(","),
         ];
+        if tls {
+            arguments
+                .extend(authority::flags(&authority::of_node(&self.certificates(), id.into())));
+        }
         arguments.extend(self.extra.iter().cloned());
         arguments
+    }
+
+    /// Where the certificates are.
+    fn certificates(&self) -> PathBuf {
+        self.data_dir.join("tls")
+    }
+
+    /// The same access, with certificates if they are wanted and there.
+    fn with_tls(&self, access: &Access) -> anyhow::Result<Access> {
+        let first = authority::of_node(&self.certificates(), 1);
+        if !self.tls || !first.exists() {
+            return Ok(access.clone());
+        }
+        Ok(access.clone().with_tls(authority::paths(&first).read()?))
     }
 }
 
 /// Runs the cluster until Ctrl-C or SIGTERM.
-pub async fn run(args: DevArgs, access: Access) -> anyhow::Result<()> {
+pub async fn run(mut args: DevArgs, access: Access) -> anyhow::Result<()> {
     let held = folder::held(&args.data_dir)?;
     let asked = (args.nodes, args.base_port);
     let shape = folder::decide(&args.data_dir, held.as_ref(), asked).map_err(anyhow::Error::msg)?;
-    if let Some(taken) = ports::taken(shape, &access).await {
+    let by_now = args.with_tls(&access)?;
+    if let Some(taken) = ports::taken(shape, &by_now).await {
         let cluster_id = held.as_ref().map(|held| &*held.cluster_id);
         bail!(ports::refusal(&args.data_dir, shape, cluster_id, &taken));
     }
     if held.is_none() {
         folder::note(&args.data_dir, shape)?;
     }
+    if args.tls {
+        args.data_dir = std::path::absolute(&args.data_dir)?;
+        let nodes = (1..=shape.nodes).map(|id| (NodeId::from(id), shape.address(id)));
+        authority::make(&args.certificates(), &nodes.collect(), &[], CERTIFICATE_DAYS)?;
+    }
+    let access = args.with_tls(&access)?;
     let mut interrupts = signal(SignalKind::interrupt())?;
     let mut terminations = signal(SignalKind::terminate())?;
 
@@ -131,6 +163,9 @@ pub async fn run(args: DevArgs, access: Access) -> anyhow::Result<()> {
     }
     let addresses: Vec<String> = (1..=shape.nodes).map(|id| shape.address(id)).collect();
     println!("HOLDFAST_STORE={}", addresses.join(","));
+    if args.tls {
+        println!("HOLDFAST_TLS_CA={}", args.certificates().join("client/ca.crt").display());
+    }
     println!("export it, then try: holdfast status    (Ctrl-C here stops the cluster)");
 
     let mut failed = false;
@@ -197,7 +232,7 @@ async fn stop(started: &[Started], mut children: Children) -> anyhow::Result<boo
 
 fn start(args: &DevArgs, shape: Shape, id: u16) -> anyhow::Result<(Child, String)> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
-    let arguments = args.of_node(shape, id);
+    let arguments = args.of_node(shape, id, args.tls);
     let mut command = Command::new(&program);
     for Mistyped { name, .. } in mistyped(std::env::vars_os()) {
         // It was said once.
@@ -273,15 +308,16 @@ async fn look(dir: &Path, shape: Shape, id: u16, access: &Access) -> Found {
     if let Some(why) = folder::misplaced(dir, shape, &who.members) {
         return Found::Misplaced(why);
     }
-    match not_ready(&address).await {
+    match not_ready(access, &address).await {
         None => Found::Ready,
         Some(why) => Found::NotReady(why),
     }
 }
 
 /// Why the node at this address is not ready; none if it is.
-async fn not_ready(address: &str) -> Option<String> {
+async fn not_ready(access: &Access, address: &str) -> Option<String> {
     let asked = dial::request(
+        access.tls(),
         address,
         http::Method::GET,
         holdfast_api::routes::READYZ,
@@ -306,7 +342,7 @@ mod tests {
 
     fn args(extra: &[&str]) -> DevArgs {
         let extra = extra.iter().map(|word| (*word).to_owned()).collect();
-        DevArgs { nodes: None, data_dir: "d".into(), base_port: Some(3_000), extra }
+        DevArgs { tls: false, nodes: None, data_dir: "d".into(), base_port: Some(3_000), extra }
     }
 
     #[test]

@@ -14,6 +14,8 @@ use hyper_util::rt::TokioIo;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::sync::Semaphore;
 
+use crate::tls::Tls;
+
 /// Longest time for a connection to open. An address that swallows packets
 /// must not look like a node that took a request and fell silent.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
@@ -95,17 +97,23 @@ pub enum DialError {
     },
 }
 
-fn broken(address: &str, why: impl std::fmt::Display) -> DialError {
-    DialError::Broken { address: address.to_owned(), why: why.to_string() }
+fn broken(address: &str, why: impl std::error::Error) -> DialError {
+    // The outermost error seldom says what went wrong.
+    let (mut words, mut cause) = (why.to_string(), why.source());
+    while let Some(error) = cause {
+        words = format!("{words}: {error}");
+        cause = error.source();
+    }
+    DialError::Broken { address: address.to_owned(), why: words }
 }
 
 /// Opens a connection. A name is looked up anew for each: the node behind it
 /// may have moved.
-pub(crate) async fn connect(address: &str) -> Result<Stream, DialError> {
-    connect_within(address, CONNECT_TIME_MAX).await
+pub(crate) async fn connect(tls: &Tls, address: &str) -> Result<Stream, DialError> {
+    connect_within(tls, address, CONNECT_TIME_MAX).await
 }
 
-async fn connect_within(address: &str, limit: Duration) -> Result<Stream, DialError> {
+async fn connect_within(tls: &Tls, address: &str, limit: Duration) -> Result<Stream, DialError> {
     let failed = |why| DialError::Connect { address: address.to_owned(), why };
     let late = |_| failed(ErrorKind::TimedOut.into());
     let found = tokio::time::timeout(CONNECT_TIME_MAX, look_up(address)).await;
@@ -114,7 +122,9 @@ async fn connect_within(address: &str, limit: Duration) -> Result<Stream, DialEr
     let stream = connecting.map_err(late)?.map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
     keep_alive(&stream).map_err(failed)?;
-    Ok(stream)
+    let Some(dialer) = tls.dialer() else { return Ok(stream) };
+    let shaking = tokio::time::timeout(CONNECT_TIME_MAX, dialer.secure(stream, address)).await;
+    shaking.map_err(late)?.map_err(failed)
 }
 
 /// Lets the system notice when the other host is gone in silence.
@@ -156,6 +166,7 @@ async fn within<T>(
 
 /// One request on a connection of its own.
 pub async fn request(
+    tls: &Tls,
     address: &str,
     method: Method,
     path: &str,
@@ -164,7 +175,7 @@ pub async fn request(
     limit: Duration,
 ) -> Result<(StatusCode, HeaderMap, Bytes), DialError> {
     within(address, limit, async {
-        let stream = connect(address).await?;
+        let stream = connect(tls, address).await?;
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|e| broken(address, e))?;
         let mut request = Request::builder()
@@ -178,7 +189,7 @@ pub async fn request(
             let response = sender.send_request(request).await.map_err(|e| broken(address, e))?;
             let (parts, body) = response.into_parts();
             let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
-            let body = body.map_err(|e| broken(address, e))?.to_bytes();
+            let body = body.map_err(|e| broken(address, &*e))?.to_bytes();
             Ok((parts.status, parts.headers, body))
         };
         drive(connection, exchange).await
@@ -188,6 +199,7 @@ pub async fn request(
 
 /// Turns a new connection into a raw stream; gives the answer's headers too.
 pub async fn upgrade(
+    tls: &Tls,
     address: &str,
     path: &str,
     protocol: &'static str,
@@ -196,7 +208,7 @@ pub async fn upgrade(
     limit: Duration,
 ) -> Result<(HeaderMap, TokioIo<Upgraded>), DialError> {
     within(address, limit, async {
-        let mut stream = connect_within(address, STAYING_CONNECT_TIME_MAX).await?;
+        let mut stream = connect_within(tls, address, STAYING_CONNECT_TIME_MAX).await?;
         stream.set_user_timeout(patience.time()).map_err(|why| broken(address, why))?;
         let (mut sender, connection) = http1::handshake::<_, Full<Bytes>>(TokioIo::new(stream))
             .await
@@ -258,7 +270,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_that_nobody_knows_is_named() {
-        let error = connect("no-such-host.invalid:1").await.unwrap_err().to_string();
+        let error =
+            connect(&Tls::default(), "no-such-host.invalid:1").await.unwrap_err().to_string();
         assert!(error.contains("no-such-host.invalid:1"), "{error}");
         assert!(error.contains("looked up") || error.contains("timed out"), "{error}");
     }
@@ -266,7 +279,7 @@ mod tests {
     #[tokio::test]
     async fn look_ups_that_hang_do_not_pile_up() {
         let hanging = LOOKUPS.acquire_many(LOOKUPS_MAX as u32).await.unwrap();
-        let error = connect("localhost:1").await.unwrap_err();
+        let error = connect(&Tls::default(), "localhost:1").await.unwrap_err();
         assert!(
             matches!(error, DialError::Connect { ref why, .. } if why.kind() == ErrorKind::TimedOut)
         );

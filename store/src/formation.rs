@@ -238,8 +238,15 @@ pub async fn ask_identity(
     address: &str,
     limit: Duration,
 ) -> Result<Identity, DialError> {
-    let asked =
-        dial::request(address, Method::GET, IDENTITY, access.headers(), Bytes::new(), limit);
+    let asked = dial::request(
+        access.tls(),
+        address,
+        Method::GET,
+        IDENTITY,
+        access.headers(),
+        Bytes::new(),
+        limit,
+    );
     let (status, _, body) = asked.await?;
     if !status.is_success() {
         let body = String::from_utf8_lossy(&body).into_owned();
@@ -406,8 +413,15 @@ pub async fn hand_over(
     for (id, address) in initial.iter().filter(|(id, _)| **id != node) {
         let mut headers = access.headers();
         headers.extend([json.clone()]);
-        let asked =
-            dial::request(address, Method::POST, FOUND, headers, body.clone(), ASK_TIME_MAX * 5);
+        let asked = dial::request(
+            access.tls(),
+            address,
+            Method::POST,
+            FOUND,
+            headers,
+            body.clone(),
+            ASK_TIME_MAX * 5,
+        );
         let (status, _, answer) = asked.await.map_err(|e| e.to_string())?;
         if !status.is_success() {
             let answer = String::from_utf8_lossy(&answer);

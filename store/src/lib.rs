@@ -25,6 +25,7 @@
 //! | [`storage`] | log, vote, snapshots, identity on disk |
 //! | [`http`] | everything on the one port |
 //! | [`dial`] | short HTTP conversations with other nodes |
+//! | [`tls`] | certificates: what a node shows, and whom it trusts |
 //! | `gauge` | free bytes of the disk and of memory |
 //! | `regular_file` | files that people name, read within a bound |
 //! | [`recurring`] | log lines about trouble that goes on |
@@ -60,3 +61,4 @@ pub mod recurring;
 mod regular_file;
 pub mod serve;
 pub mod storage;
+pub mod tls;

@@ -2,14 +2,17 @@
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{CommandFactory, Parser};
 use holdfast_api::variables::mistyped;
-use holdfast_store::cli::{Cli, Command, HealthArgs, origin};
+use holdfast_net::tls::{Dialer, File, TlsError};
+use holdfast_store::cli::{Cli, Command, HealthArgs, TlsCommand, origin};
 use holdfast_store::config::LogFormat;
 use holdfast_store::offline::{inspect, recover, restore};
+use holdfast_store::tls::{Tls, authority};
 use holdfast_store::{dev, dial, serve};
 use tokio::runtime::{Builder, Runtime};
 
@@ -86,7 +89,11 @@ fn main() -> ExitCode {
         Command::Restore(args) => runtime.block_on(restore::run(*args)),
         Command::Recover(args) => recover::run(&args),
         Command::Inspect(args) => inspect::run(&args).map_err(anyhow::Error::from),
-        Command::Health(args) => runtime.block_on(health(args)),
+        Command::Health(args) => match health_tls(args.tls_ca.as_deref()) {
+            Ok(tls) => runtime.block_on(health(args, tls)),
+            Err(error) => return usage(error.to_string()),
+        },
+        Command::Tls(TlsCommand::Init(args)) => authority::run(&args),
         Command::Completions { shell } => {
             let (mut grammar, mut out) = (Cli::command(), std::io::stdout().lock());
             clap_complete::generate(shell, &mut grammar, "holdfast-store", &mut out);
@@ -147,9 +154,18 @@ fn log_to_stderr(format: LogFormat) -> Result<(), String> {
     }
     Ok(())
 }
-async fn health(args: HealthArgs) -> anyhow::Result<()> {
+/// How a health check connects.
+fn health_tls(ca: Option<&Path>) -> Result<Tls, TlsError> {
+    let ca = ca.filter(|path| !path.as_os_str().is_empty());
+    let ca = ca.map(|path| File { flag: "--tls-ca", path: path.to_owned() });
+    let dialer = ca.map(|ca| Dialer::for_clients(ca, None)).transpose()?;
+    Ok(dialer.map_or_else(Tls::default, Tls::of_client))
+}
+
+async fn health(args: HealthArgs, tls: Tls) -> anyhow::Result<()> {
     let path = if args.ready { holdfast_api::routes::READYZ } else { holdfast_api::routes::LIVEZ };
     let (status, _, body) = dial::request(
+        &tls,
         &args.address,
         http::Method::GET,
         path,

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use crate::config::ServeOptions;
+use crate::config::{ServeOptions, is_loopback};
 use crate::formation::{self, FormationError, Place, Plan};
 use crate::gauge;
 use crate::http::metrics::Metrics;
@@ -97,6 +97,15 @@ pub async fn run(options: ServeOptions, consensus: Handle) -> Result<(), ServeEr
     if let Some(warning) = options.access.warning() {
         tracing::warn!("{warning}");
     }
+    if options.access.tls().acceptor().is_none()
+        && options.access.is_guarded()
+        && !is_loopback(&options.listen)
+    {
+        tracing::warn!(
+            "--listen {} can be reached from other machines, and everything travels as it is, the token included: add TLS (`holdfast-store tls init DIR --nodes LIST`), or keep the port on a network without strangers",
+            options.listen
+        );
+    }
     let (dir, node_id) = (options.data_dir.clone(), options.node_id);
     tracing::info!(node = node_id, version = VERSION, data_dir = %dir.display(), "starting");
     let metrics = Arc::new(Metrics::new());
@@ -173,6 +182,7 @@ pub async fn run_on(
         tasks.clone(),
         accepting.clone(),
         options.shutdown_grace,
+        options.access.tls().clone(),
     );
     tasks.spawn(serving);
     let following = options.access.clone().follow_file();

@@ -111,7 +111,7 @@ fn a_flag_with_a_letter_wrong_is_named_with_the_nearest() {
 fn strange(flag: &str) -> Option<&'static str> {
     match flag {
         "config" | "token-file" | "peer-token-file" => Some("/nonexistent/file"),
-        "data-dir" | "insecure" | "ready" => None,
+        "data-dir" | "insecure" | "ready" | "tls" => None,
         "accept-loss" | "trainers-are-stopped" | "json" => None,
         _ => Some("!rubbish"),
     }

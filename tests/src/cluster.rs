@@ -5,12 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use ::http::Method;
 use holdfast_api::{
     Blob, Name, NodeId, Read, ReadAnswer, ReadOutcome, ReplyBody, RequestBody, Scope, Status,
     routes,
 };
-use holdfast_client::{Client, Options};
+use holdfast_client::{Client, Credentials, Options, TlsFiles, fetch};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
@@ -41,6 +40,8 @@ pub struct Cluster {
     folder: TempDir,
     /// What the test itself shows to the nodes.
     token_file: Option<PathBuf>,
+    /// The folder of `holdfast-store tls init`, if the nodes speak TLS.
+    certificates: Option<PathBuf>,
 }
 
 /// A node, running or not.
@@ -101,6 +102,7 @@ impl Cluster {
             ports: Ports::take(),
             folder: folder.expect("the folder for temporary files can be written"),
             token_file: None,
+            certificates: None,
         };
         for (id, host) in (1..).zip(hosts) {
             cluster.insert(id, host);
@@ -180,6 +182,18 @@ impl Cluster {
         command.arg("serve").args(["--node-id", &id.to_string()]);
         command.arg("--data-dir").arg(&node.data_dir);
         command.args(["--listen", &node.address]).args(&node.place);
+        if let Some(certificates) = &self.certificates {
+            let folder = certificates.join(format!("node-{id}"));
+            for (flag, file) in [
+                ("--tls-cert", "tls.crt"),
+                ("--tls-key", "tls.key"),
+                ("--peer-tls-cert", "peer.crt"),
+                ("--peer-tls-key", "peer.key"),
+                ("--peer-tls-ca", "peer-ca.crt"),
+            ] {
+                command.arg(flag).arg(folder.join(file));
+            }
+        }
         command
     }
 
@@ -308,9 +322,9 @@ impl Cluster {
             if let Some(status) = self.process(id).end() {
                 panic!("node {id} ended with {status}: {}", self.process(id).said());
             }
-            let asked = http::get(&address, routes::READYZ);
-            let answer = tokio::time::timeout(LOOK_TIME_MAX, asked).await.ok()?.ok()?;
-            (answer.status == 200).then_some(())
+            let credentials = self.credentials();
+            let asked = fetch(&address, routes::READYZ, &credentials, LOOK_TIME_MAX);
+            asked.await.ok()?.status.is_success().then_some(())
         })
         .await;
     }
@@ -322,6 +336,27 @@ impl Cluster {
         }
     }
 
+    /// Makes certificates for all nodes, or makes them anew; nodes that are started from
+    /// now on speak TLS. Answers the folder.
+    pub async fn make_certificates(&mut self) -> PathBuf {
+        let folder = self.folder.path().join("certificates");
+        let addresses = self.nodes.iter().map(|(id, node)| format!("{id}={}", node.address));
+        let mut command = binaries::command("holdfast-store");
+        command.args(["tls", "init"]).arg(&folder);
+        command.args(["--nodes", &addresses.collect::<Vec<_>>().join(",")]);
+        let made = Ended::of(command).await;
+        assert_eq!(made.code, Some(0), "{made:?}");
+        self.certificates = Some(folder.clone());
+        folder
+    }
+
+    /// What the test itself shows to the nodes, and whom it trusts.
+    pub fn credentials(&self) -> Credentials {
+        let ca = self.certificates.as_ref().map(|folder| folder.join("client/ca.crt"));
+        let tls = TlsFiles { ca, ..TlsFiles::default() }.read().expect("they were made");
+        Credentials { token_file: self.token_file.clone(), tls }
+    }
+
     /// Shows the token in this file to the nodes from now on.
     pub fn use_token(&mut self, file: &Path) {
         self.token_file = Some(file.to_owned());
@@ -329,14 +364,9 @@ impl Cluster {
 
     /// What a node says of the cluster; none if it does not answer.
     pub async fn status(&self, id: NodeId) -> Option<Status> {
-        let token = self.token_file.as_ref().map(|file| {
-            let token = std::fs::read_to_string(file).expect("the token can be read");
-            format!("Bearer {}", token.trim())
-        });
-        let headers: Vec<(&str, &str)> =
-            token.iter().map(|token| ("authorization", token.as_str())).collect();
-        let asked = http::send(self.address(id), Method::GET, routes::STATUS, &headers, "");
-        let answer = tokio::time::timeout(LOOK_TIME_MAX, asked).await.ok()?.ok()?;
+        let credentials = self.credentials();
+        let asked = fetch(self.address(id), routes::STATUS, &credentials, LOOK_TIME_MAX);
+        let answer = asked.await.ok()?;
         serde_json::from_slice(&answer.body).ok()
     }
 
@@ -458,6 +488,9 @@ impl Cluster {
         if let Some(file) = &self.token_file {
             command.env("HOLDFAST_TOKEN_FILE", file);
         }
+        if let Some(folder) = &self.certificates {
+            command.env("HOLDFAST_TLS_CA", folder.join("client/ca.crt"));
+        }
         Ended::of(command).await
     }
 
@@ -519,7 +552,8 @@ impl Cluster {
 
     /// The options of such a client.
     pub fn client_options(&self, ids: &[NodeId]) -> Options {
-        Options::new(ids.iter().map(|id| self.address(*id).to_owned()).collect())
+        let endpoints = ids.iter().map(|id| self.address(*id).to_owned()).collect();
+        Options { tls: self.credentials().tls, ..Options::new(endpoints) }
     }
 
     fn node(&self, id: NodeId) -> &Node {

@@ -630,16 +630,6 @@ impl Connection {
 }
 
 impl simulated::Connection for Connection {
-    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.end(|end| {
-            if end.reset || end.ended || !end.received.is_empty() {
-                return Poll::Ready(Ok(()));
-            }
-            end.reader = Some(cx.waker().clone());
-            Poll::Pending
-        })
-    }
-
     fn set_user_timeout(&mut self, timeout: Duration) {
         let mut state = self.network.0.lock();
         if let Some(wire) = state.wires.get_mut(&self.id) {

@@ -44,6 +44,16 @@ pub(crate) struct GlobalArgs {
     /// Send the cluster's token, which is in this file [env: HOLDFAST_TOKEN_FILE] [default: none]
     #[arg(long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// Connect with TLS to nodes whose certificates are of this authority [env: HOLDFAST_TLS_CA]
+    /// [default: none, which is plain text]
+    #[arg(long, global = true, value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
+    /// Show this certificate, for a cluster that lets its holders in [env: HOLDFAST_TLS_CERT]
+    #[arg(long, global = true, value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// The private key of that certificate [env: HOLDFAST_TLS_KEY]
+    #[arg(long, global = true, value_name = "FILE")]
+    tls_key: Option<PathBuf>,
     /// Use the keys and runs of this job [env: HOLDFAST_JOB] [default: default]
     #[arg(long, global = true)]
     job: Option<Name>,
@@ -72,6 +82,9 @@ impl GlobalArgs {
         Layer {
             store: self.store.clone(),
             token_file: self.token_file.clone(),
+            tls_ca: self.tls_ca.clone(),
+            tls_cert: self.tls_cert.clone(),
+            tls_key: self.tls_key.clone(),
             job: self.job.clone(),
             run: self.run.clone(),
             output: self.output,

@@ -21,7 +21,8 @@ pub(crate) const STORE_DEFAULT: &str = "127.0.0.1:21001,127.0.0.1:21002,127.0.0.
 /// How long a request may take when nobody says.
 pub(crate) const TIMEOUT_DEFAULT: Timeout = Timeout::After(Duration::from_secs(10));
 /// The keys of the file.
-const KEYS: [&str; 6] = ["store", "token_file", "job", "run", "output", "timeout"];
+const KEYS: [&str; 9] =
+    ["store", "token_file", "tls_ca", "tls_cert", "tls_key", "job", "run", "output", "timeout"];
 /// Longest configuration file, in bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
@@ -95,6 +96,9 @@ pub(crate) struct Layer {
     #[serde(default, deserialize_with = "store_of_file")]
     pub(crate) store: Option<StoreList>,
     pub(crate) token_file: Option<PathBuf>,
+    pub(crate) tls_ca: Option<PathBuf>,
+    pub(crate) tls_cert: Option<PathBuf>,
+    pub(crate) tls_key: Option<PathBuf>,
     pub(crate) job: Option<Name>,
     pub(crate) run: Option<Name>,
     #[serde(default, deserialize_with = "form_of_file")]
@@ -141,6 +145,12 @@ pub(crate) struct Settings {
     pub(crate) store: Sourced<StoreList>,
     /// The file with the cluster's token.
     pub(crate) token_file: Sourced<Option<PathBuf>>,
+    /// The authority of the nodes' certificates.
+    pub(crate) tls_ca: Sourced<Option<PathBuf>>,
+    /// A certificate to show.
+    pub(crate) tls_cert: Sourced<Option<PathBuf>>,
+    /// Its private key.
+    pub(crate) tls_key: Sourced<Option<PathBuf>>,
     /// The job.
     pub(crate) job: Sourced<Name>,
     /// The run; none = the job's open run.
@@ -222,6 +232,12 @@ pub(crate) fn merge(flags: Layer, variables: Layer, file: Option<(PathBuf, Layer
         }),
         token_file: first(&layers, |layer| layer.token_file.clone().map(Some))
             .unwrap_or_else(|| by_default(None)),
+        tls_ca: first(&layers, |layer| layer.tls_ca.clone().map(Some))
+            .unwrap_or_else(|| by_default(None)),
+        tls_cert: first(&layers, |layer| layer.tls_cert.clone().map(Some))
+            .unwrap_or_else(|| by_default(None)),
+        tls_key: first(&layers, |layer| layer.tls_key.clone().map(Some))
+            .unwrap_or_else(|| by_default(None)),
         job: first(&layers, |layer| layer.job.clone())
             .unwrap_or_else(|| by_default(name::default_name())),
         run: first(&layers, |layer| layer.run.clone().map(Some))
@@ -247,6 +263,9 @@ fn variables(environment: Environment<'_>) -> Result<Layer, ConfigError> {
     Ok(Layer {
         store: variable(environment, "HOLDFAST_STORE")?,
         token_file: variable(environment, "HOLDFAST_TOKEN_FILE")?,
+        tls_ca: variable(environment, "HOLDFAST_TLS_CA")?,
+        tls_cert: variable(environment, "HOLDFAST_TLS_CERT")?,
+        tls_key: variable(environment, "HOLDFAST_TLS_KEY")?,
         job: variable(environment, "HOLDFAST_JOB")?,
         run: variable(environment, "HOLDFAST_RUN")?,
         ..Layer::default()

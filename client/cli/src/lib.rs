@@ -32,7 +32,7 @@
 //! the environment (`HOLDFAST_STORE`, `HOLDFAST_TOKEN_FILE`, `HOLDFAST_JOB`,
 //! `HOLDFAST_RUN`; empty counts as not set), which goes over a TOML file (`--config`,
 //! `HOLDFAST_CONFIG`, or `$XDG_CONFIG_HOME/holdfast/config.toml`, with
-//! `~/.config` for `$XDG_CONFIG_HOME`, if it exists; keys `store`, `token_file`, `job`,
+//! `~/.config` for `$XDG_CONFIG_HOME`, if it exists; keys `store`, `token_file`, `tls_ca`, `tls_cert`, `tls_key`, `job`,
 //! `run`, `output`, `timeout`), which goes over the defaults. `HOLDFAST_LOG`
 //! is a filter for the client's log on standard error, off by default. Headings,
 //! states and errors are coloured on a terminal, unless `NO_COLOR` is set.

@@ -8,11 +8,14 @@ use std::fmt;
 pub const PREFIX: &str = "HOLDFAST_";
 
 /// All that are read, by whichever program: each is handed on to others.
-pub const KNOWN: [&str; 41] = [
+pub const KNOWN: [&str; 50] = [
     // Of several programs.
     "HOLDFAST_STORE",
     "HOLDFAST_TOKEN_FILE",
     "HOLDFAST_PEER_TOKEN_FILE",
+    "HOLDFAST_TLS_CA",
+    "HOLDFAST_TLS_CERT",
+    "HOLDFAST_TLS_KEY",
     "HOLDFAST_JOB",
     "HOLDFAST_RUN",
     "HOLDFAST_LOG_FORMAT",
@@ -21,6 +24,12 @@ pub const KNOWN: [&str; 41] = [
     "HOLDFAST_LOG",
     // `holdfast-store`
     "HOLDFAST_STORE_CONFIG",
+    "HOLDFAST_STORE_TLS_CERT",
+    "HOLDFAST_STORE_TLS_KEY",
+    "HOLDFAST_STORE_TLS_CLIENT_CA",
+    "HOLDFAST_PEER_TLS_CERT",
+    "HOLDFAST_PEER_TLS_KEY",
+    "HOLDFAST_PEER_TLS_CA",
     "HOLDFAST_NODE_ID",
     "HOLDFAST_DATA_DIR",
     "HOLDFAST_LISTEN",

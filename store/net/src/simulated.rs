@@ -13,9 +13,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 /// One end of a simulated connection.
 pub trait Connection: AsyncRead + AsyncWrite + Debug + Send + Sync + Unpin {
-    /// Ready once a read would not wait.
-    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
-
     /// Ends the connection once what was sent is not confirmed for so long.
     fn set_user_timeout(&mut self, timeout: Duration);
 

@@ -12,12 +12,15 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use crate::simulated::{self, Connection};
+use crate::tls::{Secured, explained};
 
 /// A connection to another host.
 #[derive(Debug)]
 pub enum Stream {
     /// Of the operating system.
     Tcp(TcpStream),
+    /// The same with TLS.
+    Tls(Secured),
     /// Of a simulated host.
     Simulated(Box<dyn Connection>),
 }
@@ -27,6 +30,8 @@ pub enum Stream {
 pub enum Detached {
     /// Of the operating system.
     Tcp(std::net::TcpStream),
+    /// The same with TLS, whose own socket is taken out of it.
+    Tls(std::net::TcpStream, Secured),
     /// Of a simulated host.
     Simulated(Box<dyn Connection>),
 }
@@ -36,6 +41,8 @@ pub enum Detached {
 pub enum ReadHalf {
     /// Of the operating system.
     Tcp(OwnedReadHalf),
+    /// The same with TLS.
+    Tls(tokio::io::ReadHalf<Secured>),
     /// Of a simulated host.
     Simulated(tokio::io::ReadHalf<Box<dyn Connection>>),
 }
@@ -45,6 +52,8 @@ pub enum ReadHalf {
 pub enum WriteHalf {
     /// Of the operating system.
     Tcp(OwnedWriteHalf),
+    /// The same with TLS.
+    Tls(tokio::io::WriteHalf<Secured>),
     /// Of a simulated host.
     Simulated(tokio::io::WriteHalf<Box<dyn Connection>>),
 }
@@ -80,6 +89,7 @@ impl Stream {
     pub fn as_tcp(&self) -> Option<&TcpStream> {
         match self {
             Stream::Tcp(stream) => Some(stream),
+            Stream::Tls(secured) => secured.get_ref().0.get(),
             Stream::Simulated(_) => None,
         }
     }
@@ -92,10 +102,13 @@ impl Stream {
     /// Ends the connection once what was sent is not confirmed for so long.
     pub fn set_user_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         match self {
-            Stream::Tcp(stream) => SockRef::from(&*stream).set_tcp_user_timeout(Some(timeout)),
             Stream::Simulated(connection) => {
                 connection.set_user_timeout(timeout);
                 Ok(())
+            }
+            Stream::Tcp(_) | Stream::Tls(_) => {
+                let set = |tcp| SockRef::from(tcp).set_tcp_user_timeout(Some(timeout));
+                self.as_tcp().map_or(Ok(()), set)
             }
         }
     }
@@ -103,18 +116,8 @@ impl Stream {
     /// The other end.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         match self {
-            Stream::Tcp(stream) => stream.peer_addr(),
             Stream::Simulated(connection) => Ok(connection.peer()),
-        }
-    }
-
-    /// Returns once a read would not wait.
-    pub async fn readable(&mut self) -> io::Result<()> {
-        match self {
-            Stream::Tcp(stream) => stream.readable().await,
-            Stream::Simulated(connection) => {
-                std::future::poll_fn(|cx| connection.poll_readable(cx)).await
-            }
+            Stream::Tcp(_) | Stream::Tls(_) => self.as_tcp().ok_or_else(gone)?.peer_addr(),
         }
     }
 
@@ -122,6 +125,10 @@ impl Stream {
     pub fn detach(self) -> io::Result<Detached> {
         match self {
             Stream::Tcp(stream) => stream.into_std().map(Detached::Tcp),
+            Stream::Tls(mut secured) => {
+                let socket = secured.get_mut().0.take().ok_or_else(gone)?;
+                Ok(Detached::Tls(socket.into_std()?, secured))
+            }
             Stream::Simulated(connection) => Ok(Detached::Simulated(connection)),
         }
     }
@@ -130,6 +137,10 @@ impl Stream {
     pub fn attach(detached: Detached) -> io::Result<Stream> {
         match detached {
             Detached::Tcp(stream) => TcpStream::from_std(stream).map(Stream::Tcp),
+            Detached::Tls(socket, mut secured) => {
+                secured.get_mut().0.put(TcpStream::from_std(socket)?);
+                Ok(Stream::Tls(secured))
+            }
             Detached::Simulated(connection) => Ok(Stream::Simulated(connection)),
         }
     }
@@ -141,12 +152,29 @@ impl Stream {
                 let (read, write) = stream.into_split();
                 (ReadHalf::Tcp(read), WriteHalf::Tcp(write))
             }
+            Stream::Tls(secured) => {
+                let (read, write) = tokio::io::split(secured);
+                (ReadHalf::Tls(read), WriteHalf::Tls(write))
+            }
             Stream::Simulated(connection) => {
                 let (read, write) = tokio::io::split(connection);
                 (ReadHalf::Simulated(read), WriteHalf::Simulated(write))
             }
         }
     }
+}
+
+fn gone() -> io::Error {
+    io::ErrorKind::NotConnected.into()
+}
+
+/// A connection that ends without a word of TLS about it ended all the same: what is
+/// said on it has lengths of its own.
+fn end_of_tls(read: Poll<io::Result<()>>) -> Poll<io::Result<()>> {
+    read.map(|read| match read {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
+        read => read.map_err(explained),
+    })
 }
 
 macro_rules! reads {
@@ -159,6 +187,7 @@ macro_rules! reads {
             ) -> Poll<io::Result<()>> {
                 match self.get_mut() {
                     $type::Tcp(tcp) => Pin::new(tcp).poll_read(cx, buffer),
+                    $type::Tls(tls) => end_of_tls(Pin::new(tls).poll_read(cx, buffer)),
                     $type::Simulated(simulated) => Pin::new(simulated).poll_read(cx, buffer),
                 }
             }
@@ -176,6 +205,7 @@ macro_rules! writes {
             ) -> Poll<io::Result<usize>> {
                 match self.get_mut() {
                     $type::Tcp(tcp) => Pin::new(tcp).poll_write(cx, bytes),
+                    $type::Tls(tls) => Pin::new(tls).poll_write(cx, bytes),
                     $type::Simulated(simulated) => Pin::new(simulated).poll_write(cx, bytes),
                 }
             }
@@ -187,6 +217,7 @@ macro_rules! writes {
             ) -> Poll<io::Result<usize>> {
                 match self.get_mut() {
                     $type::Tcp(tcp) => Pin::new(tcp).poll_write_vectored(cx, slices),
+                    $type::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, slices),
                     $type::Simulated(simulated) => {
                         Pin::new(simulated).poll_write_vectored(cx, slices)
                     }
@@ -196,6 +227,7 @@ macro_rules! writes {
             fn is_write_vectored(&self) -> bool {
                 match self {
                     $type::Tcp(tcp) => tcp.is_write_vectored(),
+                    $type::Tls(tls) => tls.is_write_vectored(),
                     $type::Simulated(simulated) => simulated.is_write_vectored(),
                 }
             }
@@ -203,6 +235,7 @@ macro_rules! writes {
             fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
                 match self.get_mut() {
                     $type::Tcp(tcp) => Pin::new(tcp).poll_flush(cx),
+                    $type::Tls(tls) => Pin::new(tls).poll_flush(cx),
                     $type::Simulated(simulated) => Pin::new(simulated).poll_flush(cx),
                 }
             }
@@ -210,6 +243,7 @@ macro_rules! writes {
             fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
                 match self.get_mut() {
                     $type::Tcp(tcp) => Pin::new(tcp).poll_shutdown(cx),
+                    $type::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
                     $type::Simulated(simulated) => Pin::new(simulated).poll_shutdown(cx),
                 }
             }
@@ -234,11 +268,10 @@ mod tests {
         let listener = Listener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut here = Stream::connect_any(&[address]).await.unwrap();
-        let mut there = listener.accept().await.unwrap();
+        let there = listener.accept().await.unwrap();
         assert_eq!(here.peer_addr().unwrap(), address);
         here.set_nodelay(true).unwrap();
         here.write_all(b"over there").await.unwrap();
-        there.readable().await.unwrap();
         let there = Stream::attach(there.detach().unwrap()).unwrap();
         let (mut read, _write) = there.into_split();
         let mut told = [0; 10];

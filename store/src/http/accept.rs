@@ -17,6 +17,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
+use holdfast_api::{Code, Problem};
+use holdfast_net::tls::{AcceptError, Caller};
 use holdfast_net::{Listener, Stream};
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
@@ -26,6 +28,7 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use nix::sys::resource::{Resource, getrlimit};
 use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -33,6 +36,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::dial;
 use crate::recurring::Troubles;
+use crate::tls::Tls;
 
 /// Most connections at once, channels of other nodes not counted.
 pub const CONNECTIONS_MAX: usize = 16_384;
@@ -67,6 +71,9 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 const HTTP2_WINDOW: u32 = 32 * 1024;
 const HTTP2_STREAMS_MAX: u32 = 64;
 
+/// How long the rest is read of what a client without TLS says.
+const PLAIN_TIME_MAX: Duration = Duration::from_secs(1);
+
 /// Pause after a failed accept: the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -77,6 +84,7 @@ pub async fn serve(
     tasks: TaskTracker,
     stop: CancellationToken,
     grace: Duration,
+    tls: Tls,
 ) {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
@@ -105,12 +113,21 @@ pub async fn serve(
                 continue;
             }
         };
-        let router = router.clone();
+        let (router, tls) = (router.clone(), tls.clone());
         let (builder, watcher) = (builder.clone(), draining.watcher());
         tasks.spawn(place.clone().lend(async move {
             let held = place.clone();
+            let mut strange = std::pin::pin!(held.stays_strange());
+            let shaken = tokio::select! {
+                shaken = secured(stream, &tls) => shaken,
+                () = &mut strange => return tracing::debug!("a handshake was cut off"),
+            };
+            let Some((stream, caller)) = shaken else { return };
             let service = service_fn(move |mut request: hyper::Request<Incoming>| {
                 request.extensions_mut().insert(place.clone());
+                if let Some(caller) = caller {
+                    request.extensions_mut().insert(caller);
+                }
                 TowerToHyperService::new(router.clone()).call(request)
             });
             let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
@@ -118,7 +135,7 @@ pub async fn serve(
                 ended = watcher.watch(connection.into_owned()) => if let Err(error) = ended {
                     tracing::debug!(%error, "a connection ended");
                 },
-                () = held.stays_strange() => tracing::debug!("a stranger's connection was closed"),
+                () = &mut strange => tracing::debug!("a stranger's connection was closed"),
             }
         }));
     }
@@ -126,6 +143,50 @@ pub async fn serve(
     if tokio::time::timeout(grace, draining.shutdown()).await.is_err() {
         tracing::warn!("requests still under way after {grace:?} are cut off");
     }
+}
+
+/// The connection after its handshake, and who it is of; none: it has been closed.
+/// Without certificates it stays plain.
+async fn secured(stream: Stream, tls: &Tls) -> Option<(Stream, Option<Caller>)> {
+    let Some(acceptor) = tls.acceptor() else { return Some((stream, None)) };
+    match acceptor.accept(stream).await {
+        Ok((stream, caller)) => Some((stream, Some(caller))),
+        Err(AcceptError::Plain(stream)) => {
+            if let Err(error) = refuse_plain(stream).await {
+                tracing::debug!(%error, "a connection without TLS broke");
+            }
+            None
+        }
+        Err(AcceptError::Failed(error)) => {
+            tracing::debug!(%error, "a handshake failed");
+            None
+        }
+    }
+}
+
+/// Says to a client without TLS what it lacks.
+async fn refuse_plain(mut stream: Stream) -> std::io::Result<()> {
+    let message = "this node speaks TLS alone: give the authority of its certificate, --tls-ca FILE or HOLDFAST_TLS_CA (curl: --cacert FILE https://…; another node: --peer-tls-cert, --peer-tls-key, --peer-tls-ca)";
+    let body = serde_json::to_string(&Problem::refused(Code::Unauthorized, message))?;
+    let answer = format!(
+        "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(answer.as_bytes()).await?;
+    stream.shutdown().await?;
+    // What was sent is read: closed before that, the other side might not see the answer.
+    let reading = async {
+        let mut unread = HEAD_BYTES_MAX;
+        let mut buffer = [0; 1024];
+        while unread > 0 {
+            match stream.read(&mut buffer).await? {
+                0 => break,
+                read => unread = unread.saturating_sub(read),
+            }
+        }
+        Ok(())
+    };
+    tokio::time::timeout(PLAIN_TIME_MAX, reading).await.unwrap_or(Ok(()))
 }
 
 async fn accept(listener: &Listener, room: &Room) -> std::io::Result<(Stream, Place)> {

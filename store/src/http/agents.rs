@@ -365,8 +365,15 @@ enum Asked {
 
 async fn ask_agents(address: &str, access: &Access) -> Asked {
     let body = bytes::Bytes::new();
-    let asked =
-        dial::request(address, Method::GET, OWN_AGENTS, access.headers(), body, ASK_TIME_MAX);
+    let asked = dial::request(
+        access.tls(),
+        address,
+        Method::GET,
+        OWN_AGENTS,
+        access.headers(),
+        body,
+        ASK_TIME_MAX,
+    );
     match asked.await {
         Ok((status, _, body)) => understood(status, &body),
         Err(_) => Asked::Silent,

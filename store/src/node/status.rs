@@ -82,6 +82,7 @@ impl Node {
 
 async fn ask_status(access: &Access, address: &str) -> Option<NodeStatus> {
     let asked = dial::request(
+        access.tls(),
         address,
         Method::GET,
         OWN_STATUS,

@@ -135,8 +135,9 @@ impl TcpTransport {
             Channel::Snapshot => Patience::Long,
             _ => Patience::Short,
         };
+        let (tls, address) = (self.access.tls(), &target.address);
         let opened =
-            dial::upgrade(&target.address, &path, UPGRADE, headers, patience, CONNECT_TIME_MAX);
+            dial::upgrade(tls, address, &path, UPGRADE, headers, patience, CONNECT_TIME_MAX);
         let opened = opened.await;
         self.note_denial(target, opened.as_ref().err());
         let (headers, io) = opened.map_err(|error| {
@@ -169,7 +170,7 @@ impl TcpTransport {
             denied_by.over(&target.node, now);
         } else if denied_by.met(&target.node, &(), now) {
             tracing::warn!(
-                "node {} at {} does not accept this node's token: give both the same --token-file",
+                "node {} at {} does not accept this node's token or certificate: give both the same --token-file, and certificates of one authority (--peer-tls-ca)",
                 target.node,
                 target.address,
             );

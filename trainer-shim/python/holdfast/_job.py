@@ -88,6 +88,9 @@ class Job:
         open_run: bool = False,
         store: Optional[str] = None,
         token_file: Optional[Union[str, os.PathLike[str]]] = None,
+        tls_ca: Optional[Union[str, os.PathLike[str]]] = None,
+        tls_cert: Optional[Union[str, os.PathLike[str]]] = None,
+        tls_key: Optional[Union[str, os.PathLike[str]]] = None,
         host: Optional[str] = None,
         ttl: float = TTL_DEFAULT,
         timeout: float = PATIENCE_DEFAULT,
@@ -102,7 +105,9 @@ class Job:
         Where these are not given: ``store`` (``host:port`` of nodes, separated by commas) is
         ``HOLDFAST_STORE``; ``job`` is ``HOLDFAST_JOB``, else the agent's, else ``default``; ``run`` is ``HOLDFAST_RUN``,
         else the job's open run, which is opened if there is none; ``token_file`` is
-        ``HOLDFAST_TOKEN_FILE``; ``process`` is ``RANK``, else the next number that is free, which ``"any"``
+        ``HOLDFAST_TOKEN_FILE``; ``tls_ca``, ``tls_cert`` and ``tls_key`` (for a store with TLS: the authority
+        of its nodes' certificates, and a certificate to show) are ``HOLDFAST_TLS_CA``, ``HOLDFAST_TLS_CERT``
+        and ``HOLDFAST_TLS_KEY``; ``process`` is ``RANK``, else the next number that is free, which ``"any"``
         asks for in any case; ``world`` is ``WORLD_SIZE``.
 
         ``policy``: what the job is to do when processes come and go, see :class:`~holdfast.Policy`.
@@ -139,6 +144,9 @@ class Job:
             open_run=open_run,
             store=store,
             token_file=token_file,
+            tls_ca=tls_ca,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
             host=host,
             ttl=ttl,
             timeout=timeout,

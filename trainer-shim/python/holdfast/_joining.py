@@ -26,6 +26,9 @@ def wanted(
     open_run: bool,
     store: Optional[str],
     token_file: Optional[Union[str, os.PathLike[str]]],
+    tls_ca: Optional[Union[str, os.PathLike[str]]],
+    tls_cert: Optional[Union[str, os.PathLike[str]]],
+    tls_key: Optional[Union[str, os.PathLike[str]]],
     host: Optional[str],
     ttl: float,
     timeout: float,
@@ -42,16 +45,15 @@ def wanted(
             "or start this under `holdfast-agent run`"
         )
         raise Refused(text, "invalid_request", False, "none")
-    token = os.environ.get("HOLDFAST_TOKEN_FILE") or None
-    if token_file is not None:
-        token = arguments.readable("token_file", token_file)
-    elif token and not control:
-        token = arguments.readable("the environment variable HOLDFAST_TOKEN_FILE", token)
+    token = _file("token_file", token_file, "HOLDFAST_TOKEN_FILE", control)
     any_number = isinstance(process, str) and process == "any"
     return {
         "control": control,
         "store": store or "",
         "token_file": token,
+        "tls_ca": _file("tls_ca", tls_ca, "HOLDFAST_TLS_CA", control),
+        "tls_cert": _file("tls_cert", tls_cert, "HOLDFAST_TLS_CERT", control),
+        "tls_key": _file("tls_key", tls_key, "HOLDFAST_TLS_KEY", control),
         "job": arguments.text_or_none("job", job) or os.environ.get("HOLDFAST_JOB") or None,
         "run": arguments.text_or_none("run", run) or os.environ.get("HOLDFAST_RUN") or None,
         "host": arguments.text_or_none("host", host) or socket.gethostname(),
@@ -103,3 +105,13 @@ def _assignment(given: Union[Assignment, Sequence[Mapping[str, Any]]]) -> str:
         arguments.wrong_type("assignment", steps, "a list of steps of str, int, list and dict alone")
     _holdfast.check_assignment(written)
     return written
+
+
+def _file(
+    name: str, given: Optional[Union[str, os.PathLike[str]]], variable: str, control: Optional[str]
+) -> Optional[str]:
+    """The path of a file that must be readable; one of the environment only where no agent reads it."""
+    if given is not None:
+        return arguments.readable(name, given)
+    path = os.environ.get(variable) or None
+    return arguments.readable(f"the environment variable {variable}", path) if path and not control else path

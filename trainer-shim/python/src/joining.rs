@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use holdfast_api::name::{RUN_AUTO, RUN_NEW, default_name};
 use holdfast_api::{Name, Policy, Role, Scope};
-use holdfast_client::{Options, parse_endpoints};
+use holdfast_client::{Options, TlsFiles, parse_endpoints};
 use holdfast_trainer_shim::{Hook, HostOptions, Join, Wanted, Watchdog};
 use pyo3::prelude::*;
 
@@ -23,6 +23,9 @@ pub struct Joining {
     control: Option<PathBuf>,
     store: String,
     token_file: Option<PathBuf>,
+    tls_ca: Option<PathBuf>,
+    tls_cert: Option<PathBuf>,
+    tls_key: Option<PathBuf>,
     job: Option<String>,
     run: Option<String>,
     host: String,
@@ -105,7 +108,10 @@ impl Joining {
             None => {
                 let endpoints =
                     parse_endpoints(&self.store).map_err(|e| refused(py, "store", &e))?;
-                let options = Options { token_file: self.token_file, ..Options::new(endpoints) };
+                let files = TlsFiles { ca: self.tls_ca, cert: self.tls_cert, key: self.tls_key };
+                let tls = files.read().map_err(|error| error::invalid(py, &error.to_string()))?;
+                let token_file = self.token_file;
+                let options = Options { token_file, tls, ..Options::new(endpoints) };
                 let scope = Scope { job: job.unwrap_or_else(default_name), run };
                 Place::Own { options: Box::new(options), scope, host }
             }

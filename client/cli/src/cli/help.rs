@@ -11,10 +11,10 @@ use crate::colour::{HEADING, HELP};
 
 /// What somebody needs to know before the first command.
 const BASICS: &str = "\
-Settings: flags go over the environment (HOLDFAST_STORE, HOLDFAST_TOKEN_FILE, HOLDFAST_JOB,
-HOLDFAST_RUN), which goes over a TOML file (--config, HOLDFAST_CONFIG, or
-~/.config/holdfast/config.toml if it exists; keys store, token_file, job, run, output, timeout),
-which goes over the defaults (store
+Settings: flags go over the environment (HOLDFAST_STORE, HOLDFAST_TOKEN_FILE, HOLDFAST_TLS_CA,
+HOLDFAST_TLS_CERT, HOLDFAST_TLS_KEY, HOLDFAST_JOB, HOLDFAST_RUN), which goes over a TOML file (--config, HOLDFAST_CONFIG, or
+~/.config/holdfast/config.toml if it exists; keys store, token_file, tls_ca,
+tls_cert, tls_key, job, run, output, timeout), which goes over the defaults (store
 127.0.0.1:21001,127.0.0.1:21002,127.0.0.1:21003; job default; output table; timeout 10s).
 They stand before the command or after it. `holdfast config` shows the result and where each
 value came from. HOLDFAST_LOG=debug logs the client's connections to standard error.

@@ -79,10 +79,10 @@ async fn from_any_node(context: &Context, path: &str) -> Result<Agents, Failure>
         Timeout::After(duration) => duration.min(NODE_TIME_MAX),
         Timeout::Never => NODE_TIME_MAX,
     };
-    let token_file = context.settings.token_file.value.as_deref();
+    let credentials = context.client.credentials();
     let mut tried = Vec::new();
     for address in &context.settings.store.value.0 {
-        let why = match fetch(address, path, token_file, patience).await {
+        let why = match fetch(address, path, credentials, patience).await {
             Ok(answer) if answer.status.is_success() => {
                 match serde_json::from_slice(&answer.body) {
                     Ok(agents) => return Ok(agents),

@@ -105,7 +105,7 @@ async fn take(context: &Context, stale: bool, out: &mut impl Write) -> Result<()
     for address in sources(&status) {
         let mut bytes = 0;
         let path = format!("/v1/backup?revision={revision}");
-        let token = context.settings.token_file.value.as_deref();
+        let token = context.client.credentials();
         let keep = |piece: bytes::Bytes| {
             bytes += piece.len();
             out.write_all(&piece)

@@ -1,6 +1,7 @@
 //! `config`: the settings and where each came from.
 
 use std::io;
+use std::path::PathBuf;
 
 use serde::Serialize;
 
@@ -19,6 +20,9 @@ pub(crate) fn run(settings: &Settings, form: Form) -> Result<(), Failure> {
 struct Merged {
     store: Item<Vec<String>>,
     token_file: Item<Option<String>>,
+    tls_ca: Item<Option<String>>,
+    tls_cert: Item<Option<String>>,
+    tls_key: Item<Option<String>>,
     job: Item<String>,
     run: Item<Option<String>>,
     output: Item<String>,
@@ -56,11 +60,13 @@ impl<T> Item<T> {
 
 impl Merged {
     fn new(settings: &Settings) -> Merged {
+        let shown = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
         Merged {
             store: Item::new(&settings.store, |store| store.0.clone()),
-            token_file: Item::new(&settings.token_file, |path| {
-                path.as_ref().map(|path| path.display().to_string())
-            }),
+            token_file: Item::new(&settings.token_file, shown),
+            tls_ca: Item::new(&settings.tls_ca, shown),
+            tls_cert: Item::new(&settings.tls_cert, shown),
+            tls_key: Item::new(&settings.tls_key, shown),
             job: Item::new(&settings.job, ToString::to_string),
             run: Item::new(&settings.run, |run| run.as_ref().map(ToString::to_string)),
             output: Item::new(&settings.output, ToString::to_string),
@@ -71,10 +77,14 @@ impl Merged {
 
 impl Document for Merged {
     fn write_table(&self, out: &mut Vec<u8>) -> io::Result<()> {
-        let Merged { store, token_file, job, run, output, timeout } = self;
+        let Merged { store, token_file, tls_ca, tls_cert, tls_key, job, run, output, timeout } =
+            self;
         let rows = [
             ("store", store.value.join(","), store.place()),
             ("token_file", cell(token_file.value.as_ref()), token_file.place()),
+            ("tls_ca", cell(tls_ca.value.as_ref()), tls_ca.place()),
+            ("tls_cert", cell(tls_cert.value.as_ref()), tls_cert.place()),
+            ("tls_key", cell(tls_key.value.as_ref()), tls_key.place()),
             ("job", job.value.clone(), job.place()),
             ("run", cell(run.value.as_ref()), run.place()),
             ("output", output.value.clone(), output.place()),
@@ -110,6 +120,9 @@ mod tests {
             json!({
                 "store": {"value": ["a:1", "b:2"], "source": "environment"},
                 "token_file": {"value": null, "source": "default"},
+                "tls_ca": {"value": null, "source": "default"},
+                "tls_cert": {"value": null, "source": "default"},
+                "tls_key": {"value": null, "source": "default"},
                 "job": {"value": "llm", "source": "flag"},
                 "run": {"value": null, "source": "default"},
                 "output": {"value": "table", "source": "default"},
@@ -125,6 +138,9 @@ mod tests {
 KEY         VALUE    FROM
 store       a:1,b:2  environment
 token_file  -        default
+tls_ca      -        default
+tls_cert    -        default
+tls_key     -        default
 job         llm      flag
 run         -        default
 output      table    default

@@ -38,7 +38,7 @@ use std::time::Duration;
 use holdfast_api::{
     Answer, Command, Effectiveness, Outcome, Read, ReadAnswer, ReadOutcome, Revision, Scope,
 };
-use holdfast_client::{Client, Consistency, Deadline, Options, check_token_file};
+use holdfast_client::{Client, Consistency, Deadline, Options, TlsFiles, check_token_file};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::{AgentCommand, ClusterCommand};
@@ -71,6 +71,12 @@ impl Context {
         if let Some(warning) = checked.flatten() {
             output::talk(format!("{} {}", form.colours.warning(), placed(warning)));
         }
+        let files = TlsFiles {
+            ca: settings.tls_ca.value.clone(),
+            cert: settings.tls_cert.value.clone(),
+            key: settings.tls_key.value.clone(),
+        };
+        options.tls = files.read().map_err(|error| Failure::Usage(error.to_string()))?;
         options.call_timeout = match settings.timeout.value {
             Timeout::After(duration) => duration,
             Timeout::Never => Duration::MAX,

@@ -123,7 +123,9 @@ fn an_unknown_key_is_refused_with_the_known_ones() {
     let message = load_file("jobs = \"llm\"").unwrap_err();
     assert!(message.contains("`jobs`"), "{message}");
     assert!(
-        message.contains("known keys: store, token_file, job, run, output, timeout"),
+        message.contains(
+            "known keys: store, token_file, tls_ca, tls_cert, tls_key, job, run, output, timeout"
+        ),
         "{message}"
     );
     assert_eq!(message.matches("timeout").count(), 1, "the keys are told once: {message}");

@@ -51,7 +51,7 @@ pub(super) async fn pass(
     headers.extend(access.client_headers());
     headers.insert(FORWARDED_HEADER, HeaderValue::from_static("1"));
     if class == Class::Watch {
-        let opened = open(&leader.address, parts, path, headers, body);
+        let opened = open(access, &leader.address, parts, path, headers, body);
         let limit = class.time_max() + FORWARD_TIME_EXTRA;
         let opened = tokio::time::timeout(limit, opened).await.unwrap_or_else(|_| {
             Err(DialError::Timeout { address: leader.address.clone(), after: limit })
@@ -60,7 +60,7 @@ pub(super) async fn pass(
     }
     let limit = class.time_max() + FORWARD_TIME_EXTRA;
     let method = parts.method.clone();
-    match dial::request(&leader.address, method, path, headers, body, limit).await {
+    match dial::request(access.tls(), &leader.address, method, path, headers, body, limit).await {
         Ok((status, headers, body)) => {
             Ok((status, chosen(&headers, &PASSED_BACK), body).into_response())
         }
@@ -88,6 +88,7 @@ fn unanswered(leader: &LeaderHint, class: Class, error: &DialError) -> Problem {
 
 /// Opens a call whose answer goes on for as long as somebody reads it.
 async fn open(
+    access: &Access,
     address: &str,
     parts: &Parts,
     path: &str,
@@ -95,7 +96,7 @@ async fn open(
     body: Bytes,
 ) -> Result<Response, DialError> {
     let broken = |why: String| DialError::Broken { address: address.to_owned(), why };
-    let stream = dial::connect(address).await?;
+    let stream = dial::connect(access.tls(), address).await?;
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(error.to_string()))?;
     let mut request = Request::builder()

@@ -42,6 +42,7 @@ pub async fn open(
     };
     let headers = node.access().client_headers();
     let opened = dial::upgrade(
+        node.access().tls(),
         &leader.address,
         routes::STREAM,
         UPGRADE,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use holdfast_api::{KeyValue, Scope};
-use holdfast_client::{Keys, download};
+use holdfast_client::{Credentials, Keys, download};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
@@ -127,7 +127,11 @@ impl Load {
             tasks.spawn(async move {
                 loop {
                     let path = "/v1/backup?revision=0";
-                    let taken = download(&address, path, None, BACKUP_TIME_MAX, |_| Ok(())).await;
+                    let taken =
+                        download(&address, path, &Credentials::default(), BACKUP_TIME_MAX, |_| {
+                            Ok(())
+                        })
+                        .await;
                     if taken.is_ok_and(|answer| answer.status.is_success()) {
                         done.fetch_add(1, Ordering::Relaxed);
                     }

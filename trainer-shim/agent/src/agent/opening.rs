@@ -225,9 +225,9 @@ fn not_opened(options: &Options, reason: holdfast_trainer_shim::Error) -> Error 
 /// Who is connected to the agents of a run, in words; empty if no node tells.
 async fn connected(options: &Options, held: &RunHeld) -> String {
     let path = format!("{}?job={}&run={}", routes::AGENTS, held.job, held.run);
-    let token_file = options.store.token_file.as_deref();
+    let credentials = options.store.credentials();
     for address in &options.store.endpoints {
-        if let Ok(answer) = fetch(address, &path, token_file, LOOK_TIME_MAX).await
+        if let Ok(answer) = fetch(address, &path, &credentials, LOOK_TIME_MAX).await
             && let Ok(agents) = serde_json::from_slice::<Agents>(&answer.body)
         {
             return in_words(&agents.agents);

@@ -1,11 +1,10 @@
 //! The nodes: each by itself, then all together.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use holdfast_api::{NodeId, NodeStatus, Room, Status, routes};
-use holdfast_client::fetch;
+use holdfast_client::{Credentials, fetch};
 use tokio::task::JoinSet;
 
 use super::Check;
@@ -49,7 +48,7 @@ struct Look {
 }
 
 /// Looks at the nodes of the list and at those that they name.
-pub(super) async fn look(store: &[String], token_file: Option<&PathBuf>) -> Vec<Check> {
+pub(super) async fn look(store: &[String], credentials: &Credentials) -> Vec<Check> {
     let mut looked: BTreeMap<String, Result<Answered, String>> = BTreeMap::new();
     let mut wanted: BTreeSet<String> = store.iter().cloned().collect();
     // The second time for those that the first ones named.
@@ -57,9 +56,9 @@ pub(super) async fn look(store: &[String], token_file: Option<&PathBuf>) -> Vec<
         let known = |address: &String| looked.contains_key(address) || looked.len() >= NODES_MAX;
         let mut looking = JoinSet::new();
         for address in wanted.iter().filter(|address| !known(address)).cloned() {
-            let token_file = token_file.cloned();
+            let credentials = credentials.clone();
             looking.spawn(async move {
-                let answered = examine(&address, token_file.as_deref()).await;
+                let answered = examine(&address, &credentials).await;
                 (address, answered)
             });
         }
@@ -91,9 +90,9 @@ fn store_names(answered: &Answered, address: &str, store: &[String]) -> Vec<Stri
         .collect()
 }
 
-async fn examine(address: &str, token_file: Option<&Path>) -> Result<Answered, String> {
+async fn examine(address: &str, credentials: &Credentials) -> Result<Answered, String> {
     let begun = Instant::now();
-    let answer = get(address, routes::STATUS, token_file).await?;
+    let answer = get(address, routes::STATUS, credentials).await?;
     let took = begun.elapsed();
     if answer.status.as_u16() == 401 {
         return Err("it does not accept the token: name its file with --token-file FILE".to_owned());
@@ -101,27 +100,27 @@ async fn examine(address: &str, token_file: Option<&Path>) -> Result<Answered, S
     let status = serde_json::from_slice(&answer.body).map_err(|_| {
         format!("what answers is no holdfast-store (HTTP {})", answer.status.as_u16())
     })?;
-    let ready = get(address, routes::READYZ, token_file).await?;
+    let ready = get(address, routes::READYZ, credentials).await?;
     let unready = (!ready.status.is_success())
         .then(|| String::from_utf8_lossy(&ready.body).lines().collect::<Vec<_>>().join("; "));
-    let first = metrics(address, token_file).await?;
+    let first = metrics(address, credentials).await?;
     tokio::time::sleep(CLOCK_WINDOW).await;
-    let looks = [first, metrics(address, token_file).await?];
+    let looks = [first, metrics(address, credentials).await?];
     Ok(Answered { took, status, unready, looks })
 }
 
 async fn get(
     address: &str,
     path: &str,
-    token_file: Option<&Path>,
+    credentials: &Credentials,
 ) -> Result<holdfast_client::Fetched, String> {
-    let fetched = fetch(address, path, token_file, ANSWER_TIME_MAX).await;
+    let fetched = fetch(address, path, credentials, ANSWER_TIME_MAX).await;
     fetched.map_err(|error| error.to_string())
 }
 
-async fn metrics(address: &str, token_file: Option<&Path>) -> Result<Look, String> {
+async fn metrics(address: &str, credentials: &Credentials) -> Result<Look, String> {
     let begun = Instant::now();
-    let answer = get(address, routes::METRICS, token_file).await?;
+    let answer = get(address, routes::METRICS, credentials).await?;
     let took = begun.elapsed();
     let text = String::from_utf8_lossy(&answer.body).into_owned();
     Ok(Look { at: begun + took / 2, took, text })

@@ -24,9 +24,9 @@ use crate::output::{Document, write_rows};
 /// Makes every check and prints what came out; fails if one did.
 pub(crate) async fn run(context: &Context, python: Option<PathBuf>) -> Result<(), Failure> {
     let store = &context.settings.store.value.0;
-    let token_file = context.settings.token_file.value.as_ref();
+    let credentials = context.client.credentials();
     let (mut checks, torch) =
-        tokio::join!(cluster::look(store, token_file), host::look_for_torch(python.as_deref()));
+        tokio::join!(cluster::look(store, credentials), host::look_for_torch(python.as_deref()));
     checks.extend(host::look_at_ports(store));
     checks.push(torch);
     let examination = Examination::of(checks);

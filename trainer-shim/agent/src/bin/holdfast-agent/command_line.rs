@@ -220,6 +220,18 @@ pub struct Flags {
     #[arg(long, env = "HOLDFAST_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
+    /// Connect to the store with TLS: its nodes' certificates are of this authority.
+    #[arg(long, env = "HOLDFAST_TLS_CA", value_name = "FILE")]
+    pub tls_ca: Option<PathBuf>,
+
+    /// Show this certificate to a store that lets its holders in.
+    #[arg(long, env = "HOLDFAST_TLS_CERT", value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// The private key of that certificate.
+    #[arg(long, env = "HOLDFAST_TLS_KEY", value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+
     /// Serve this job: keys of different jobs never meet [default: under `run` the
     /// launcher's own name, as in slurm-812.3; else default].
     #[arg(long, env = "HOLDFAST_JOB", value_name = "NAME")]

@@ -74,7 +74,7 @@ pub async fn host(
     listener.set_nonblocking(true)?;
     let listener = tokio::net::UnixListener::from_std(listener)?;
     let own_file = place.file();
-    let mut options = settings.agent_options(RunChoice::Held);
+    let mut options = settings.agent_options(RunChoice::Held, settings.tls.read()?);
     options.tcpstore = beside_masters(&options.tcpstore);
     if let Some(Before { run, ports, lease }) = before {
         options.run = Wanted::Joined { run, lease };

@@ -140,6 +140,7 @@ fn start(command_line: CommandLine, output: &Lines) -> anyhow::Result<u8> {
     };
     start_logging(&settings, output)?;
     let token_file = settings.token_file.as_deref();
+    settings.tls.read()?;
     let token_warning = token_file.map(check_token_file).transpose()?.flatten();
     // The agent's own process was told the same as the command that started it.
     if !matches!(mode, Mode::Host { .. }) {

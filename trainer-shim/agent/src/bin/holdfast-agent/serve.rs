@@ -35,7 +35,7 @@ pub async fn serve(
     let said = Lines::to(std::io::stdout()).context("cannot write to stdout")?;
     let options = agent::Options {
         tcpstore: settings.listen_or_usual(),
-        ..settings.agent_options(RunChoice::Auto)
+        ..settings.agent_options(RunChoice::Auto, settings.tls.read()?)
     };
     // As the ports, before the run is opened.
     let control = Control::listen(control, &settings).await?;

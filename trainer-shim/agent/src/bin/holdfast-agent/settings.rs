@@ -11,7 +11,7 @@ use holdfast_agent::agent::{self, PORTS_MAX, Wanted};
 use holdfast_agent::door::tcpstore::{Limits, serve};
 use holdfast_api::name::{NameError, RUN_AUTO, RUN_NEW, default_name};
 use holdfast_api::{Name, RunChoice};
-use holdfast_client::{parse_endpoints, read_regular_text};
+use holdfast_client::{Tls, TlsFiles, parse_endpoints, read_regular_text};
 use serde::Deserialize;
 
 use crate::command_line::Flags;
@@ -33,6 +33,8 @@ pub struct Settings {
     pub store: Vec<String>,
     /// The file with the token of the store.
     pub token_file: Option<PathBuf>,
+    /// The files for TLS with the store.
+    pub tls: TlsFiles,
     /// The job, if it was named.
     pub job: Option<Name>,
     /// The run, if it was said which.
@@ -76,6 +78,9 @@ pub enum LogFormat {
 struct File {
     store: Option<String>,
     token_file: Option<PathBuf>,
+    tls_ca: Option<PathBuf>,
+    tls_cert: Option<PathBuf>,
+    tls_key: Option<PathBuf>,
     job: Option<String>,
     run: Option<String>,
     tcpstore: Option<String>,
@@ -108,10 +113,12 @@ impl Settings {
             );
         };
         let store = parse_endpoints(&store).map_err(|error| anyhow!("--store: {error}"))?;
-        let token_file = flags.token_file.filter(|path| !path.as_os_str().is_empty());
-        // The agent of `run` leaves the folder that it is relative to.
-        let token_file = token_file.or(file.token_file).map(std::path::absolute).transpose();
-        let token_file = token_file.context("--token-file")?;
+        let token_file = located("--token-file", flags.token_file, file.token_file)?;
+        let tls = TlsFiles {
+            ca: located("--tls-ca", flags.tls_ca, file.tls_ca)?,
+            cert: located("--tls-cert", flags.tls_cert, file.tls_cert)?,
+            key: located("--tls-key", flags.tls_key, file.tls_key)?,
+        };
         let job = parsed("job", pick(flags.job, file.job), Name::from_str)?;
         let run = parsed("run", pick(flags.run, file.run), run_choice)?;
         let tcpstore =
@@ -129,6 +136,7 @@ impl Settings {
         Ok(Settings {
             store,
             token_file,
+            tls,
             job,
             run,
             takeover: flags.takeover,
@@ -181,9 +189,10 @@ impl Settings {
     }
 
     /// The agent that was asked for, in the `usual` run if nothing was said.
-    pub fn agent_options(&self, usual: RunChoice) -> agent::Options {
+    pub fn agent_options(&self, usual: RunChoice, tls: Option<Tls>) -> agent::Options {
         let mut store = holdfast_client::Options::new(self.store.clone());
         store.token_file = self.token_file.clone();
+        store.tls = tls;
         agent::Options {
             store,
             job: self.job(),
@@ -200,6 +209,17 @@ impl Settings {
             },
         }
     }
+}
+
+/// A file of a flag or of the configuration file. The agent of `run` leaves the folder
+/// that it is relative to.
+fn located(
+    flag: &'static str,
+    given: Option<PathBuf>,
+    file: Option<PathBuf>,
+) -> anyhow::Result<Option<PathBuf>> {
+    let given = given.filter(|path| !path.as_os_str().is_empty());
+    given.or(file).map(std::path::absolute).transpose().context(flag)
 }
 
 /// Of a flag or its variable, and the file: the first that says anything.
@@ -337,12 +357,13 @@ mod tests {
     fn flags_go_over_the_file_and_the_file_over_the_defaults() {
         let flags =
             Flags { job: text("by-flag"), run: text(""), single_attempt: true, ..Flags::default() };
-        let toml = "store = 'a:1,b:2'\ntoken_file = '/etc/token'\njob = 'by-file'\nrun = 'r7'\nconnect_deadline = '1min'\n\
+        let toml = "store = 'a:1,b:2'\ntoken_file = '/etc/token'\ntls_ca = '/etc/ca.crt'\njob = 'by-file'\nrun = 'r7'\nconnect_deadline = '1min'\n\
                     [limits]\nconnections_max = 3";
         let settings = Settings::merge(flags, file(toml).unwrap()).unwrap();
         let expected = Settings {
             store: vec!["a:1".to_owned(), "b:2".to_owned()],
             token_file: Some("/etc/token".into()),
+            tls: TlsFiles { ca: Some("/etc/ca.crt".into()), ..TlsFiles::default() },
             job: Some("by-flag".parse().unwrap()),
             run: Some(RunChoice::Named("r7".parse().unwrap())),
             takeover: false,

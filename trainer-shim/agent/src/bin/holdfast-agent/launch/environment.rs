@@ -38,6 +38,8 @@ pub struct Told<'a> {
     pub store: String,
     /// The file with the store's token.
     pub token_file: Option<&'a Path>,
+    /// The files for TLS with the store.
+    pub tls: &'a TlsFiles,
     /// The job.
     pub job: &'a str,
     /// The run.
@@ -97,6 +99,14 @@ pub fn changes(told: &Told<'_>, now: impl Fn(&str) -> Option<OsString>) -> Chang
     if let Some(file) = told.token_file {
         set("HOLDFAST_TOKEN_FILE", file.into());
     }
+    let TlsFiles { ca, cert, key } = told.tls;
+    for (name, file) in
+        [("HOLDFAST_TLS_CA", ca), ("HOLDFAST_TLS_CERT", cert), ("HOLDFAST_TLS_KEY", key)]
+    {
+        if let Some(file) = file {
+            set(name, file.into());
+        }
+    }
     set("HOLDFAST_JOB", told.job.into());
     set("HOLDFAST_RUN", told.run.into());
     set("HOLDFAST_CONTROL", told.control.to_owned());
@@ -131,6 +141,8 @@ mod tests {
     use super::super::launcher::tests::launcher;
     use super::*;
 
+    static NO_TLS: TlsFiles = TlsFiles { ca: None, cert: None, key: None };
+
     static NONE: LazyLock<Launcher> = LazyLock::new(|| launcher("", ""));
 
     fn told() -> Told<'static> {
@@ -141,6 +153,7 @@ mod tests {
             rendezvous: Rendezvous::Static,
             store: "a:1,b:2".to_owned(),
             token_file: None,
+            tls: &NO_TLS,
             job: "j",
             run: "r1",
             met: "a new run",

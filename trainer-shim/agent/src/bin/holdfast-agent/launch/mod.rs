@@ -133,6 +133,7 @@ pub async fn launch(
         rendezvous,
         store: settings.store.join(","),
         token_file: settings.token_file.as_deref(),
+        tls: &settings.tls,
         job: attached.job.as_str(),
         run: attached.run.as_str(),
         met: &attached.met,

@@ -1,0 +1,205 @@
+//! What a node has of TLS: what it shows to clients and to nodes, whom it trusts, and
+//! who may do what by a certificate.
+//!
+//! Without certificates everything is plain, and who may do what is [`Access`]'s alone.
+//!
+//! [`Access`]: crate::access::Access
+
+pub mod authority;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use holdfast_api::token;
+use holdfast_net::tls::{Acceptor, AcceptorFiles, Caller, Dialer, File, Identity, TlsError};
+
+use crate::access::{Access, PEER_PATHS};
+
+/// How often the files are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// The certificates, if there are any. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Tls {
+    acceptor: Option<Acceptor>,
+    dialer: Option<Dialer>,
+}
+
+/// The files that flags name; all of them, or none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TlsPaths {
+    /// `--tls-cert`
+    pub cert: Option<PathBuf>,
+    /// `--tls-key`
+    pub key: Option<PathBuf>,
+    /// `--tls-client-ca`: may be missing.
+    pub client_ca: Option<PathBuf>,
+    /// `--peer-tls-cert`
+    pub peer_cert: Option<PathBuf>,
+    /// `--peer-tls-key`
+    pub peer_key: Option<PathBuf>,
+    /// `--peer-tls-ca`
+    pub peer_ca: Option<PathBuf>,
+}
+
+/// Why a node has no TLS.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsSetupError {
+    /// Some files are named, and others are not.
+    #[error(
+        "{given} is of no use without {missing}: `holdfast-store tls init DIR --nodes LIST` makes all of them"
+    )]
+    Incomplete {
+        /// A flag and its file.
+        given: String,
+        /// The flags that belong to it.
+        missing: String,
+    },
+    /// The files are of no use.
+    #[error(transparent)]
+    Files(#[from] TlsError),
+}
+
+/// What a connection says about a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may do what the shared token allows, and needs none.
+    LetIn,
+    /// Its token decides.
+    AskToken,
+    /// Only nodes ask this.
+    NotPeer,
+}
+
+impl TlsPaths {
+    /// Reads the files.
+    pub fn read(self) -> Result<Tls, TlsSetupError> {
+        const CERT: &str = "--tls-cert";
+        const KEY: &str = "--tls-key";
+        const CLIENT_CA: &str = "--tls-client-ca";
+        const PEER_CERT: &str = "--peer-tls-cert";
+        const PEER_KEY: &str = "--peer-tls-key";
+        const PEER_CA: &str = "--peer-tls-ca";
+        let file = |flag, path: Option<PathBuf>| {
+            let path = path.filter(|path| !path.as_os_str().is_empty());
+            path.map(|path| File { flag, path })
+        };
+        let clients = file(CLIENT_CA, self.client_ca);
+        let needed = [
+            (CERT, file(CERT, self.cert)),
+            (KEY, file(KEY, self.key)),
+            (PEER_CERT, file(PEER_CERT, self.peer_cert)),
+            (PEER_KEY, file(PEER_KEY, self.peer_key)),
+            (PEER_CA, file(PEER_CA, self.peer_ca)),
+        ];
+        let mut given = needed.iter().filter_map(|(_, file)| file.as_ref()).chain(&clients);
+        let Some(given) = given.next().map(ToString::to_string) else { return Ok(Tls::default()) };
+        let missing: Vec<&str> =
+            needed.iter().filter(|(_, file)| file.is_none()).map(|(flag, _)| *flag).collect();
+        let [
+            (_, Some(cert)),
+            (_, Some(key)),
+            (_, Some(peer_cert)),
+            (_, Some(peer_key)),
+            (_, Some(peers)),
+        ] = needed
+        else {
+            return Err(TlsSetupError::Incomplete { given, missing: missing.join(", ") });
+        };
+        let serving = Identity { cert, key };
+        let peer = Identity { cert: peer_cert, key: peer_key };
+        let dialer = Dialer::for_peers(peers.clone(), peer.clone())?;
+        let acceptor = Acceptor::new(AcceptorFiles { serving, clients, peer, peers })?;
+        Ok(Tls { acceptor: Some(acceptor), dialer: Some(dialer) })
+    }
+}
+
+impl Tls {
+    /// Of a client, which is connected to by nobody.
+    pub fn of_client(dialer: Dialer) -> Tls {
+        Tls { acceptor: None, dialer: Some(dialer) }
+    }
+
+    /// How connections are accepted; none: plain.
+    pub fn acceptor(&self) -> Option<&Acceptor> {
+        self.acceptor.as_ref()
+    }
+
+    /// How connections are made; none: plain.
+    pub fn dialer(&self) -> Option<&Dialer> {
+        self.dialer.as_ref()
+    }
+
+    /// Whether clients without a certificate are kept out where there is no token.
+    pub fn wants_certificates(&self) -> bool {
+        self.acceptor.as_ref().is_some_and(|acceptor| acceptor.files().clients.is_some())
+    }
+
+    /// What a connection of this caller may ask; none: it was accepted plain.
+    pub fn verdict(&self, path: &str, caller: Option<Caller>) -> Verdict {
+        match caller {
+            _ if self.acceptor.is_none() => Verdict::AskToken,
+            // The nodes' token, where there is one, is asked for as well.
+            Some(Caller::Peer) if path.starts_with(PEER_PATHS) => Verdict::AskToken,
+            _ if path.starts_with(PEER_PATHS) => Verdict::NotPeer,
+            Some(Caller::Peer | Caller::Certified) => Verdict::LetIn,
+            Some(Caller::Unknown) | None => Verdict::AskToken,
+        }
+    }
+
+    /// Whether a client that showed no certificate is kept from a path, where there is no
+    /// token.
+    pub fn keeps_out(&self, path: &str, caller: Option<Caller>) -> bool {
+        self.wants_certificates() && caller != Some(Caller::Peer) && !Access::is_open_path(path)
+    }
+
+    /// What the operator should know about the files.
+    pub fn warning(&self) -> Option<String> {
+        let files = self.acceptor.as_ref()?.files();
+        [&files.serving, &files.peer].into_iter().find_map(|identity| {
+            let advice = token::exposed(identity.key_mode()?)?;
+            Some(format!("{}: {advice} {}", identity.key, identity.key.path.display()))
+        })
+    }
+
+    /// Keeps up with the files. Those that are of no use change nothing. Runs until
+    /// it is dropped.
+    pub async fn follow_files(self) {
+        let Tls { acceptor: Some(acceptor), dialer: Some(dialer) } = self else { return };
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let (acceptor, dialer) = (acceptor.clone(), dialer.clone());
+            let looking = tokio::task::spawn_blocking(move || {
+                acceptor.refresh();
+                dialer.refresh();
+            });
+            if let Err(error) = looking.await {
+                tracing::warn!(%error, "cannot look at the certificates");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_named_together_or_not_at_all() {
+        assert!(TlsPaths::default().read().unwrap().acceptor().is_none());
+        let path = || Some(PathBuf::from("x"));
+        for (given, named, missing) in [
+            (TlsPaths { cert: path(), ..Default::default() }, "--tls-cert", "--tls-key"),
+            (TlsPaths { client_ca: path(), ..Default::default() }, "--tls-client-ca", "--tls-cert"),
+            (
+                TlsPaths { cert: path(), key: path(), ..Default::default() },
+                "--tls-cert",
+                "--peer-tls-cert, --peer-tls-key, --peer-tls-ca",
+            ),
+        ] {
+            let error = given.read().unwrap_err().to_string();
+            assert!(error.contains(named) && error.contains(missing), "{error}");
+            assert!(error.contains("tls init"), "{error}");
+        }
+    }
+}
