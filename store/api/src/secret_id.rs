@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sha2::{Digest, Sha256};
 
 use crate::command::Nonce;
 
@@ -26,11 +27,15 @@ impl SecretId {
     /// The greatest one.
     pub const MAX: SecretId = SecretId::from_u128(u128::MAX);
 
-    /// The id of the holder that chose this nonce and is the `count`th: as random as
-    /// the nonce, and another one each time.
+    /// The id of the `count`th holder, which chose this nonce: the first 128 bits of the
+    /// SHA-256 of both. As hard to guess as the nonce, and nobody can choose a nonce
+    /// that gives an id of another count.
     pub fn of(nonce: Nonce, count: u64) -> SecretId {
-        let nonce = u128::from(nonce.0) << 64 | u128::from(nonce.1);
-        SecretId::from_u128(nonce.wrapping_add(count.into()))
+        let parts = [nonce.0, nonce.1, count].map(u64::to_be_bytes);
+        let digest = Sha256::digest(parts.as_flattened());
+        let mut first = [0; 16];
+        first.copy_from_slice(&digest[..16]);
+        SecretId::from_u128(u128::from_be_bytes(first))
     }
 
     /// The id with this number.
@@ -179,8 +184,18 @@ mod tests {
         assert_eq!(id.to_string(), "7");
         assert_eq!(serde_json::to_string(&id).unwrap(), "7");
         assert_eq!(rmp_serde::to_vec_named(&id).unwrap(), rmp_serde::to_vec_named(&7_u64).unwrap());
-        let random = SecretId::of(Nonce(1, 2), 3);
+        let random = SecretId::from_u128(1 << 64 | 5);
         assert_eq!(random.to_string(), "00000000000000010000000000000005");
+    }
+
+    #[test]
+    fn each_count_and_each_nonce_has_an_id_of_its_own() {
+        // `printf '%016x%016x%016x' 1 2 3 | xxd -r -p | sha256sum`
+        let id = SecretId::of(Nonce(1, 2), 3);
+        assert_eq!(id.to_string(), "ca73761ddabfffcbe51170be0b07f67b");
+        for (nonce, count) in [(Nonce(1, 2), 4), (Nonce(1, 3), 3), (Nonce(2, 1), 3)] {
+            assert_ne!(SecretId::of(nonce, count), id);
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::applied::RunKey;
 use crate::cluster::{COORDINATION_LEVEL, Cluster, RUNS_LEVEL};
 use crate::coordination::{Coordination, JobCoordination};
+use crate::restore::{EPOCH_ITERATIONS, EPOCH_NUMBERS};
 
 /// Most names of jobs in one cluster, ever.
 pub(crate) const JOB_NAMES_MAX: u64 = 100_000;
@@ -246,7 +247,8 @@ impl Jobs {
     /// Puts in a new open run; the one before must have been ended.
     pub fn insert_open(&mut self, key: &RunKey, opened: Revision, opened_at: LogTime) {
         let known = self.by_name.contains_key(&key.job);
-        let job = Arc::make_mut(self.by_name.entry(key.job.clone()).or_default());
+        let begin = || Arc::new(Job::begun_at(opened));
+        let job = Arc::make_mut(self.by_name.entry(key.job.clone()).or_insert_with(begin));
         assert!(job.open.is_none(), "a job has at most one open run");
         self.empty -= u64::from(known && job.runs.is_empty());
         job.open = Some(key.run.clone());
@@ -341,6 +343,18 @@ impl Default for Job {
 }
 
 impl Job {
+    /// One that begins at this revision. Its numbers are those of the revision's epoch,
+    /// so that none is given again that a lost cluster gave a job of this name.
+    pub fn begun_at(revision: Revision) -> Job {
+        let epoch = revision / EPOCH_NUMBERS;
+        let mut job = Job::default();
+        job.next_number += epoch * EPOCH_ITERATIONS;
+        job.coordination.incarnation = epoch * EPOCH_NUMBERS;
+        job.coordination.generation = epoch * EPOCH_NUMBERS;
+        job.coordination.iteration = epoch * EPOCH_ITERATIONS;
+        job
+    }
+
     /// Its ended runs, oldest first.
     pub fn ended(&self) -> impl Iterator<Item = &Name> {
         self.by_opening.values().filter(|name| self.open.as_ref() != Some(name))

@@ -9,15 +9,17 @@ use std::sync::Arc;
 use holdfast_api::Name;
 
 use crate::applied::{Applied, RunKey};
+use crate::coordination::JobCoordination;
 use crate::history::History;
 use crate::machine::Machine;
 use crate::session::Sessions;
 
-/// How far revisions, generations and incarnations jump: farther than any cluster gets
-/// between a backup and its loss, and 8 000 times within what JSON's numbers hold.
+/// How far revisions, generations and incarnations jump with each epoch: farther than any
+/// cluster gets between a backup and its loss, and 8 000 times within what JSON's numbers
+/// hold. So the upper bits of a revision tell its epoch.
 pub const EPOCH_NUMBERS: u64 = 1 << 40;
 
-/// How far iterations and the numbers of runs jump.
+/// How far iterations and the numbers of runs jump with each epoch.
 pub const EPOCH_ITERATIONS: u64 = 1_000_000;
 
 /// What a restore came to.
@@ -39,27 +41,39 @@ impl Machine {
         known.fold(self.cluster.limits.coordination.store_lost_ms_max, u64::max)
     }
 
-    /// Begins a new epoch under another cluster id.
-    pub fn restore(&mut self, cluster_id: &str) -> Restored {
+    /// The greatest of all numbers that grow for good.
+    pub fn greatest_number(&self) -> u64 {
+        let jobs = self.jobs.by_name.values().flat_map(|job| {
+            let JobCoordination { incarnation, generation, iteration, .. } = &job.coordination;
+            [job.next_number, *incarnation, *generation, *iteration]
+        });
+        jobs.chain([self.revision, self.sessions.next, self.leases.next]).max().unwrap_or(0)
+    }
+
+    /// Goes on in another cluster, so many epochs later: nothing that a cluster of an
+    /// epoch between gave is given again. None may have got so far.
+    pub fn restore(&mut self, cluster_id: &str, epochs: u64) -> Restored {
         // A file may hold any numbers.
-        self.revision = self.revision.saturating_add(EPOCH_NUMBERS);
+        let (numbers, iterations) =
+            (EPOCH_NUMBERS.saturating_mul(epochs), EPOCH_ITERATIONS.saturating_mul(epochs));
+        self.revision = self.revision.saturating_add(numbers);
         self.history = History::new(self.revision);
         self.cluster.id = Some(cluster_id.into());
         self.cluster.retired = Default::default();
         let sessions = self.sessions.by_id.len() as u64;
-        let next = self.sessions.next.saturating_add(EPOCH_NUMBERS);
+        let next = self.sessions.next.saturating_add(numbers);
         self.sessions = Sessions::new(next, self.sessions.leader_since);
-        self.leases.next = self.leases.next.saturating_add(EPOCH_NUMBERS);
+        self.leases.next = self.leases.next.saturating_add(numbers);
         let names: Vec<Name> = self.jobs.by_name.keys().cloned().collect();
         let mut restored = Restored { sessions, ..Restored::default() };
         for name in names {
             let Some(job) = self.jobs.by_name.get_mut(&name) else { continue };
             let job = Arc::make_mut(job);
             let jump = |number: &mut u64, by| *number = number.saturating_add(by);
-            jump(&mut job.next_number, EPOCH_ITERATIONS);
-            jump(&mut job.coordination.incarnation, EPOCH_NUMBERS);
-            jump(&mut job.coordination.generation, EPOCH_NUMBERS);
-            jump(&mut job.coordination.iteration, EPOCH_ITERATIONS);
+            jump(&mut job.next_number, iterations);
+            jump(&mut job.coordination.incarnation, numbers);
+            jump(&mut job.coordination.generation, numbers);
+            jump(&mut job.coordination.iteration, iterations);
             let Some(open) = job.open.clone() else { continue };
             let run = RunKey { job: name, run: open };
             let lost = self.jobs.run(&run).is_some_and(|run| run.lost_at.is_some());
@@ -128,7 +142,7 @@ mod tests {
     fn numbers_jump_sessions_go_and_runs_with_agents_end() {
         let before = lost();
         let mut after = before.clone();
-        let restored = after.restore("new");
+        let restored = after.restore("new", 1);
         let train = RunKey { job: "train".parse().unwrap(), run: "r1".parse().unwrap() };
         assert_eq!(restored, Restored { ended: vec![train.clone()], open: 1, sessions: 1 });
         assert!(after.revision() > before.revision() + EPOCH_NUMBERS);
@@ -152,8 +166,33 @@ mod tests {
     fn a_restored_cluster_can_be_lost_and_restored_again() {
         let mut machine = lost();
         for n in 0..1_000 {
-            machine.restore(&format!("c{n}"));
+            machine.restore(&format!("c{n}"), 1);
         }
         assert!(machine.revision() < 1 << 53, "numbers of JSON hold it");
+    }
+
+    #[test]
+    fn jobs_that_are_newer_than_the_backup_begin_in_the_new_epoch() {
+        let begin = |machine: &mut Machine| {
+            let scope = Scope { job: "young".parse().unwrap(), run: None };
+            let op = KvOp::Put { key: "k".into(), value: "v".into() };
+            let command = Command::Kv { scope, op };
+            machine.apply(&Entry { time: 9, commands: vec![Proposal { session: None, command }] });
+            let job = &machine.jobs.by_name[&"young".parse().unwrap()];
+            let JobCoordination { incarnation, generation, iteration, .. } = job.coordination;
+            [incarnation, generation, iteration, job.next_number]
+        };
+        assert_eq!(begin(&mut lost()), [0, 0, 0, 2]);
+        let restored = |epochs| {
+            let mut machine = lost();
+            machine.restore("new", epochs);
+            begin(&mut machine)
+        };
+        let of = |epochs| {
+            let (numbers, iterations) = (EPOCH_NUMBERS * epochs, EPOCH_ITERATIONS * epochs);
+            [numbers, numbers, iterations, iterations + 2]
+        };
+        assert_eq!(restored(1), of(1));
+        assert_eq!(restored(2), of(2), "another attempt is another epoch");
     }
 }

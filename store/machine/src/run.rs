@@ -92,7 +92,7 @@ impl Machine {
             RunChoice::Named(name) => name.clone(),
             RunChoice::Auto | RunChoice::Held | RunChoice::New => job
                 .map(|job| job.automatic_name())
-                .unwrap_or_else(|| Job::default().automatic_name()),
+                .unwrap_or_else(|| Job::begun_at(self.revision).automatic_name()),
         };
         if let Some(open) = open.filter(|_| !takeover) {
             self.not_held(&key(open))?;

@@ -1,9 +1,9 @@
 //! `holdfast-store recover`: what a minority still holds, as a backup.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::BufWriter;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -68,14 +68,22 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<()> {
         log_time: machine.time(),
         taken_at_ms: calendar::now_ms(),
     };
+    // It holds every key: nobody else's to read.
+    let create = || File::options().write(true).create_new(true).mode(0o600).open(file);
+    let out = create().with_context(|| format!("making {}", file.display()))?;
     let writing = || -> std::io::Result<()> {
-        // It holds every key: nobody else's to read.
-        let out = File::options().write(true).create_new(true).mode(0o600).open(file)?;
         let mut blocks = backup::begin(BufWriter::new(out), &header)?;
         machine.encode(&mut blocks)?;
-        blocks.finish()?.into_inner()?.sync_all()
+        blocks.finish()?.into_inner()?.sync_all()?;
+        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
     };
-    writing().with_context(|| format!("writing {}", file.display()))?;
+    if let Err(error) = writing() {
+        // Part of a backup is none, and would be in the way of the next try.
+        let _ = fs::remove_file(file);
+        return Err(error)
+            .with_context(|| format!("writing {}; it was removed again", file.display()));
+    }
     println!("wrote {}; go on with `holdfast-store restore {0} …`", file.display());
     Ok(())
 }

@@ -14,9 +14,11 @@ use clap::Args;
 use holdfast_api::NodeId;
 use holdfast_api::backup::{self, BackupHeader};
 use holdfast_machine::{EPOCH_ITERATIONS, FEATURE_LEVEL, Machine, Restored};
+use sha2::{Digest, Sha256};
 
 use crate::config::parse_nodes;
 use crate::formation;
+use crate::node::VERSION;
 use crate::raft::record::{
     LogIdRecord, MembershipRecord, NodeRecord, SnapshotMetaRecord, StoredMembershipRecord,
 };
@@ -36,8 +38,9 @@ fn nodes(list: &str) -> Result<Nodes, String> {
     parse_nodes("--initial-cluster", list).map_err(|error| error.to_string())
 }
 
-/// Numbers of JSON hold what is jumped to from here.
-const REVISION_MAX: u64 = 1 << 52;
+/// Numbers of JSON hold what is jumped to from here, however many restores came before.
+const NUMBER_MAX: u64 = 1 << 52;
+const ATTEMPTS_MAX: u64 = 1_000;
 
 /// Flags of `holdfast-store restore`.
 #[derive(Debug, Args)]
@@ -54,9 +57,9 @@ pub struct RestoreArgs {
     /// All nodes of the new cluster, this one included: 1=HOST:PORT,2=HOST:PORT,…
     #[arg(long, env = "HOLDFAST_INITIAL_CLUSTER", value_name = "LIST", value_parser = nodes)]
     pub initial_cluster: Nodes,
-    /// Counts the clusters that were begun with this backup: the same for all nodes, and another
-    /// one each time
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    /// Which restore of this cluster it is, from 1 on, also if an earlier one was made from another
+    /// backup: the same for all nodes. What a cluster of an earlier number gave is not given again
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=ATTEMPTS_MAX))]
     pub attempt: u64,
     /// Do not wait until trainers that nobody told of the loss have stopped by themselves: none runs
     #[arg(long)]
@@ -79,8 +82,8 @@ pub async fn run(args: RestoreArgs) -> anyhow::Result<()> {
     };
     let (header, mut machine) = read(&args)?;
     let hold = hold(&machine);
-    let cluster_id = cluster_id(&header, nodes, args.attempt);
-    let restored = machine.restore(&cluster_id);
+    let cluster_id = cluster_id(&header, machine.digest(), nodes, args.attempt);
+    let restored = machine.restore(&cluster_id, args.attempt);
     if !args.trainers_are_stopped {
         let rest = hold.saturating_sub(begun.elapsed());
         eprintln!(
@@ -115,10 +118,10 @@ fn read(args: &RestoreArgs) -> anyhow::Result<(BackupHeader, Machine)> {
     let decoded = Machine::decode(&mut blocks);
     let machine = decoded.with_context(|| whole(": its state cannot be read"))?;
     blocks.finish().with_context(|| whole(""))?;
-    if machine.revision() > REVISION_MAX {
+    if machine.greatest_number() > NUMBER_MAX {
         bail!(
-            "{named} holds revision {}, which no cluster reaches; nothing was changed",
-            machine.revision()
+            "{named} holds the number {}, which no cluster reaches; nothing was changed",
+            machine.greatest_number()
         );
     }
     Ok((header, machine))
@@ -130,15 +133,17 @@ fn hold(machine: &Machine) -> Duration {
     Duration::from_millis(longest + longest * DRIFT_PER_MILLE / 1_000) + MARGIN
 }
 
-/// The new cluster's id: the same on all of its nodes, and no other cluster's.
-fn cluster_id(header: &BackupHeader, nodes: &Nodes, attempt: u64) -> String {
+/// The new cluster's id: the same on all of its nodes, and no other cluster's. Nodes that
+/// were made of different states, or by programs of different versions, refuse each other.
+fn cluster_id(header: &BackupHeader, state: u64, nodes: &Nodes, attempt: u64) -> String {
     let BackupHeader { cluster_id, revision, taken_at_ms, .. } = header;
     let nodes = formation::written(nodes);
-    let told = format!("{cluster_id} {revision} {taken_at_ms} {attempt} {nodes}");
-    let first = crc32c::crc32c(told.as_bytes());
-    let second = crc32c::crc32c_append(first, b"holdfast");
+    let told =
+        format!("{cluster_id} {revision} {taken_at_ms} {state:016x} {VERSION} {attempt} {nodes}");
+    let digest = Sha256::digest(told);
+    let digits: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
     let root = cluster_id.split("-restored-").next().unwrap_or(cluster_id);
-    format!("{root}-restored-{first:08x}{second:08x}")
+    format!("{root}-restored-{digits}")
 }
 
 /// What the snapshot stands for: the first entry, which says who the nodes are.
@@ -167,10 +172,11 @@ fn say(
     let (node, dir) = (args.node_id, args.data_dir.display());
     println!("{dir} is the folder of node {node} of the new cluster {cluster_id}");
     println!(
-        "it begins with revision {} of cluster {}; revisions go on at {}, iterations jump by {EPOCH_ITERATIONS}",
+        "it begins with revision {} of cluster {}; revisions go on at {}, iterations jump by {}",
         header.revision,
         header.cluster_id,
-        machine.revision()
+        machine.revision(),
+        EPOCH_ITERATIONS * args.attempt
     );
     println!("{sessions} sessions are gone, {open} runs stay open");
     for run in ended {
@@ -200,14 +206,15 @@ mod tests {
             taken_at_ms: 9,
         };
         let nodes = BTreeMap::from([(1, "a:1".to_owned())]);
-        let first = cluster_id(&header("c"), &nodes, 1);
+        let first = cluster_id(&header("c"), 5, &nodes, 1);
         assert!(first.starts_with("c-restored-"), "{first}");
         let others = [
-            cluster_id(&header("c"), &nodes, 2),
-            cluster_id(&header("c"), &BTreeMap::from([(2, "a:1".to_owned())]), 1),
-            cluster_id(&header(&first), &nodes, 1),
+            cluster_id(&header("c"), 5, &nodes, 2),
+            cluster_id(&header("c"), 6, &nodes, 1),
+            cluster_id(&header("c"), 5, &BTreeMap::from([(2, "a:1".to_owned())]), 1),
+            cluster_id(&header(&first), 5, &nodes, 1),
         ];
         assert!(others.iter().all(|other| *other != first && other.len() == first.len()));
-        assert_eq!(cluster_id(&header("c"), &nodes, 1), first);
+        assert_eq!(cluster_id(&header("c"), 5, &nodes, 1), first);
     }
 }

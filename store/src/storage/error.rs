@@ -26,7 +26,8 @@ impl fmt::Display for Advice {
                  folder, start it with an id that was never used, and `holdfast node add` it"
             }
             Advice::RestoreFile => {
-                "restore the file from a backup of this data folder; without one, remove the node \
+                "if a `holdfast-store restore` was cut short here, empty the folder and run it \
+                 again; else restore the file from a copy of this data folder; without one, remove the node \
                  (`holdfast node remove ID`), empty the data folder and add it again under an id \
                  that was never used"
             }
@@ -128,6 +129,17 @@ pub enum StorageError {
         dir: PathBuf,
         /// Whose it is.
         node: NodeId,
+    },
+    /// Files that are made in it would be another user's than the node's.
+    #[error(
+        "{dir} belongs to user {owner}, and this program is run by another one; run it as that user: \
+         `sudo -u '#{owner}' holdfast-store …`", dir = dir.display()
+    )]
+    NotOwner {
+        /// The data folder.
+        dir: PathBuf,
+        /// Its owner's user id.
+        owner: u32,
     },
     /// There is a log with entries or a vote in it, and no identity.
     #[error(

@@ -1,6 +1,7 @@
 //! Everything in the data folder of a node that is stopped.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use holdfast_api::NodeId;
@@ -35,6 +36,11 @@ impl Survey {
         if !dir.is_dir() {
             let missing = std::io::ErrorKind::NotFound.into();
             return Err(StorageError::io(dir, "looking for the data folder")(missing));
+        }
+        let metadata = std::fs::metadata(dir);
+        let metadata = metadata.map_err(StorageError::io(dir, "looking at the data folder"))?;
+        if metadata.uid() != nix::unistd::geteuid().as_raw() {
+            return Err(StorageError::NotOwner { dir: dir.to_owned(), owner: metadata.uid() });
         }
         let folder = Folder::lock(dir)?;
         let identity = identity::read(dir)?

@@ -1,8 +1,7 @@
 //! Backups: the state of the cluster in a file, with its own checksums.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufReader, IsTerminal, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -59,35 +58,31 @@ async fn to_file(
             format!("{} is there already: choose another name, or add --force", file.display());
         return Err(Failure::Usage(why));
     }
-    let mut part = file.as_os_str().to_owned();
-    part.push(".part");
-    let part = PathBuf::from(part);
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
     let cannot = |what: &str, error: io::Error| {
-        Failure::System(format!("{} cannot be {what}: {error}", part.display()))
+        Failure::System(format!("{} cannot be {what}: {error}", file.display()))
     };
-    // It holds every key: nobody else's to read.
-    let draft = File::options().write(true).create(true).truncate(true).mode(0o600).open(&part);
+    // It holds every key: nobody else's to read. If this fails, it is removed.
+    let mut draft = tempfile::Builder::new();
+    let draft = draft.prefix(".holdfast-backup-").suffix(".part").tempfile_in(folder);
     let mut draft = draft.map_err(|error| cannot("made", error))?;
-    let made = async {
-        take(context, stale, &mut draft).await.map_err(|failure| match failure {
-            Failure::Output(error) => cannot("written", error),
-            failure => failure,
-        })?;
-        draft.sync_all().map_err(|error| cannot("written", error))?;
-        let backup = Backup { file: file.to_owned(), ..verify(&part)? };
-        fs::rename(&part, file).map_err(|error| cannot("renamed", error))?;
-        // The name is to last, too.
-        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folder = File::open(folder.unwrap_or(Path::new(".")));
-        folder.and_then(|folder| folder.sync_all()).map_err(|error| cannot("kept", error))?;
-        Ok(backup)
+    take(context, stale, draft.as_file_mut()).await.map_err(|failure| match failure {
+        Failure::Output(error) => cannot("written", error),
+        failure => failure,
+    })?;
+    draft.as_file().sync_all().map_err(|error| cannot("written", error))?;
+    let backup = Backup { file: file.to_owned(), ..verify(draft.path())? };
+    let named = match force {
+        true => draft.persist(file),
+        // It replaces nothing that has come there since.
+        false => draft.persist_noclobber(file),
     };
-    let made = made.await;
-    if made.is_err() {
-        // What there is of it is of no use, and may not even be there.
-        let _ = fs::remove_file(&part);
-    }
-    made
+    named.map_err(|error| cannot("named", error.error))?;
+    // The name is to last, too.
+    let folder = File::open(folder).and_then(|folder| folder.sync_all());
+    folder.map_err(|error| cannot("kept", error))?;
+    Ok(backup)
 }
 
 /// Has a node make a backup: one that does not lead, if it can.

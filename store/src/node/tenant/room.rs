@@ -70,9 +70,14 @@ impl Room {
             own.waiting.push_back((size, hand));
             handed
         };
+        let mut waiting = Waiting { room: self, handed: Some(handed) };
+        let Some(handed) = &mut waiting.handed else { unreachable!("it was put there") };
         match handed.await {
-            Ok(part) => part,
-            // Who waits is handed room before the room itself goes.
+            Ok(part) => {
+                waiting.handed = None;
+                part
+            }
+            // Room is handed to waiters before the room itself goes.
             Err(_) => std::future::pending().await,
         }
     }
@@ -89,19 +94,37 @@ impl Room {
     fn give_back(&self, tenant: &Tenant, size: u32) {
         let mut shared = self.0.lock();
         shared.take_back(tenant, size);
-        // Each tenant until none of them finds room.
-        let mut passed = 0;
-        while passed < shared.turns.len() {
-            match shared.next() {
-                Some((tenant, size, hand)) => {
-                    passed = 0;
-                    if let Err(mut part) = hand.send(self.part(&tenant, size)) {
-                        part.room = None;
-                        shared.take_back(&tenant, size);
-                    }
-                }
-                None => passed += 1,
+        self.hand_out(&mut shared);
+    }
+
+    /// Gives each tenant its turn, until a whole round of them finds no room.
+    fn hand_out(&self, shared: &mut Shared) {
+        let mut left = shared.turns.len();
+        while left > 0 {
+            left -= 1;
+            let Some((tenant, size, hand)) = shared.next() else { continue };
+            if let Err(mut part) = hand.send(self.part(&tenant, size)) {
+                part.room = None;
+                shared.take_back(&tenant, size);
             }
+            left = shared.turns.len();
+        }
+    }
+}
+
+/// A waiter. One that gives up lets those after it have their turn.
+struct Waiting<'a> {
+    room: &'a Room,
+    /// None once it was handed room.
+    handed: Option<oneshot::Receiver<Part>>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(handed) = self.handed.take() {
+            // A part that has come just now is given back.
+            drop(handed);
+            self.room.hand_out(&mut self.room.0.lock());
         }
     }
 }
@@ -243,11 +266,44 @@ mod tests {
         drop(held);
         assert_eq!(stays.await.unwrap(), 4);
 
-        // Nor does he stand in the way of those who come when there is room.
+        // Nor does it stand in the way of those that come when there is room.
         let (one, other) = (room.take(&b, 5).await, room.take(&job("a"), 2).await);
         assert!(tokio::time::timeout(Duration::from_secs(60), room.take(&b, 5)).await.is_err());
         drop((one, other));
         assert!(now(&room, "b", 10).is_some());
+        assert!(is_as_new(&room, 10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tenant_that_gave_up_costs_the_next_one_no_turn() {
+        let room = Room::new(10);
+        let held = room.take(&job("a"), 10).await;
+        let gone = Box::pin(room.take(&job("b"), 3));
+        let mut gone = gone;
+        assert!(futures::poll!(&mut gone).is_pending());
+        let mut waits = Box::pin(room.take(&job("c"), 3));
+        assert!(futures::poll!(&mut waits).is_pending());
+        // Its receiver goes while its entry stays in the turns.
+        if let Some(own) = room.0.lock().tenants.get_mut(&job("b")) {
+            own.waiting.clear();
+        }
+        drop(held);
+        assert_eq!(waits.await.size, 3);
+        drop(gone);
+        assert!(is_as_new(&room, 10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_large_waiter_that_gives_up_lets_a_small_one_in() {
+        let room = Room::new(10);
+        let held = room.take(&job("a"), 5).await;
+        let mut large = Box::pin(room.take(&job("b"), 8));
+        assert!(futures::poll!(&mut large).is_pending());
+        let mut small = Box::pin(room.take(&job("b"), 2));
+        assert!(futures::poll!(&mut small).is_pending());
+        drop(large);
+        assert_eq!(small.await.size, 2);
+        drop(held);
         assert!(is_as_new(&room, 10));
     }
 }
