@@ -132,8 +132,9 @@ async fn join_after_killed(
             Err(error) => error,
         };
         let Some(held) = held(&error) else { return Err(not_joined(options, error).await) };
-        let lives = |before: &RunHeld| held.run != before.run || held.heard_ms < before.heard_ms;
-        if before.as_ref().is_some_and(lives) || began.elapsed() >= patience {
+        let participants =
+            |before: &RunHeld| held.run != before.run || held.heard_ms < before.heard_ms;
+        if before.as_ref().is_some_and(participants) || began.elapsed() >= patience {
             break;
         }
         if before.replace(held.clone()).is_none() {
