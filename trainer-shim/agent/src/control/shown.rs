@@ -149,6 +149,15 @@ impl NewLines {
     }
 }
 
+impl Drop for NewLines {
+    fn drop(&mut self) {
+        // Of an agent that never was nothing stays: what is swept is found by its log.
+        if self.mark.is_some() && !self.place.log().exists() {
+            let _ = fs::remove_file(self.place.shown());
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;
@@ -212,6 +221,19 @@ mod tests {
         assert_eq!(shown(&mut lines, true), "");
         say(&place, "b\n");
         assert_eq!(shown(&mut lines, false), "b\n");
+    }
+
+    #[test]
+    fn nothing_stays_of_an_agent_that_never_was() {
+        let root = tempfile::tempdir().unwrap();
+        let place = Place::of_nobody(root.path());
+        let mut lines = NewLines::of(place.clone());
+        assert!(lines.are_mine().unwrap() && place.shown().exists());
+        drop(lines);
+        assert!(!place.shown().exists());
+        say(&place, "a\n");
+        assert!(NewLines::of(place.clone()).are_mine().unwrap());
+        assert!(place.shown().exists(), "it tells how far that was shown");
     }
 
     #[test]

@@ -191,7 +191,10 @@ impl Table {
 
     /// The cluster is told this one.
     pub fn told(&self, owned: &Owned) {
-        self.0.untold.lock().pop_front_if(|first| first == owned);
+        let mut untold = self.0.untold.lock();
+        if untold.front() == Some(owned) {
+            untold.pop_front();
+        }
     }
 
     /// Whether a program of this host is its master and has it open.
