@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::backoff::Backoff;
 use crate::connection::Connection;
-use crate::liveness::{Liveness, Verdict};
+use crate::liveness::{Liveness, PeerState};
 
 /// A leader is connected for so long at least before a lookout is made, and for up to
 /// twice as long: a command that asks once needs none, and clients that lost the same
@@ -91,13 +91,13 @@ impl Lookout {
         match &mut self.state {
             State::Connecting => Look::Wait(None),
             State::Connected(one) => {
-                match one.liveness.check(now, one.connection.signs_of_life(), true) {
-                    Verdict::Fine(at) => Look::Wait(at),
-                    Verdict::Probe(at) => {
+                match one.liveness.check(now, one.connection.activity(), true) {
+                    PeerState::Fine(at) => Look::Wait(at),
+                    PeerState::Probe(at) => {
                         one.ask(PROBE, probe());
                         Look::Wait(Some(at))
                     }
-                    Verdict::Dead => {
+                    PeerState::Dead => {
                         self.failed(now, random);
                         Look::Wait(self.not_before)
                     }
