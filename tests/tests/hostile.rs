@@ -254,6 +254,14 @@ async fn clients_that_ask_for_much_and_read_nothing_hold_up_nobody() {
     drop(deaf);
 }
 
+/// Asks for a vote in the last term that there can be, past every loyalty.
+fn of_the_last_term(ask: &str) -> Vec<u8> {
+    let vote = serde_json::json!({ "term": u64::MAX, "node": 77, "committed": false });
+    let last = serde_json::json!({ "term": u64::MAX, "node": 77, "index": u64::MAX });
+    let ballot = serde_json::json!({ "vote": vote, "last": last, "transfer": true });
+    rmp_serde::to_vec_named(&serde_json::json!({ ask: ballot })).expect("it can be encoded")
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_survives_any_bytes_between_nodes() {
     let mut cluster = Cluster::start(3).await;
@@ -295,6 +303,8 @@ async fn a_node_survives_any_bytes_between_nodes() {
                 frame(3, b"\xdd\xff\xff"),
                 [0; 4].repeat(100),
                 whole_frame(&vec![0x91; 1 << 20]),
+                whole_frame(&of_the_last_term("vote")),
+                whole_frame(&of_the_last_term("pre_vote")),
             ] {
                 attack(&node, &[opened.as_bytes(), &garbage].concat()).await;
             }
@@ -313,6 +323,8 @@ async fn a_node_survives_any_bytes_between_nodes() {
     load.progress(50).await;
     let tally = load.finish().await;
     assert_eq!(tally.failed, 0, "{tally:?}");
+    let term = cluster.status_of(leader).await.term;
+    assert!(term < 1_000, "a stranger's term {term} was believed");
     cluster.agreement(&job("load")).await;
 }
 

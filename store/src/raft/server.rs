@@ -15,6 +15,14 @@ use super::tcp::{Wire, framed};
 use super::types::{LogId, TypeConfig, Vote};
 use super::wire::{Append, Appended, Ask, Channel, PeerAnswer, SnapshotOffer, SnapshotTaken};
 
+/// How far another node's term may be ahead. A term is one election, and takes
+/// milliseconds at least: nobody gets as far within weeks. A claim beyond it would use up
+/// the terms of the cluster, and no vote could follow.
+///
+/// Whose id asks is not checked here: a voter that lags does not know yet who became one,
+/// and its vote may be needed.
+const TERMS_AHEAD_MAX: u64 = 1 << 32;
+
 /// Why a connection from another node ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
@@ -81,6 +89,18 @@ impl Consensus {
         Ok(())
     }
 
+    /// Refuses a term that elections cannot have come to.
+    fn believes(&self, claim: VoteRecord) -> Result<(), RecordError> {
+        let (own, _) = self.leadership();
+        if claim.term.saturating_sub(own) <= TERMS_AHEAD_MAX {
+            return Ok(());
+        }
+        Err(RecordError::Impossible(format!(
+            "it is of term {}, and this node is in term {own}",
+            claim.term
+        )))
+    }
+
     /// Pipelined appends: the next is taken while the last is being flushed.
     async fn serve_appends<T>(
         &self,
@@ -92,10 +112,14 @@ impl Consensus {
     {
         let (mut sink, source) = wire.split();
         // An unreadable request ends the requests; what came before it is answered.
-        let troubles = self.troubles.clone();
+        let (troubles, consensus) = (self.troubles.clone(), self.clone());
         let requests = source.map(move |frame| {
             open.iter().for_each(OpenChannel::heard);
             let append = decode::<Append>(&frame.ok()?);
+            let append = append.and_then(|append| {
+                consensus.believes(append.vote)?;
+                Ok(append)
+            });
             let request = append.and_then(AppendEntriesRequest::try_from);
             let unread = |error: &_| {
                 if troubles.met("append", error) {
@@ -153,6 +177,7 @@ impl Consensus {
     where
         T: AsyncRead + AsyncWrite + Unpin,
     {
+        self.believes(offer.vote).map_err(|e| e.to_string())?;
         let vote = Vote::try_from(offer.vote).map_err(|e| e.to_string())?;
         let mut receiver = self.snapshots.receive(offer.meta).map_err(|e| e.to_string())?;
         loop {
@@ -171,6 +196,12 @@ impl Consensus {
     /// Answers one question of another node.
     pub async fn answer(&self, ask: Ask) -> Result<PeerAnswer, RecordError> {
         let failed = |error: String| PeerAnswer::Failed(error);
+        match &ask {
+            Ask::Append(append) => self.believes(append.vote)?,
+            Ask::Vote(ballot) | Ask::PreVote(ballot) => self.believes(ballot.vote)?,
+            Ask::Transfer { from, .. } => self.believes(*from)?,
+            Ask::Gone { .. } => {}
+        }
         Ok(match ask {
             Ask::Append(append) => {
                 let request = AppendEntriesRequest::try_from(append)?;
