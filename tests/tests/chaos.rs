@@ -4,8 +4,10 @@
 
 use std::path::{Path, PathBuf};
 
-use holdfast_tests::{Ended, Process, binaries, eventually};
+use holdfast_tests::{Cluster, Ended, Process, binaries, eventually};
+use nix::sys::signal::Signal;
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 async fn chaos(arguments: &[&str], folder: &Path) -> Ended {
     let mut command = binaries::command("holdfast-chaos");
@@ -161,6 +163,144 @@ async fn what_a_killed_run_has_mounted_and_frozen_is_undone() {
         assert!(healed.stdout.contains(&format!("unmounted {mount}")), "{healed:#?}");
         assert!(!is_mounted(&mount), "{mount}");
     }
+}
+
+/// The network namespaces of the run of this process.
+fn namespaces_of(run: u32) -> Vec<String> {
+    let Ok(all) = std::fs::read_dir("/var/run/netns") else { return Vec::new() };
+    let names = all.filter_map(Result::ok).map(|it| it.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with(&format!("hf-chaos-{run}-"))).collect()
+}
+
+/// A run that has cut its leader off.
+async fn cut_run(folder: &Path) -> (Process, PathBuf) {
+    let report = folder.join("report");
+    let mut command = binaries::command("holdfast-chaos");
+    command.args(["run", "--duration", "5min", "--rate", "50", "--workload", "register"]);
+    command.args(["--nemesis", "leader-alone", "--report"]).arg(&report);
+    let run = Process::start("a run", command, &folder.join("log"));
+    eventually("a leader that is about to be cut off", async || {
+        let text = std::fs::read_to_string(report.join("run.json")).ok()?;
+        text.contains("\"nemesis\": \"leader-alone\"").then_some(())
+    })
+    .await;
+    assert_eq!(namespaces_of(run.pid()).len(), 4);
+    (run, report)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_is_interrupted_while_its_leader_is_cut_off_heals_everything_and_says_so() {
+    if allows("leader-alone").await {
+        let folder = tempfile::tempdir().expect("the folder for temporary files can be written");
+        let (mut run, report) = cut_run(folder.path()).await;
+        let pid = run.pid();
+        run.signal(Signal::SIGINT);
+        assert_eq!(run.ended().await.code(), Some(3), "{}", run.said());
+        assert!(run.said().contains("everything was healed"), "{}", run.said());
+        let page = std::fs::read_to_string(report.join("report.html")).expect("a page");
+        assert!(page.contains("the run was ended early: Ctrl-C"), "{page}");
+        assert_eq!(namespaces_of(pid), [""; 0]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_killed_run_has_cut_off_is_undone() {
+    if allows("leader-alone").await {
+        let folder = tempfile::tempdir().expect("the folder for temporary files can be written");
+        let (mut run, _) = cut_run(folder.path()).await;
+        let pid = run.pid();
+        run.kill();
+        assert_eq!(namespaces_of(pid).len(), 4);
+        let mut heal = binaries::command("holdfast-chaos");
+        heal.arg("heal");
+        let healed = Ended::of(heal).await;
+        assert_eq!(healed.code, Some(0), "{healed:#?}");
+        let said = format!("deleted network namespace hf-chaos-{pid}-1");
+        assert!(healed.stdout.contains(&said), "{healed:#?}");
+        assert_eq!(namespaces_of(pid), [""; 0]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn links_that_are_broken_in_one_direction_or_slow_cost_nothing() {
+    if allows("slow-link").await {
+        let (_folder, report) = passed("register,counter", "leader-mute,slow-link").await;
+        let run = std::fs::read_to_string(report.join("run.json")).expect("how it was made");
+        for evidence in ["packets waited until the wire was free", "\"met "] {
+            assert!(run.contains(evidence), "{evidence:?} is missing: {run}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loss_of_power_costs_nothing() {
+    if allows("power-loss").await {
+        let (_folder, report) = passed("register,counter", "power-loss").await;
+        let run = std::fs::read_to_string(report.join("run.json")).expect("how it was made");
+        assert!(run.contains("blocks that had not been synced"), "{run}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_without_its_folder_is_replaced_and_leadership_is_not_lost_to_a_stopped_one() {
+    let (_folder, report) = passed("register", "folder-deleted,hand-over-to-frozen").await;
+    let run = std::fs::read_to_string(report.join("run.json")).expect("how it was made");
+    for evidence in ["it said that its data folder is empty", "showed it as stopped; the answer"] {
+        assert!(run.contains(evidence), "{evidence:?} is missing: {run}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hook_breaks_nodes_of_a_cluster_that_is_there_and_no_job_is_left() {
+    let mut cluster = Cluster::start(3).await;
+    let folder = tempfile::tempdir().expect("the folder for temporary files can be written");
+    for id in cluster.ids() {
+        let pid = cluster.process(id).pid().to_string();
+        std::fs::write(folder.path().join(format!("pid-{id}")), pid).expect("a file");
+    }
+    // Whatever it is asked for, it stops the node.
+    let script = format!(
+        "#!/bin/sh\npid=$(cat {}/pid-$3)\ncase $1 in\ninject) kill -STOP $pid ;;\nheal) kill -CONT $pid ;;\nverify) grep -q 'State:.T' /proc/$pid/status ;;\nesac\n",
+        folder.path().display()
+    );
+    let hook = folder.path().join("hook");
+    std::fs::write(&hook, script).expect("a hook");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&hook, mode).expect("a program");
+    let (list, hook) = (cluster.list(), hook.display().to_string());
+    let report = folder.path().join("report");
+    let arguments = ["attach", "--store", &list, "--workload", "register", "--duration", "4s"];
+    let owned = ["--seed", "3", "--i-own-this-cluster", "--hook", &hook, "--report"];
+    let ended = chaos(&[&arguments[..], &owned[..]].concat(), &report).await;
+    assert_eq!(ended.code, Some(0), "{ended:#?}");
+    let run = std::fs::read(report.join("run.json")).expect("how it was made");
+    let run: serde_json::Value = serde_json::from_slice(&run).expect("JSON");
+    let faults = run["faults"].as_array().expect("a list");
+    for name in ["kill", "pause", "cut"] {
+        let is_seen = |it: &serde_json::Value| it["nemesis"] == name && it["evidence"].is_string();
+        assert!(faults.iter().any(is_seen), "{name}: {faults:#?}");
+    }
+    let jobs = cluster.cli_ok(&["job", "list"]).await;
+    assert!(!jobs.contains("chaos-"), "{jobs}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_is_not_holdfast_is_said_to_be_none() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address").to_string();
+    let folder = tempfile::tempdir().expect("the folder for temporary files can be written");
+    let report = folder.path().join("report");
+    let arguments = ["attach", "--store", &address, "--workload", "register", "--report"];
+    let ended = chaos(&arguments, &report);
+    let serving = async {
+        loop {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            drop(stream.read(&mut [0; 512]).await);
+            drop(stream.write_all(b"220 mail.example.org ready\r\n").await);
+        }
+    };
+    let ended = tokio::select! { ended = ended => ended, () = serving => unreachable!() };
+    ended.failed(2, &["does not answer as a Holdfast store does", "name its nodes with --store"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
