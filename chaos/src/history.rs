@@ -57,7 +57,7 @@ pub enum What {
     },
     /// It is registered.
     Joined {
-        /// Its new life.
+        /// Its new incarnation.
         incarnation: Incarnation,
         /// The revision that the store gave for it: testimony, not evidence.
         since: Revision,
@@ -197,11 +197,11 @@ pub enum Verb {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Meaning {
-    /// The caller was told that this life has ended, for ever.
+    /// The caller was told that this incarnation has ended, for ever.
     Ended,
     /// The call is void: no outcome may count it, then or later.
     Void,
-    /// The caller has lost its hold: its life has ended, or will.
+    /// The caller has lost its hold: its incarnation has ended, or will.
     Lost,
     /// Nobody knows whether it counts.
     Unknown,

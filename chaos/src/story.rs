@@ -2,14 +2,14 @@
 //! and got, and which generations closed. Nothing is judged here but whether
 //! the records make sense by themselves.
 
-mod told;
+mod account;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use holdfast_api::{Event, Generation, Incarnation, Policy, ProcessId, Revision, Role};
 
-use self::told::Told;
+use self::account::Account;
 use crate::history::{
     Advance, Arrival, History, Meaning, Moment, Outcome, Program, Record, Round, Verb, What,
 };
@@ -31,7 +31,7 @@ pub struct Run {
 
 /// One incarnation, as its own program and whoever ran it know it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Life {
+pub struct Participant {
     /// The place of its run among all.
     pub run: usize,
     /// The process.
@@ -70,7 +70,7 @@ pub struct Life {
     pub suspect: Option<Moment>,
 }
 
-/// One call of a life.
+/// One call of an incarnation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
     /// What was called.
@@ -106,14 +106,14 @@ pub struct Branch {
 pub struct Story {
     /// All runs, in their order.
     pub runs: Vec<Run>,
-    /// All lives, in the order of run, process and incarnation.
-    pub lives: Vec<Life>,
+    /// All incarnations, in the order of run, process and incarnation.
+    pub participants: Vec<Participant>,
     by_id: BTreeMap<(ProcessId, Incarnation), usize>,
     /// Registrations of which nobody knows what came of them: the place of the
     /// run, the process, and when.
     pub unheard: Vec<(usize, ProcessId, Moment)>,
     /// Generations that somebody was told of, in order, with everybody who was:
-    /// the life, the number of its call from 0.
+    /// the incarnation, the number of its call from 0.
     pub closings: BTreeMap<Generation, Vec<(usize, usize)>>,
     /// What the store says.
     pub testimony: Vec<Event>,
@@ -126,39 +126,43 @@ impl Story {
     pub fn of(history: &History) -> Story {
         let mut story = Story::default();
         let all = history.programs.iter();
-        let mut told: Vec<Told> = all.map(|(name, records)| Told::by(name, records)).collect();
+        let mut told: Vec<Account> =
+            all.map(|(name, records)| Account::by(name, records)).collect();
         story.find_runs(history, &told);
         for one in &mut told {
             let place = |run: &String| story.runs.iter().position(|known| known.name == *run);
-            for (mut life, run) in one.lives.drain(..).zip(&one.runs) {
-                life.run = place(run).unwrap_or_default();
-                story.lives.push(life);
+            for (mut participant, run) in one.participants.drain(..).zip(&one.runs) {
+                participant.run = place(run).unwrap_or_default();
+                story.participants.push(participant);
             }
             let unheard = one.unheard.iter();
             story.unheard.extend(unheard.filter_map(|(run, p, at)| Some((place(run)?, *p, *at))));
             story.nonsense.append(&mut one.nonsense);
         }
-        story.lives.sort_by_key(|life| (life.run, life.process, life.incarnation));
+        story.participants.sort_by_key(|participant| {
+            (participant.run, participant.process, participant.incarnation)
+        });
         for Record { at, what } in history.programs.values().flatten() {
             story.see(*at, what);
         }
-        for life in &mut story.lives {
-            let run = &story.runs[life.run];
+        for participant in &mut story.participants {
+            let run = &story.runs[participant.run];
             for other in &told {
-                let is_other = other.program != life.program && other.runs.contains(&run.name);
+                let is_other =
+                    other.program != participant.program && other.runs.contains(&run.name);
                 if let Some(evicts) = other.evicts.filter(|_| is_other) {
-                    life.suspect_from(evicts);
+                    participant.suspect_from(evicts);
                 }
             }
             for (of, process, at) in told.iter().flat_map(|told| &told.attempts) {
-                let same = *process == life.process && *of == run.name;
-                if same && *at > life.registered.0 {
-                    life.suspect_from(*at);
-                    sooner(&mut life.contested, *at);
+                let same = *process == participant.process && *of == run.name;
+                if same && *at > participant.registered.0 {
+                    participant.suspect_from(*at);
+                    sooner(&mut participant.contested, *at);
                 }
             }
-            if let Some(next) = story.runs.get(life.run + 1) {
-                life.suspect_from(next.opens);
+            if let Some(next) = story.runs.get(participant.run + 1) {
+                participant.suspect_from(next.opens);
             }
         }
         story.collect();
@@ -167,7 +171,7 @@ impl Story {
 
     /// The runs in their order: one of which nobody said that it opens is the
     /// first.
-    fn find_runs(&mut self, history: &History, told: &[Told]) {
+    fn find_runs(&mut self, history: &History, told: &[Account]) {
         let mut announced = Vec::new();
         for Record { at, what } in history.programs.values().flatten() {
             if let What::Opens { run } = what {
@@ -190,14 +194,22 @@ impl Story {
     fn see(&mut self, at: Moment, what: &What) {
         match what {
             What::Kill { program } | What::Dead { program, .. } => {
-                for life in self.lives.iter_mut().filter(|life| life.program == *program) {
-                    sooner(&mut life.dies, at);
+                for participant in self
+                    .participants
+                    .iter_mut()
+                    .filter(|participant| participant.program == *program)
+                {
+                    sooner(&mut participant.dies, at);
                 }
             }
             What::Suspect { programs, .. } => {
-                for life in self.lives.iter_mut().filter(|life| programs.contains(&life.program)) {
-                    life.suspect_from(at);
-                    sooner(&mut life.disturbed, at.max(life.registered.0));
+                for participant in self
+                    .participants
+                    .iter_mut()
+                    .filter(|participant| programs.contains(&participant.program))
+                {
+                    participant.suspect_from(at);
+                    sooner(&mut participant.disturbed, at.max(participant.registered.0));
                 }
             }
             What::Testimony(event) => self.testimony.push(Event::clone(event)),
@@ -206,22 +218,25 @@ impl Story {
     }
 
     fn collect(&mut self) {
-        for (n, life) in self.lives.iter().enumerate() {
-            for (call, Call { answer, .. }) in life.calls.iter().enumerate() {
+        for (n, participant) in self.participants.iter().enumerate() {
+            for (call, Call { answer, .. }) in participant.calls.iter().enumerate() {
                 if let Some((_, Answer::Outcome(outcome))) = answer {
                     self.closings.entry(outcome.generation).or_default().push((n, call));
                 }
             }
-            if let Some(other) = self.by_id.insert(life.id(), n) {
-                let other = &self.lives[other].program;
-                self.nonsense.push(format!("{life} was given to {other} and {}", life.program));
+            if let Some(other) = self.by_id.insert(participant.id(), n) {
+                let other = &self.participants[other].program;
+                self.nonsense.push(format!(
+                    "{participant} was given to {other} and {}",
+                    participant.program
+                ));
             }
         }
     }
 
     /// The outcome that a member was told.
-    pub fn outcome(&self, (life, call): (usize, usize)) -> &Outcome {
-        match &self.lives[life].calls[call].answer {
+    pub fn outcome(&self, (participant, call): (usize, usize)) -> &Outcome {
+        match &self.participants[participant].calls[call].answer {
             Some((_, Answer::Outcome(outcome))) => outcome,
             other => unreachable!("only calls with an outcome are told of: {other:?}"),
         }
@@ -229,8 +244,8 @@ impl Story {
 
     /// The round that a generation closed, as the first says who was told.
     pub fn round(&self, generation: Generation) -> &Round {
-        let (life, call) = self.closings[&generation][0];
-        &self.lives[life].calls[call].arrival.round
+        let (participant, call) = self.closings[&generation][0];
+        &self.participants[participant].calls[call].arrival.round
     }
 
     /// What the first of those was told who were told of a generation.
@@ -249,23 +264,25 @@ impl Story {
         Some(members.iter().enumerate().filter_map(takes_part).collect())
     }
 
-    /// The lives of one process in one run, in order.
-    pub fn lives_of(&self, run: usize, process: ProcessId) -> std::ops::Range<usize> {
-        let key = |life: &Life| (life.run, life.process);
-        let from = self.lives.partition_point(|life| key(life) < (run, process));
-        let to = self.lives.partition_point(|life| key(life) <= (run, process));
+    /// The incarnations of one process in one run, in order.
+    pub fn participants_of(&self, run: usize, process: ProcessId) -> std::ops::Range<usize> {
+        let key = |participant: &Participant| (participant.run, participant.process);
+        let from =
+            self.participants.partition_point(|participant| key(participant) < (run, process));
+        let to =
+            self.participants.partition_point(|participant| key(participant) <= (run, process));
         from..to
     }
 
-    /// A life.
+    /// An incarnation.
     pub fn find(&self, process: ProcessId, incarnation: Incarnation) -> Option<usize> {
         self.by_id.get(&(process, incarnation)).copied()
     }
 
     /// All processes that ever registered in a run, in order.
     pub fn processes(&self, run: usize) -> Vec<ProcessId> {
-        let lives = self.lives.iter().filter(|life| life.run == run);
-        let mut all: Vec<ProcessId> = lives.map(|life| life.process).collect();
+        let participants = self.participants.iter().filter(|participant| participant.run == run);
+        let mut all: Vec<ProcessId> = participants.map(|participant| participant.process).collect();
         all.dedup();
         all
     }
@@ -293,7 +310,7 @@ impl Call {
     }
 }
 
-impl Life {
+impl Participant {
     /// The process and its incarnation.
     pub fn id(&self) -> (ProcessId, Incarnation) {
         (self.process, self.incarnation)
@@ -313,7 +330,7 @@ impl Life {
     }
 }
 
-impl fmt::Display for Life {
+impl fmt::Display for Participant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "incarnation {} of process {}", self.incarnation, self.process)
     }

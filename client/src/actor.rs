@@ -1,5 +1,5 @@
 //! The client's one task: connects the pure parts, [`Calls`] and
-//! [`Navigator`], with sockets and time.
+//! [`LeaderTracker`], with sockets and time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,15 +18,15 @@ use tokio_util::task::TaskTracker;
 use crate::backoff::Backoff;
 use crate::call::{Call, CallId};
 use crate::calls::{BATCH_REQUESTS_MAX, Calls};
-use crate::connection::{Connection, ConnectionError, Way, connect};
-use crate::liveness::{Liveness, Verdict};
-use crate::navigator::{Arrival, Navigator, Step, Wants};
+use crate::connection::{Connection, ConnectionError, Route, connect};
+use crate::leader_tracker::{Arrival, LeaderTracker, Step, Wants};
+use crate::liveness::{Liveness, PeerState};
 use crate::options::Options;
 use crate::replies::News;
 use crate::resume::{Ledger, Resumed};
 use crate::session::Session;
+use crate::session_keeper::SessionKeeper;
 use crate::statistics::Counters;
-use crate::tenancy::Tenancy;
 
 /// Time that a closing client gives the cluster to end its session.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -53,7 +53,7 @@ pub(crate) struct Actor {
     tasks: TaskTracker,
     random: StdRng,
     calls: Calls,
-    navigator: Navigator,
+    leader_tracker: LeaderTracker,
     attempts: FuturesUnordered<BoxFuture<'static, Attempted>>,
     link: Option<Link>,
     /// Since when a leader has owed proof that it leads.
@@ -69,7 +69,7 @@ pub(crate) struct Actor {
 
 /// The connection in use.
 struct Link {
-    way: Way,
+    route: Route,
     since: Instant,
     connection: Connection,
     liveness: Liveness,
@@ -80,7 +80,7 @@ struct Link {
     /// Whether the node has yet to hear the report, and would understand it.
     report_due: bool,
     takes_reports: bool,
-    /// Signs of life as last seen: what moves, in either direction, is no silence.
+    /// Heartbeats as last seen: what moves, in either direction, is no silence.
     moved: u64,
 }
 
@@ -94,14 +94,14 @@ enum Asked {
 }
 
 /// An attempt to connect, at its end.
-type Attempted = (Way, Result<(Hello, Connection), ConnectionError>);
+type Attempted = (Route, Result<(Hello, Connection), ConnectionError>);
 
 /// What woke the task.
 enum Wake {
     Event(Option<Event>),
     Room,
     Incoming(Option<Result<Vec<Reply>, ConnectionError>>),
-    Attempt(Way, Result<(Hello, Connection), ConnectionError>),
+    Attempt(Route, Result<(Hello, Connection), ConnectionError>),
     Time,
 }
 
@@ -117,10 +117,10 @@ impl Actor {
             None => StdRng::from_rng(&mut rand::rng()),
         };
         let backoff = Backoff::new(options.backoff_min, options.backoff_max);
-        let tenancy = Tenancy::new(options.session_ttl, StdRng::from_rng(&mut random));
+        let session_keeper = SessionKeeper::new(options.session_ttl, StdRng::from_rng(&mut random));
         Actor {
-            calls: Calls::new(tenancy, backoff, counters.clone()),
-            navigator: Navigator::new(options.endpoints.clone(), backoff),
+            calls: Calls::new(session_keeper, backoff, counters.clone()),
+            leader_tracker: LeaderTracker::new(options.endpoints.clone(), backoff),
             attempts: FuturesUnordered::new(),
             link: None,
             unanswered_since: None,
@@ -142,7 +142,7 @@ impl Actor {
         if let Some(Resumed { session, window, ttl, next, in_flight }) = resumed {
             let wanted = in_flight.keys().copied().collect();
             let session = Session::resumed(*session, *window, *next, wanted);
-            self.calls.tenancy.resumed(session, *ttl, Instant::now());
+            self.calls.session_keeper.resumed(session, *ttl, Instant::now());
         }
     }
 
@@ -156,7 +156,7 @@ impl Actor {
                 Wake::Incoming(Some(Ok(replies))) => self.on_replies(replies),
                 Wake::Incoming(Some(Err(error))) => self.lost(&error),
                 Wake::Incoming(None) => self.lost(&ConnectionError::Closed),
-                Wake::Attempt(way, result) => self.on_attempt(way, result),
+                Wake::Attempt(route, result) => self.on_attempt(route, result),
                 Wake::Time => {}
             }
         }
@@ -164,14 +164,14 @@ impl Actor {
 
     /// Does everything that is due. Answers when to look again.
     fn act(&mut self, now: Instant) -> Option<Instant> {
-        let leads = self.navigator.leads();
-        self.calls.tick(now, leads, || self.navigator.tried());
+        let leads = self.leader_tracker.leads();
+        self.calls.tick(now, leads, || self.leader_tracker.tried());
         let alive_until = self.check_liveness(now);
         self.note_unanswered(now);
         self.note_progress(now);
         let navigate_at = loop {
-            match self.navigator.next(now, self.wants(), self.owes_since) {
-                Step::Connect(way) => self.attempt(way),
+            match self.leader_tracker.next(now, self.wants(), self.owes_since) {
+                Step::Connect(route) => self.attempt(route),
                 Step::Poll => {
                     if let Some(link) = &mut self.link {
                         link.poll = Asked::Due;
@@ -180,7 +180,7 @@ impl Actor {
                 Step::Wait(at) => break at,
             }
         };
-        self.counters.set_leader(self.navigator.leader());
+        self.counters.set_leader(self.leader_tracker.leader());
         let proof_at = self.ask_for_proof(now);
         [self.calls.next_tick(), alive_until, navigate_at, proof_at, self.farewell]
             .into_iter()
@@ -192,7 +192,7 @@ impl Actor {
     /// leader that does not prove that it leads.
     fn note_unanswered(&mut self, now: Instant) {
         let wants_leader = self.calls.wants() == Wants::Leader;
-        if wants_leader && !self.navigator.leads() {
+        if wants_leader && !self.leader_tracker.leads() {
             self.unanswered_since.get_or_insert(now);
         } else if !wants_leader && !self.calls.expects_answers() {
             self.unanswered_since = None;
@@ -203,7 +203,7 @@ impl Actor {
     /// A long frame that is under way is no silence.
     fn note_progress(&mut self, now: Instant) {
         let Some(link) = &mut self.link else { return };
-        let moved = link.connection.signs_of_life();
+        let moved = link.connection.activity();
         if std::mem::replace(&mut link.moved, moved) != moved
             && let Some(since) = &mut self.owes_since
         {
@@ -225,14 +225,14 @@ impl Actor {
         let Some(link) = &self.link else { return false };
         let asked = Asked::Open(reply.id);
         let is_answer = !matches!(reply.body, ReplyBody::Problem(_));
-        let answers = link.poll == asked || link.probe == asked && self.navigator.leads();
+        let answers = link.poll == asked || link.probe == asked && self.leader_tracker.leads();
         answers && is_answer || self.calls.proves_leader(reply)
     }
 
     /// Asks a leader that says nothing else for proof; answers when to look again.
     fn ask_for_proof(&mut self, now: Instant) -> Option<Instant> {
         let since = self.unanswered_since?;
-        let link = self.link.as_mut().filter(|_| self.navigator.leads())?;
+        let link = self.link.as_mut().filter(|_| self.leader_tracker.leads())?;
         let at = since.max(link.since) + PROOF_AFTER;
         if now < at {
             return Some(at);
@@ -244,7 +244,7 @@ impl Actor {
     }
 
     async fn wake(&mut self, wake_at: Option<Instant>, now: Instant) -> Wake {
-        let sendable = self.calls.has_sendable(self.navigator.leads(), now);
+        let sendable = self.calls.has_sendable(self.leader_tracker.leads(), now);
         let closing = self.farewell.is_some();
         let (room, incoming) = match &mut self.link {
             Some(link) => {
@@ -260,7 +260,7 @@ impl Actor {
             event = self.inbox.recv(), if !closing => Wake::Event(event),
             () = has_room(room), if room.is_some() => Wake::Room,
             frame = next_frame(incoming) => Wake::Incoming(frame),
-            Some((way, result)) = self.attempts.next() => Wake::Attempt(way, result),
+            Some((route, result)) = self.attempts.next() => Wake::Attempt(route, result),
             () = sleep_until(wake_at) => Wake::Time,
         }
     }
@@ -296,7 +296,7 @@ impl Actor {
     /// Whether the client was closed and its session ended, or cannot be.
     fn is_over(&self) -> bool {
         let Some(farewell) = self.farewell else { return false };
-        self.calls.tenancy.is_over() || self.link.is_none() || Instant::now() >= farewell
+        self.calls.session_keeper.is_over() || self.link.is_none() || Instant::now() >= farewell
     }
 
     /// Packs everything that waits into one frame and hands it to the writer.
@@ -308,7 +308,7 @@ impl Actor {
                 Err(_) => break,
             }
         }
-        let leads = self.navigator.leads();
+        let leads = self.leader_tracker.leads();
         let Some(link) = &mut self.link else { return };
         let mut batch = Vec::new();
         // A leader proves that it still leads: cut off from the others it would
@@ -341,7 +341,7 @@ impl Actor {
 
     fn on_replies(&mut self, replies: Vec<Reply>) {
         let now = Instant::now();
-        self.navigator.useful();
+        self.leader_tracker.useful();
         self.owes_since = None;
         for reply in replies {
             if self.proves_leader(&reply) {
@@ -356,7 +356,7 @@ impl Actor {
                 match reply.body {
                     ReplyBody::Problem(problem) => News::NotLeader(problem.leader),
                     _ => {
-                        self.navigator.led();
+                        self.leader_tracker.led();
                         self.attempts.clear();
                         News::None
                     }
@@ -371,75 +371,75 @@ impl Actor {
                 self.calls.on_reply(reply, now, random)
             };
             if let News::NotLeader(leader) = news {
-                self.navigator.not_leader(leader, now, random);
+                self.leader_tracker.not_leader(leader, now, random);
             }
         }
     }
 
     fn check_liveness(&mut self, now: Instant) -> Option<Instant> {
-        let leads = self.navigator.leads();
+        let leads = self.leader_tracker.leads();
         let link = self.link.as_mut()?;
         let expecting = self.calls.expects_answers()
             || matches!(link.poll, Asked::Open(_))
             || link.probe != Asked::No;
-        match link.liveness.check(now, link.connection.signs_of_life(), expecting) {
-            Verdict::Fine(at) => at,
-            Verdict::Probe(at) => {
+        match link.liveness.check(now, link.connection.activity(), expecting) {
+            PeerState::Fine(at) => at,
+            PeerState::Probe(at) => {
                 link.probe = Asked::Due;
                 if leads {
                     self.unanswered_since.get_or_insert(now);
                 }
                 Some(at)
             }
-            Verdict::Dead => {
+            PeerState::Dead => {
                 self.lost(&ConnectionError::Silent);
                 None
             }
         }
     }
 
-    fn attempt(&mut self, way: Way) {
-        let cluster_id = self.navigator.cluster_id().map(str::to_owned);
+    fn attempt(&mut self, route: Route) {
+        let cluster_id = self.leader_tracker.cluster_id().map(str::to_owned);
         let credentials = self.options.credentials();
         let timeout = self.options.connect_timeout;
         let tasks = self.tasks.clone();
         let attempt = async move {
             let cluster_id = cluster_id.as_deref();
-            let result = connect(&way, cluster_id, credentials, timeout, &tasks).await;
-            (way, result)
+            let result = connect(&route, cluster_id, credentials, timeout, &tasks).await;
+            (route, result)
         };
         self.attempts.push(attempt.boxed());
     }
 
-    fn on_attempt(&mut self, way: Way, result: Result<(Hello, Connection), ConnectionError>) {
+    fn on_attempt(&mut self, route: Route, result: Result<(Hello, Connection), ConnectionError>) {
         let now = Instant::now();
         let random = &mut || self.random.random();
         match result {
             Err(error) => {
-                tracing::debug!(%way, %error, "cannot connect");
-                self.navigator.attempt_failed(&way, error.to_string(), now, random);
-                if let Some(problem) = self.navigator.denied(&way.address, error.denial()) {
+                tracing::debug!(%route, %error, "cannot connect");
+                self.leader_tracker.attempt_failed(&route, error.to_string(), now, random);
+                if let Some(problem) = self.leader_tracker.denied(&route.address, error.denial()) {
                     self.calls.shut_out(&problem);
                 }
             }
             Ok((hello, connection)) => {
-                if self.navigator.connected(&way, &hello, now, random) == Arrival::Drop {
+                if self.leader_tracker.connected(&route, &hello, now, random) == Arrival::Drop {
                     return;
                 }
-                tracing::debug!(%way, node = hello.node, leader = ?hello.leader, "connected");
+                tracing::debug!(%route, node = hello.node, leader = ?hello.leader, "connected");
                 self.counters.connects.add(1);
-                self.counters.set_addresses(self.navigator.addresses());
+                self.counters.set_addresses(self.leader_tracker.addresses());
                 if let Some(old) = self.link.take() {
-                    self.calls.link_lost(&format!("left {} for {way}", old.way));
+                    self.calls.link_lost(&format!("left {} for {route}", old.route));
                 }
-                if self.navigator.leads() {
+                if self.leader_tracker.leads() {
                     self.attempts.clear();
                 }
                 self.calls.linked(hello.minor, hello.level);
                 self.owes_since = None;
                 let takes_reports = hello.minor >= MINOR_REPORTS;
                 self.link = Some(Link {
-                    way,
+                    route,
                     since: now,
                     connection,
                     report_due: takes_reports && self.report.is_some(),
@@ -460,10 +460,10 @@ impl Actor {
     fn lost(&mut self, error: &ConnectionError) {
         let Some(link) = self.link.take() else { return };
         let random = &mut || self.random.random();
-        tracing::debug!(way = %link.way, %error, "lost the connection");
-        self.navigator.lost(error.to_string(), Instant::now(), random);
+        tracing::debug!(route = %link.route, %error, "lost the connection");
+        self.leader_tracker.lost(error.to_string(), Instant::now(), random);
         self.owes_since = None;
-        self.calls.link_lost(&format!("the connection to {} was lost ({error})", link.way));
+        self.calls.link_lost(&format!("the connection to {} was lost ({error})", link.route));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use holdfast_api::stream::{MINOR_EVENTS, MINOR_LIFE, MINOR_PIPELINES};
+use holdfast_api::stream::{MINOR_COORDINATION, MINOR_EVENTS, MINOR_PIPELINES};
 use holdfast_api::{
     Admin, Answer, Blob, Command, Condition, Effectiveness, Feed, Generation, LeaseCommand,
     LeaseId, Name, ProcessCommand, Read, ReadAnswer, Revision, Scope, SessionId, Status,
@@ -182,7 +182,7 @@ impl Ask {
                     | Read::Events { .. }
                     | Read::Feed { .. },
                 ..
-            } => MINOR_LIFE,
+            } => MINOR_COORDINATION,
             _ => 0,
         }
     }

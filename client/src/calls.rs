@@ -2,7 +2,7 @@
 //! again, and in which order. Pure: no socket, no clock, no task.
 //!
 //! What a node's reply means for a call is in [`crate::replies`]; how the
-//! session is opened and kept in [`crate::tenancy`].
+//! session is opened and kept in [`crate::session_keeper`].
 
 mod expiry;
 mod pipeline;
@@ -28,10 +28,10 @@ use crate::backoff::Backoff;
 use crate::call::{Ask, Call, CallId, Progress};
 use crate::error::Error;
 use crate::flights::{Flights, Left};
-use crate::navigator::Wants;
+use crate::leader_tracker::Wants;
 use crate::resume::Ledger;
+use crate::session_keeper::SessionKeeper;
 use crate::statistics::Counters;
-use crate::tenancy::Tenancy;
 
 /// Most requests in one frame.
 pub(crate) const BATCH_REQUESTS_MAX: usize = 1024;
@@ -45,7 +45,7 @@ pub(crate) struct Calls {
     /// Calls on the present connection, by the id they have there. A call gets
     /// a new id each time it is sent, so that a late reply finds nobody.
     pub(crate) on_wire: BTreeMap<u64, CallId>,
-    pub(crate) tenancy: Tenancy,
+    pub(crate) session_keeper: SessionKeeper,
     pub(crate) counters: Arc<Counters>,
     pub(crate) backoff: Backoff,
     flights: Flights,
@@ -77,11 +77,15 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    pub(crate) fn new(tenancy: Tenancy, backoff: Backoff, counters: Arc<Counters>) -> Self {
+    pub(crate) fn new(
+        session_keeper: SessionKeeper,
+        backoff: Backoff,
+        counters: Arc<Counters>,
+    ) -> Self {
         Calls {
             open: BTreeMap::new(),
             on_wire: BTreeMap::new(),
-            tenancy,
+            session_keeper,
             counters,
             backoff,
             flights: Flights::default(),
@@ -115,7 +119,7 @@ impl Calls {
             return call.ask.fail(Error::SessionExpired { session: self.over });
         }
         if let Ask::Propose { command: Command::Process(_), .. } = &call.ask {
-            self.tenancy.bears_processes();
+            self.session_keeper.bears_processes();
         }
         if let Some(deadline) = call.deadline {
             self.deadlines.insert((deadline, id));
@@ -207,10 +211,10 @@ impl Calls {
             || !queues.to_leader.is_empty()
             || !self.delayed.is_empty()
             || !self.held.is_empty()
-            || self.tenancy.wants_leader();
+            || self.session_keeper.wants_leader();
         if leader {
             Wants::Leader
-        } else if self.tenancy.session().is_some() {
+        } else if self.session_keeper.session().is_some() {
             Wants::Warm
         } else if !queues.to_any.is_empty() || !self.on_wire.is_empty() {
             Wants::AnyNode
@@ -221,13 +225,13 @@ impl Calls {
 
     /// Whether an answer of the connected node is due.
     pub(crate) fn expects_answers(&self) -> bool {
-        !self.on_wire.is_empty() || self.tenancy.on_wire()
+        !self.on_wire.is_empty() || self.session_keeper.on_wire()
     }
 
     /// Whether only a leader with a majority can have sent this reply.
     pub(crate) fn proves_leader(&self, reply: &Reply) -> bool {
         let is_committed = matches!(reply.body, ReplyBody::Answer(_));
-        if is_committed && self.tenancy.chore_on_wire(reply.id).is_some() {
+        if is_committed && self.session_keeper.session_task_on_wire(reply.id).is_some() {
             return true;
         }
         let call = self.on_wire.get(&reply.id).and_then(|id| self.open.get(id));
@@ -241,10 +245,10 @@ impl Calls {
     /// Whether [`Calls::fill`] would find anything.
     pub(crate) fn has_sendable(&self, leads: bool, now: Instant) -> bool {
         let queues = &self.queues;
-        let takes = self.tenancy.can_take_command();
+        let takes = self.session_keeper.can_take_command();
         let commands = !queues.again.is_empty()
             || (takes && (!queues.fresh.is_empty() || queues.small.first().is_some()))
-            || self.tenancy.has_sendable(queues.want_session(), now);
+            || self.session_keeper.has_sendable(queues.want_session(), now);
         !self.cancels.is_empty()
             || !queues.to_any.is_empty()
             || (leads && (commands || !queues.first.is_empty() || !queues.to_leader.is_empty()))
@@ -262,9 +266,9 @@ impl Calls {
         let mut bytes = 0;
         if leads {
             let wanted = self.queues.want_session();
-            if let Some(command) = self.tenancy.next_chore(wanted, now) {
+            if let Some(command) = self.session_keeper.next_session_task(wanted, now) {
                 let id = self.next_wire();
-                self.tenancy.chore_sent(id, now);
+                self.session_keeper.session_task_sent(id, now);
                 let proposal = Proposal { session: None, command };
                 batch.push(Request { id, body: RequestBody::Propose(proposal) });
             }
@@ -297,7 +301,7 @@ impl Calls {
         let again = queues.again.first_key_value().map(|(_, id)| *id);
         let small = queues.small.first();
         let oldest = || queues.fresh.first().copied().into_iter().chain(small).min();
-        let fresh = || oldest().filter(|_| self.tenancy.can_take_command());
+        let fresh = || oldest().filter(|_| self.session_keeper.can_take_command());
         if leads { again.or_else(fresh) } else { None }
     }
 
@@ -323,11 +327,11 @@ impl Calls {
         }
         if let Ask::Propose { command: Command::Lease(command), .. } = &call.ask {
             // An older node knows no command beside a session.
-            session = self.tenancy.beside(command).filter(|_| self.minor >= MINOR_EVENTS);
+            session = self.session_keeper.beside(command).filter(|_| self.minor >= MINOR_EVENTS);
         }
         if call.needs_session() {
             let reference = self
-                .tenancy
+                .session_keeper
                 .reference(call.progress.sequence, now)
                 .expect("a command is taken from its queue only when its session can take it");
             is_new = call.progress.sequence.replace(reference.sequence).is_none();
@@ -478,9 +482,9 @@ impl Calls {
             match self.flights.leave(read, id) {
                 Left::Nothing => {}
                 Left::Leads(next) => self.lead_on(next),
-                Left::Succeeds(heir) => {
+                Left::Succeeds(successor) => {
                     let progress = std::mem::take(&mut call.progress);
-                    self.succeed(heir, progress, delayed);
+                    self.succeed(successor, progress, delayed);
                 }
             }
         }
@@ -488,18 +492,18 @@ impl Calls {
     }
 
     /// A caller goes on with a read in the place of the one that led it.
-    fn succeed(&mut self, heir: CallId, progress: Progress, delayed: bool) {
-        let Some(call) = self.open.get_mut(&heir) else { return };
+    fn succeed(&mut self, successor: CallId, progress: Progress, delayed: bool) {
+        let Some(call) = self.open.get_mut(&successor) else { return };
         let wire = progress.wire;
         call.progress = progress;
         match wire {
             Some(wire) => {
-                self.on_wire.insert(wire, heir);
+                self.on_wire.insert(wire, successor);
             }
             None if delayed => {
-                self.delayed.insert(heir);
+                self.delayed.insert(successor);
             }
-            None => self.lead_on(heir),
+            None => self.lead_on(successor),
         }
     }
 
@@ -553,7 +557,7 @@ impl Calls {
 
     /// The connection is gone: everything on it is to be sent again.
     pub(crate) fn link_lost(&mut self, why: &str) {
-        self.tenancy.link_lost();
+        self.session_keeper.link_lost();
         self.cancels.clear();
         for (_, id) in std::mem::take(&mut self.on_wire) {
             let Some(call) = self.open.get_mut(&id) else { continue };
@@ -566,7 +570,7 @@ impl Calls {
             if holdfast_api::planted!(NewNumber)
                 && let Some(sequence) = call.progress.sequence.take()
             {
-                self.tenancy.release(sequence);
+                self.session_keeper.release(sequence);
             }
             if let Ask::Admin { .. } = call.ask {
                 let message = format!(
@@ -584,7 +588,10 @@ impl Calls {
     pub(crate) fn next_tick(&self) -> Option<Instant> {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
         let held = self.held.first().map(|(at, _)| *at);
-        [deadline, held, self.delayed_until, self.tenancy.next_tick()].into_iter().flatten().min()
+        [deadline, held, self.delayed_until, self.session_keeper.next_tick()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Lets time pass. `tried` is asked for only if a call ends unserved;
@@ -607,7 +614,7 @@ impl Calls {
             self.held.pop_first();
             self.enqueue(id);
         }
-        self.tenancy.tick(now);
+        self.session_keeper.tick(now);
         while let Some((at, id)) = self.deadlines.first().copied()
             && at <= now
         {
@@ -625,7 +632,7 @@ impl Calls {
             let outcome = self.open.get(&id).map_or(Effectiveness::None, |call| self.effect(call));
             self.fail(id, Error::Closed { outcome });
         }
-        self.tenancy.close();
+        self.session_keeper.close();
     }
 }
 

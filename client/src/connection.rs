@@ -88,39 +88,39 @@ pub(crate) struct Connection {
     /// the next.
     pub(crate) outgoing: mpsc::Sender<Vec<Request>>,
     pub(crate) incoming: mpsc::Receiver<Result<Vec<Reply>, ConnectionError>>,
-    signs_of_life: Arc<AtomicU64>,
+    activity: Arc<AtomicU64>,
     _end: DropGuard,
 }
 
 impl Connection {
     /// Moves whenever the peer is heard of.
-    pub(crate) fn signs_of_life(&self) -> u64 {
-        self.signs_of_life.load(Ordering::Relaxed)
+    pub(crate) fn activity(&self) -> u64 {
+        self.activity.load(Ordering::Relaxed)
     }
 }
 
 /// A way to a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Way {
+pub(crate) struct Route {
     /// Of the node to connect to.
     pub(crate) address: String,
     /// Whether that is to pass the connection on to the leader.
     pub(crate) through: bool,
 }
 
-impl Way {
+impl Route {
     /// To the node at this address.
-    pub(crate) fn to(address: String) -> Way {
-        Way { address, through: false }
+    pub(crate) fn to(address: String) -> Route {
+        Route { address, through: false }
     }
 
     /// To the leader, through the node at this address.
-    pub(crate) fn through(address: String) -> Way {
-        Way { address, through: true }
+    pub(crate) fn through(address: String) -> Route {
+        Route { address, through: true }
     }
 }
 
-impl std::fmt::Display for Way {
+impl std::fmt::Display for Route {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.through {
             false => f.write_str(&self.address),
@@ -131,20 +131,20 @@ impl std::fmt::Display for Way {
 
 /// Connects to a node and reads its `Hello`, all within `timeout`.
 pub(crate) async fn connect(
-    way: &Way,
+    route: &Route,
     cluster_id: Option<&str>,
     credentials: Credentials,
     timeout: Duration,
     tasks: &TaskTracker,
 ) -> Result<(Hello, Connection), ConnectionError> {
-    let signs_of_life = Arc::new(AtomicU64::new(0));
+    let activity = Arc::new(AtomicU64::new(0));
     let shake_hands = async {
         let token = token(credentials.token_file).await?;
-        let opening = open(&way.address, credentials.tls.as_ref());
+        let opening = open(&route.address, credentials.tls.as_ref());
         let tcp = opening.await.map_err(ConnectionError::Connect)?;
-        let (tcp, behind) = upgrade(tcp, way, cluster_id, token.as_ref()).await?;
+        let (tcp, behind) = upgrade(tcp, route, cluster_id, token.as_ref()).await?;
         let (read, write) = tcp.into_split();
-        let mut frames = FrameReader::new(read, &behind, signs_of_life.clone());
+        let mut frames = FrameReader::new(read, &behind, activity.clone());
         let hello: Hello = frame::decode(&frames.next().await?)?;
         Ok((hello, frames, write))
     };
@@ -155,10 +155,10 @@ pub(crate) async fn connect(
     let (outgoing, requests) = mpsc::channel(1);
     let (replies, incoming) = mpsc::channel(INCOMING_FRAMES_MAX);
     let end = CancellationToken::new();
-    let writer = write_frames(write, requests, replies.clone(), signs_of_life.clone());
+    let writer = write_frames(write, requests, replies.clone(), activity.clone());
     tasks.spawn(until(end.clone(), writer));
     tasks.spawn(until(end.clone(), read_frames(frames, replies)));
-    let connection = Connection { outgoing, incoming, signs_of_life, _end: end.drop_guard() };
+    let connection = Connection { outgoing, incoming, activity, _end: end.drop_guard() };
     Ok((hello, connection))
 }
 
@@ -192,15 +192,15 @@ async fn until(end: CancellationToken, task: impl Future<Output = ()>) {
 /// the handshake.
 async fn upgrade(
     tcp: Stream,
-    way: &Way,
+    route: &Route,
     cluster_id: Option<&str>,
     token: Option<&Token>,
 ) -> Result<(Stream, Bytes), ConnectionError> {
     let mut request = http::Request::get(routes::STREAM)
-        .header(header::HOST, &way.address)
+        .header(header::HOST, &route.address)
         .header(header::CONNECTION, "Upgrade")
         .header(header::UPGRADE, stream::UPGRADE);
-    if way.through {
+    if route.through {
         request = request.header(routes::THROUGH_HEADER, "1");
     }
     if let Some(cluster_id) = cluster_id {
@@ -272,13 +272,13 @@ async fn write_frames(
     mut write: WriteHalf,
     mut requests: mpsc::Receiver<Vec<Request>>,
     replies: mpsc::Sender<Result<Vec<Reply>, ConnectionError>>,
-    signs_of_life: Arc<AtomicU64>,
+    activity: Arc<AtomicU64>,
 ) {
     while let Some(batch) = requests.recv().await {
         let written = match frame::encode(&batch, FRAME_BYTES_MAX) {
-            Ok(frame) => write_frame(&mut write, &frame, &signs_of_life)
-                .await
-                .map_err(ConnectionError::Broken),
+            Ok(frame) => {
+                write_frame(&mut write, &frame, &activity).await.map_err(ConnectionError::Broken)
+            }
             Err(error) => Err(ConnectionError::Frame(error)),
         };
         if let Err(error) = written {
@@ -289,16 +289,12 @@ async fn write_frames(
     }
 }
 
-async fn write_frame(
-    write: &mut WriteHalf,
-    frame: &[u8],
-    signs_of_life: &AtomicU64,
-) -> io::Result<()> {
+async fn write_frame(write: &mut WriteHalf, frame: &[u8], activity: &AtomicU64) -> io::Result<()> {
     for (index, chunk) in frame.chunks(WRITE_BYTES).enumerate() {
         // A peer that takes in a long frame lives, though it has no reason to
         // answer yet. A short frame says nothing: the socket's buffer takes it.
         if index > 0 {
-            signs_of_life.fetch_add(1, Ordering::Relaxed);
+            activity.fetch_add(1, Ordering::Relaxed);
         }
         write.write_all(chunk).await?;
     }
@@ -309,12 +305,12 @@ async fn write_frame(
 struct FrameReader {
     read: ReadHalf,
     buffer: BytesMut,
-    signs_of_life: Arc<AtomicU64>,
+    activity: Arc<AtomicU64>,
 }
 
 impl FrameReader {
-    fn new(read: ReadHalf, behind: &[u8], signs_of_life: Arc<AtomicU64>) -> Self {
-        FrameReader { read, buffer: BytesMut::from(behind), signs_of_life }
+    fn new(read: ReadHalf, behind: &[u8], activity: Arc<AtomicU64>) -> Self {
+        FrameReader { read, buffer: BytesMut::from(behind), activity }
     }
 
     async fn next(&mut self) -> Result<BytesMut, ConnectionError> {
@@ -327,7 +323,7 @@ impl FrameReader {
             self.buffer.reserve(READ_BYTES);
             match self.read.read_buf(&mut self.buffer).await {
                 Ok(0) => return Err(ConnectionError::Closed),
-                Ok(_) => self.signs_of_life.fetch_add(1, Ordering::Relaxed),
+                Ok(_) => self.activity.fetch_add(1, Ordering::Relaxed),
                 Err(error) => return Err(ConnectionError::Broken(error)),
             };
         }

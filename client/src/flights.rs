@@ -95,9 +95,9 @@ impl Flights {
             flight.behind.retain(|other| *other != id);
             return Left::Nothing;
         }
-        if let Some(heir) = flight.aboard.pop_front() {
-            flight.lead = heir;
-            return Left::Succeeds(heir);
+        if let Some(successor) = flight.aboard.pop_front() {
+            flight.lead = successor;
+            return Left::Succeeds(successor);
         }
         match flight.behind.pop_front() {
             Some(next) => {

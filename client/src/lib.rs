@@ -38,7 +38,7 @@
 //!   without its answer is not sent again (unless it had gone out together with
 //!   others that are), and says that its outcome is unknown. If the session
 //!   expires, commands on leases, processes and rounds that say themselves what
-//!   they are (by a nonce, a life, the number of a call) go out again in the next
+//!   they are (by a nonce, an incarnation, the number of a call) go out again in the next
 //!   one: twice is once. All others end.
 //!   Commands that are open at the same time have no order among each other: a
 //!   small one may pass one that takes long. Await the first where it matters.
@@ -70,8 +70,8 @@
 //! | `calls::pipeline` | pure: small commands travel together |
 //! | `flights` | pure: identical reads share one answer |
 //! | `resume` | a session that another process goes on with |
-//! | `session`, `tenancy` | pure: sequences and acknowledgements; opening, keeping, closing |
-//! | `navigator`, `endpoints`, `backoff` | pure: which node to talk to, and when |
+//! | `session`, `session_keeper` | pure: sequences and acknowledgements; opening, keeping, closing |
+//! | `leader_tracker`, `endpoints`, `backoff` | pure: which node to talk to, and when |
 //! | `token_file` | the rim: the shared token, read for each connection |
 //! | `regular_file` | the rim: files that people name, read within a bound |
 //! | `liveness` | pure: a silent connection or a dead one |
@@ -119,17 +119,17 @@ mod feed;
 mod fetch;
 mod flights;
 mod keys;
+mod leader_tracker;
 mod liveness;
 mod mailbox;
-mod navigator;
 mod options;
 mod outage;
 mod regular_file;
 mod replies;
 mod resume;
 mod session;
+mod session_keeper;
 mod statistics;
-mod tenancy;
 mod token_file;
 mod watch;
 

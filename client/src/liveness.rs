@@ -17,7 +17,7 @@ pub(crate) struct Liveness {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum PeerState {
     /// Look again at this time; none = nothing is expected of the peer.
     Fine(Option<Instant>),
     /// Ask it something that it answers at once, and look again.
@@ -32,28 +32,28 @@ impl Liveness {
     }
 
     /// `expecting`: whether any answer is due.
-    pub(crate) fn check(&mut self, now: Instant, counter: u64, expecting: bool) -> Verdict {
+    pub(crate) fn check(&mut self, now: Instant, counter: u64, expecting: bool) -> PeerState {
         if counter != self.counter || !expecting {
             self.counter = counter;
             self.quiet_since = now;
             self.probed = false;
         }
         if !expecting {
-            return Verdict::Fine(None);
+            return PeerState::Fine(None);
         }
         let probe_at = self.quiet_since + self.probe_after;
         let dead_at = probe_at + self.probe_timeout;
         match self.probed {
-            false if now < probe_at => Verdict::Fine(Some(probe_at)),
+            false if now < probe_at => PeerState::Fine(Some(probe_at)),
             false => {
                 self.probed = true;
                 // A client that was itself stopped for a while gives the peer
                 // its whole time to answer.
                 self.quiet_since = now - self.probe_after;
-                Verdict::Probe(now + self.probe_timeout)
+                PeerState::Probe(now + self.probe_timeout)
             }
-            true if now < dead_at => Verdict::Fine(Some(dead_at)),
-            true => Verdict::Dead,
+            true if now < dead_at => PeerState::Fine(Some(dead_at)),
+            true => PeerState::Dead,
         }
     }
 }
@@ -72,32 +72,38 @@ mod tests {
     fn a_silent_peer_is_probed_and_then_given_up() {
         let start = Instant::now();
         let mut liveness = fresh(start);
-        assert_eq!(liveness.check(start, 0, true), Verdict::Fine(Some(start + 2 * S)));
-        assert_eq!(liveness.check(start + 2 * S, 0, true), Verdict::Probe(start + 3 * S));
-        assert_eq!(liveness.check(start + 5 * S / 2, 0, true), Verdict::Fine(Some(start + 3 * S)));
-        assert_eq!(liveness.check(start + 3 * S, 0, true), Verdict::Dead);
+        assert_eq!(liveness.check(start, 0, true), PeerState::Fine(Some(start + 2 * S)));
+        assert_eq!(liveness.check(start + 2 * S, 0, true), PeerState::Probe(start + 3 * S));
+        assert_eq!(
+            liveness.check(start + 5 * S / 2, 0, true),
+            PeerState::Fine(Some(start + 3 * S))
+        );
+        assert_eq!(liveness.check(start + 3 * S, 0, true), PeerState::Dead);
     }
 
     #[test]
-    fn any_sign_of_life_starts_the_time_anew() {
+    fn any_activity_starts_the_time_anew() {
         let start = Instant::now();
         let mut liveness = fresh(start);
-        assert_eq!(liveness.check(start + 2 * S, 0, true), Verdict::Probe(start + 3 * S));
-        assert_eq!(liveness.check(start + 3 * S, 1, true), Verdict::Fine(Some(start + 5 * S)));
+        assert_eq!(liveness.check(start + 2 * S, 0, true), PeerState::Probe(start + 3 * S));
+        assert_eq!(liveness.check(start + 3 * S, 1, true), PeerState::Fine(Some(start + 5 * S)));
     }
 
     #[test]
     fn silence_is_fine_while_nothing_is_due() {
         let start = Instant::now();
         let mut liveness = fresh(start);
-        assert_eq!(liveness.check(start + 100 * S, 0, false), Verdict::Fine(None));
-        assert_eq!(liveness.check(start + 101 * S, 0, true), Verdict::Fine(Some(start + 102 * S)));
+        assert_eq!(liveness.check(start + 100 * S, 0, false), PeerState::Fine(None));
+        assert_eq!(
+            liveness.check(start + 101 * S, 0, true),
+            PeerState::Fine(Some(start + 102 * S))
+        );
     }
 
     #[test]
     fn a_client_that_slept_does_not_blame_its_peer() {
         let start = Instant::now();
         let mut liveness = fresh(start);
-        assert_eq!(liveness.check(start + 60 * S, 0, true), Verdict::Probe(start + 61 * S));
+        assert_eq!(liveness.check(start + 60 * S, 0, true), PeerState::Probe(start + 61 * S));
     }
 }

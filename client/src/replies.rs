@@ -13,8 +13,8 @@ use crate::call::{Ask, Call, CallId};
 use crate::calls::Calls;
 use crate::error::Error;
 use crate::events::EventsPage;
-use crate::navigator::Random;
-use crate::tenancy::ChoreKind;
+use crate::leader_tracker::Random;
+use crate::session_keeper::SessionTaskKind;
 
 /// Times that a call is sent again at once after a node turned it away.
 const QUICK_RETRIES_MAX: u32 = 3;
@@ -34,8 +34,8 @@ pub(crate) enum News {
 impl Calls {
     /// Takes in one reply of the connected node.
     pub(crate) fn on_reply(&mut self, reply: Reply, now: Instant, random: Random<'_>) -> News {
-        if let Some(kind) = self.tenancy.chore_on_wire(reply.id) {
-            return self.on_chore_reply(kind, reply.body, now, random);
+        if let Some(kind) = self.session_keeper.session_task_on_wire(reply.id) {
+            return self.on_session_task_reply(kind, reply.body, now, random);
         }
         if let ReplyBody::Progress(progress) = &reply.body {
             self.on_progress(progress);
@@ -97,14 +97,14 @@ impl Calls {
             }
             Outcome::Refused(refusal) => {
                 if let Refusal::LeaseEnded { lease } = &refusal {
-                    self.tenancy.lease_ended(*lease);
+                    self.session_keeper.lease_ended(*lease);
                 }
                 self.take_off_wire(id);
                 self.fail(id, Error::from_refusal(refusal.clone()));
             }
             _ if self.is_pipeline(id) => self.finish_pipeline(id, answer),
             Outcome::Lease(LeaseOutcome::Granted { lease, .. }) => {
-                self.tenancy.holds(*lease);
+                self.session_keeper.holds(*lease);
                 self.finish(id, ReplyBody::Answer(answer));
             }
             _ => self.finish(id, ReplyBody::Answer(answer)),
@@ -288,29 +288,36 @@ impl Calls {
         }
     }
 
-    fn on_chore_reply(
+    fn on_session_task_reply(
         &mut self,
-        kind: ChoreKind,
+        kind: SessionTaskKind,
         body: ReplyBody,
         now: Instant,
         random: Random<'_>,
     ) -> News {
         let problem = match (kind, body) {
             (_, ReplyBody::Problem(problem)) => problem,
-            (ChoreKind::Open(_), ReplyBody::Answer(Answer { outcome, .. })) => match outcome {
-                Outcome::Session(SessionOutcome::Opened { session, ttl_ms, window }) => {
-                    self.note_opened(session, window, Duration::from_millis(ttl_ms));
-                    self.tenancy.opened(session, window, Duration::from_millis(ttl_ms), now);
-                    return News::None;
+            (SessionTaskKind::Open(_), ReplyBody::Answer(Answer { outcome, .. })) => {
+                match outcome {
+                    Outcome::Session(SessionOutcome::Opened { session, ttl_ms, window }) => {
+                        self.note_opened(session, window, Duration::from_millis(ttl_ms));
+                        self.session_keeper.opened(
+                            session,
+                            window,
+                            Duration::from_millis(ttl_ms),
+                            now,
+                        );
+                        return News::None;
+                    }
+                    Outcome::Refused(refusal) => Problem::from(refusal),
+                    _ => Problem::refused(
+                        Code::Internal,
+                        "the node's answer to opening a session is of another kind; do their versions fit?",
+                    ),
                 }
-                Outcome::Refused(refusal) => Problem::from(refusal),
-                _ => Problem::refused(
-                    Code::Internal,
-                    "the node's answer to opening a session is of another kind; do their versions fit?",
-                ),
-            },
+            }
             (
-                ChoreKind::KeepAlive(_),
+                SessionTaskKind::KeepAlive(_),
                 ReplyBody::Answer(Answer {
                     outcome: Outcome::Refused(Refusal::SessionExpired { .. }),
                     ..
@@ -320,34 +327,34 @@ impl Calls {
                 return News::None;
             }
             _ => {
-                self.tenancy.chore_done();
+                self.session_keeper.session_task_done();
                 return News::None;
             }
         };
         if problem.code == Code::SessionExpired {
             self.session_expired();
-            self.tenancy.chore_done();
+            self.session_keeper.session_task_done();
         } else if !problem.retryable {
-            self.tenancy.chore_done();
+            self.session_keeper.session_task_done();
             let lease = match &problem.refusal {
                 Some(Refusal::LeaseEnded { lease }) => Some(*lease),
                 _ => None,
             };
             if let Some(lease) = lease {
-                self.tenancy.lease_ended(lease);
+                self.session_keeper.lease_ended(lease);
             }
             // Where only a lease has ended, maybe with the session before, the next
             // one opens without it; not where processes were declared dead with it.
-            let goes_on = lease.is_some() && !self.tenancy.has_borne_processes();
-            if let (ChoreKind::Open(_), false) = (kind, goes_on) {
+            let goes_on = lease.is_some() && !self.session_keeper.has_borne_processes();
+            if let (SessionTaskKind::Open(_), false) = (kind, goes_on) {
                 self.session_refused(&problem);
             }
         } else if says_nobody_leads(&problem) {
-            self.tenancy.chore_again(None);
+            self.session_keeper.session_task_again(None);
             return News::NotLeader(problem.leader);
         } else {
             let pause = self.backoff.pause(0, random());
-            self.tenancy.chore_again(Some(now + pause));
+            self.session_keeper.session_task_again(Some(now + pause));
         }
         News::None
     }

@@ -44,7 +44,7 @@ impl Patience {
     }
 }
 
-/// A silent host is asked for a sign of life after this time, so often, and so
+/// A silent host is asked for a sign of incarnation after this time, so often, and so
 /// many times before it is taken for dead.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(3);

@@ -23,9 +23,9 @@
 //! | [`communicators`] | what members of a group of communicators write down, and whether it may be |
 //! | [`histories`] | jobs whose ranks record what they call and get, while they and the cluster are broken |
 //! | [`hosts`] | hosts with a network between them, on one machine |
-//! | [`way`] | a way to a store on which answers can be held |
+//! | [`proxy`] | a way to a store on which answers can be held |
 //! | [`http`] | plain HTTP requests |
-//! | [`life`] | leases, processes and rounds over HTTP |
+//! | [`participant`] | leases, processes and rounds over HTTP |
 //! | [`slips`] | requests with one slip each, from the description of the API |
 //! | [`stream`] | a raw client of the multiplexed stream |
 //! | [`tcpstore`] | a client of the TCPStore protocol |
@@ -48,13 +48,14 @@ pub mod binaries;
 pub mod cluster;
 pub mod command;
 pub mod communicators;
+pub mod coordination;
+pub mod delay_proxy;
 pub mod disk;
 pub mod failover;
 pub mod histories;
 pub mod hosts;
 pub mod http;
 pub mod job;
-pub mod life;
 pub mod link;
 pub mod load;
 pub mod logs;
@@ -65,10 +66,10 @@ pub mod python;
 pub mod slips;
 pub mod stream;
 pub mod tcpstore;
-pub mod way;
 
 pub use agent::Agent;
 pub use cluster::Cluster;
+pub use delay_proxy::DelayProxy;
 pub use disk::Disk;
 pub use hosts::{Host, Mount, Names, Network};
 pub use job::Job;
@@ -79,4 +80,3 @@ pub use process::{Ended, Process};
 pub use python::{Script, Torch};
 pub use stream::RawStream;
 pub use tcpstore::TcpStore;
-pub use way::Way;

@@ -7,9 +7,9 @@ use holdfast_api::{Code, Read, ReadOutcome};
 use holdfast_client::{Client, Consistency};
 use holdfast_tests::cluster::name_of;
 use holdfast_tests::command::{Command, gone, process_at};
+use holdfast_tests::delay_proxy::Gate;
 use holdfast_tests::tcpstore::TcpStore;
-use holdfast_tests::way::Gate;
-use holdfast_tests::{Cluster, Process, Script, Way, binaries, eventually, soon};
+use holdfast_tests::{Cluster, DelayProxy, Process, Script, binaries, eventually, soon};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::sync::watch;
@@ -157,11 +157,11 @@ async fn an_agent_that_is_told_to_end_before_it_has_met_leaves_no_run_open() {
             }
         })
     });
-    let way = format!("127.0.0.1:{}", cluster.port());
-    let way = Way::open(way, cluster.address(1).to_owned(), gate).await;
+    let proxy = format!("127.0.0.1:{}", cluster.port());
+    let proxy = DelayProxy::open(proxy, cluster.address(1).to_owned(), gate).await;
     let address = format!("127.0.0.1:{}", cluster.port());
     let mut command = binaries::command("holdfast-agent");
-    command.args(["serve", "--store", way.address(), "--tcpstore", &address]).args(FLAGS);
+    command.args(["serve", "--store", proxy.address(), "--tcpstore", &address]).args(FLAGS);
     let mut agent = Process::start("the agent", command, &cluster.keep_log("early"));
     let client = cluster.client();
     eventually("the run to be opened", async || is_open(&client).await.then_some(())).await;

@@ -2,8 +2,8 @@
 //! locks made over plain HTTP, looked at with the command line.
 
 use holdfast_tests::Cluster;
+use holdfast_tests::coordination::{arrive, lease, post, register};
 use holdfast_tests::http::{get_until_served, send_until_served};
-use holdfast_tests::life::{arrive, lease, post, register};
 use http::Method;
 use serde_json::{Value, json};
 

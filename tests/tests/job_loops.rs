@@ -1,7 +1,7 @@
 //! What Python programs build on in their loops: iterations one after the other,
 //! and what happens in the job meanwhile.
 
-use holdfast_api::{LifeLimits, Limits};
+use holdfast_api::{CoordinationLimits, Limits};
 use holdfast_tests::{Agent, Cluster, Script, binaries, eventually, http, python};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -21,8 +21,9 @@ async fn whoever_waits_for_events_hears_of_those_that_are_forgotten_already() {
     let Some(python) = python::with_package() else { return };
     let mut cluster = Cluster::start(1).await;
     // None is kept for long enough to be read.
-    let life = LifeLimits { events_per_job_max: 0, ..LifeLimits::default() };
-    let limits = Limits { life: Box::new(life), ..Limits::default() };
+    let coordination =
+        CoordinationLimits { events_per_job_max: 0, ..CoordinationLimits::default() };
+    let limits = Limits { coordination: Box::new(coordination), ..Limits::default() };
     let body = serde_json::to_string(&limits).expect("numbers");
     let headers = [("content-type", "application/json")];
     let leader = cluster.address(cluster.leader().await);

@@ -523,9 +523,9 @@ async fn who_has_ended_is_watched_no_more_and_nobody_is_watched_twice() {
         let list = ["-o", "json", "--job", "train", "agent", "list"];
         let all: Value = serde_json::from_str(&cluster.cli_ok(&list).await).expect("JSON");
         let watched = all["agents"][0]["processes"].as_array()?;
-        let lives: Vec<_> =
+        let participants: Vec<_> =
             watched.iter().map(|one| (&one["process"], &one["incarnation"])).collect();
-        (lives == [(&Value::from(5), &Value::from(incarnation))]).then_some(())
+        (participants == [(&Value::from(5), &Value::from(incarnation))]).then_some(())
     })
     .await;
 }

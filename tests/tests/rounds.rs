@@ -9,8 +9,8 @@ use holdfast_api::{
 };
 use holdfast_client::{Client, Deadline, Options};
 use holdfast_tests::cluster::job;
-use holdfast_tests::way::Gate;
-use holdfast_tests::{Cluster, Way, eventually, patiently, soon};
+use holdfast_tests::delay_proxy::Gate;
+use holdfast_tests::{Cluster, DelayProxy, eventually, patiently, soon};
 use holdfast_trainer_shim::exception::block_failure;
 use holdfast_trainer_shim::{BlockVerdict, Error, Host, HostOptions, Iteration, Join, Process};
 use tokio::sync::watch;
@@ -527,9 +527,9 @@ async fn a_call_whose_answer_is_late_hears_that_its_round_has_closed() {
         let mut held = held.clone();
         Box::pin(async move { drop(held.wait_for(|held| !*held).await) })
     });
-    let way = format!("127.0.0.1:{}", cluster.port());
-    let way = Way::open(way, cluster.address(1).to_owned(), gate).await;
-    let far = Client::new(Options::new(vec![way.address().to_owned()]));
+    let proxy = format!("127.0.0.1:{}", cluster.port());
+    let proxy = DelayProxy::open(proxy, cluster.address(1).to_owned(), gate).await;
+    let far = Client::new(Options::new(vec![proxy.address().to_owned()]));
     let far = join(&host(far, "far", TTL).await, 0).await;
     let near = join(&host(cluster.client(), "near", TTL).await, 1).await;
     let (first, mut waiting) = (near.clone(), JoinSet::new());

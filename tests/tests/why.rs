@@ -2,7 +2,7 @@
 //! over plain HTTP, looked at with the command line.
 
 use holdfast_tests::command::{COMES, Command};
-use holdfast_tests::life::{arrive, lease, register, register_with, try_post};
+use holdfast_tests::coordination::{arrive, lease, register, register_with, try_post};
 use holdfast_tests::{Agent, Cluster, Process, Script, TcpStore, binaries, eventually};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};

@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long to wait until this trainer is in: for the lease of its host, which
 /// a cluster grants once all of its nodes can, and for the end of its own
-/// former life, which lasts as long as its lease if it was killed.
+/// former incarnation, which lasts as long as its lease if it was killed.
 const JOIN_PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::main(flavor = "current_thread")]

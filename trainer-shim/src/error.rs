@@ -23,7 +23,7 @@ pub enum Error {
     /// The lease has ended: all its processes are fenced.
     #[error("{} fenced: lease {lease} of this host has ended; join anew", whom(*whose))]
     LeaseLost {
-        /// The process and its life, if one asked.
+        /// The process and its incarnation, if one asked.
         whose: Option<(ProcessId, Incarnation)>,
         /// The lease.
         lease: LeaseId,
@@ -48,7 +48,7 @@ pub enum Error {
         whom(*whose)
     )]
     AgentLost {
-        /// The process and its life, if one asked.
+        /// The process and its incarnation, if one asked.
         whose: Option<(ProcessId, Incarnation)>,
         /// The lease.
         lease: LeaseId,
@@ -158,7 +158,7 @@ pub enum Error {
         /// The round.
         round: Blob,
     },
-    /// The token of a life that is over, or never was.
+    /// The token of an incarnation that is over, or never was.
     #[error("the fence {fence} is void: {why}; whoever holds it must stop writing")]
     Void {
         /// The token.

@@ -1,4 +1,4 @@
-//! Proof that a life is alive, and files that only the living replace.
+//! Proof that an incarnation is alive, and files that only the living replace.
 
 use std::fs::File;
 use std::io;
@@ -55,10 +55,10 @@ impl Process {
     }
 
     /// Puts a file that was written beside `path` in its place: synced, and
-    /// renamed only while a token of this life holds, by the cluster and by the
+    /// renamed only while a token of this incarnation holds, by the cluster and by the
     /// clock of this host. Otherwise `path` stays as it was.
     ///
-    /// A life that is ended between the look and the rename (superseded, evicted,
+    /// An incarnation that is ended between the look and the rename (superseded, evicted,
     /// or stopped for longer than its lease lasts) still renames. Who must exclude
     /// that names files by the token, and reads the one with the largest.
     pub async fn replace_file(

@@ -67,7 +67,7 @@ impl Holding {
 /// What this process holds from now on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Formed {
-    /// The generation that is held: unique in the life of the job.
+    /// The generation that is held: unique in the incarnation of the job.
     pub generation: Generation,
     /// It is the one that this process held before, with the same members.
     pub again: bool,

@@ -22,20 +22,20 @@ use tokio_util::task::TaskTracker;
 
 use crate::error::Error;
 use crate::lease::{HostOptions, Lease, VALIDITY_POLL, nonce};
-use crate::link::{Connected, Ended, Link, Listening, Said, Sign, Silence, Wanted, Welcome};
+use crate::link::{Connected, Ended, Heartbeat, Link, Listening, Said, Silence, Wanted, Welcome};
 use crate::outage::{saying, soon, watch_outages};
 use crate::pending::{Ending, Pending};
 use crate::process::Process;
 use crate::self_fence;
 use crate::validity::{Validity, boot_time, certain};
-use crate::vitals::{Hook, Ladder, MainThread, Vitals};
+use crate::vitals::{Hook, MainThread, Vitals, Watchdog};
 use crate::waiting::{self, FIRST_NOTICE, Pauses};
 
-/// From the end of a former life to the next try to register.
+/// From the end of a former incarnation to the next try to register.
 const REGISTER_PAUSE: Duration = Duration::from_millis(10);
 
-/// How often it is looked whether a former life has ended.
-const FORMER_LIFE_POLL: Duration = Duration::from_millis(100);
+/// How often it is looked whether a former incarnation has ended.
+const FORMER_INCARNATION_POLL: Duration = Duration::from_millis(100);
 
 /// Longest wait for what still runs when a host is closed.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(2);
@@ -56,13 +56,13 @@ pub struct Join {
     pub policy: Policy,
     /// Replace a live incarnation on another host.
     pub takeover: bool,
-    /// Until when a life of this process that goes on elsewhere may end, so
+    /// Until when an incarnation of this process that goes on elsewhere may end, so
     /// that this one takes its place: after a kill it lasts as long as its
     /// lease. None = it is refused at once.
     pub patience: Option<Deadline>,
     /// What the agent does when the process falls silent. Without an agent
     /// nobody watches.
-    pub ladder: Ladder,
+    pub watchdog: Watchdog,
     /// What is done when the agent says that it is silent.
     pub on_silence: Option<Hook>,
     /// Tells how the program's main thread is doing.
@@ -165,7 +165,7 @@ impl Host {
                 never = talking.run() => match never {},
             }
         });
-        host.spawn(host.clone().give_signs());
+        host.spawn(host.clone().give_heartbeats());
         Ok(host)
     }
 
@@ -231,7 +231,7 @@ impl Host {
         let _ = over.wait_for(|over| *over).await;
     }
 
-    /// Registers a new incarnation. If the process was there before, that life
+    /// Registers a new incarnation. If the process was there before, that incarnation
     /// is replaced: it must have ended, or, where programs share the lease of an
     /// agent, be this one's own, unless `takeover` says otherwise.
     pub async fn join(&self, join: Join) -> Result<Process, Error> {
@@ -263,9 +263,10 @@ impl Host {
                         return Err(unexpected("a registration"));
                     };
                     let changed = self.shared.changed.clone();
-                    let life = (process, incarnation);
-                    let Join { ladder, on_silence, main_thread, .. } = join;
-                    let vitals = Vitals::new(life, ladder, on_silence, main_thread, changed);
+                    let participant = (process, incarnation);
+                    let Join { watchdog, on_silence, main_thread, .. } = join;
+                    let vitals =
+                        Vitals::new(participant, watchdog, on_silence, main_thread, changed);
                     self.watch(vitals.clone());
                     return Ok(Process::new(self.clone(), since, policy.members_min, vitals));
                 }
@@ -287,7 +288,7 @@ impl Host {
         }
     }
 
-    /// Registers a life, and ends it if nobody waits for it any more when it
+    /// Registers an incarnation, and ends it if nobody waits for it any more when it
     /// begins: rounds would wait for it for ever.
     async fn register(&self, command: ProcessCommand, deadline: Deadline) -> Result<Answer, Error> {
         let (tell, told) = oneshot::channel();
@@ -297,7 +298,7 @@ impl Host {
             let unknown = answer.as_ref().is_err_and(|e| e.outcome() == Effectiveness::Unknown);
             let unheard = match tell.send(answer) {
                 Err(Ok(unheard)) => Ok(unheard),
-                // Asked again it is the same life.
+                // Asked again it is the same incarnation.
                 _ if unknown => host.propose(command, Deadline::never()).await,
                 _ => return,
             };
@@ -325,7 +326,7 @@ impl Host {
         saying(&what, self.outage(), asking, told).await.unwrap_or(Err(Error::Closed))
     }
 
-    /// Gives signs of this life from now on: the first before anything else that
+    /// Gives signs of this incarnation from now on: the first before anything else that
     /// it says.
     fn watch(&self, vitals: Arc<Vitals>) {
         {
@@ -334,11 +335,11 @@ impl Host {
             watched.retain(|known| Arc::strong_count(known) > 1);
             watched.push(vitals);
         }
-        self.give_sign();
+        self.give_heartbeat();
         self.shared.changed.notify_one();
     }
 
-    /// Waits for the end of the life that holds a number; false if it goes on at
+    /// Waits for the end of the incarnation that holds a number; false if it goes on at
     /// the deadline. Asks without writing: it can take a whole TTL.
     async fn ended_by(
         &self,
@@ -360,19 +361,22 @@ impl Host {
             let ReadOutcome::Processes { processes, .. } = answer.outcome else {
                 return Err(unexpected("processes"));
             };
-            let lives = |info: &&ProcessInfo| {
+            let participants = |info: &&ProcessInfo| {
                 info.process == *process && info.incarnation == *incarnation && info.end.is_none()
             };
-            let Some(life) = processes.iter().find(lives) else { return Ok(true) };
+            let Some(participant) = processes.iter().find(participants) else { return Ok(true) };
             let now = Instant::now();
             if notices.is_due(now) {
                 let left = deadline.instant().map(|at| at.saturating_duration_since(now));
-                tracing::warn!("{}", waiting::held(life, answer.time_ms, &self.shared.scope, left));
+                tracing::warn!(
+                    "{}",
+                    waiting::held(participant, answer.time_ms, &self.shared.scope, left)
+                );
             }
             if passes(deadline) {
                 return Ok(false);
             }
-            tokio::time::sleep(FORMER_LIFE_POLL).await;
+            tokio::time::sleep(FORMER_INCARNATION_POLL).await;
         }
     }
 
@@ -504,10 +508,10 @@ impl Host {
 
     /// Tells the agent how the processes are doing: as often as they want, and
     /// when something has changed.
-    async fn give_signs(self) {
+    async fn give_heartbeats(self) {
         loop {
             let changed = self.shared.changed.notified();
-            match self.give_sign() {
+            match self.give_heartbeat() {
                 Some(every) => drop(tokio::time::timeout(every, changed).await),
                 None => changed.await,
             }
@@ -515,13 +519,13 @@ impl Host {
     }
 
     /// Tells the agent how the processes are doing; answers when to do so again.
-    fn give_sign(&self) -> Option<Duration> {
+    fn give_heartbeat(&self) -> Option<Duration> {
         let Link::Agent(agent) = &self.shared.link else { return None };
         let watched = self.shared.watched.lock();
         let now = Instant::now();
-        let signs: Vec<Sign> = watched.iter().map(|one| one.sign(now)).collect();
-        if !signs.is_empty()
-            && let Err(error) = agent.tell(signs)
+        let heartbeats: Vec<Heartbeat> = watched.iter().map(|one| one.beat(now)).collect();
+        if !heartbeats.is_empty()
+            && let Err(error) = agent.tell(heartbeats)
         {
             tracing::warn!(%error, "the agent is not told how the processes are doing");
         }
@@ -533,7 +537,7 @@ impl Host {
         let Silence { process, incarnation, silent_ms, .. } = silence;
         tracing::warn!(process, incarnation, "no progress for {silent_ms} ms, says the agent");
         let watched = self.shared.watched.lock();
-        let found = watched.iter().find(|one| one.life() == (process, incarnation));
+        let found = watched.iter().find(|one| one.participant() == (process, incarnation));
         if let Some(hook) = found.and_then(|vitals| vitals.hook().cloned()) {
             self.shared.tasks.spawn_blocking(move || hook.call(silence));
         }
@@ -596,7 +600,7 @@ impl std::fmt::Debug for Host {
 
 /// Whether a deadline passes before it could be looked again.
 fn passes(deadline: Deadline) -> bool {
-    deadline.instant().is_some_and(|at| at <= Instant::now() + FORMER_LIFE_POLL)
+    deadline.instant().is_some_and(|at| at <= Instant::now() + FORMER_INCARNATION_POLL)
 }
 
 /// The state machine's refusals, as this crate says them.

@@ -42,7 +42,7 @@
 //! | `holding` | what this program holds, by rounds |
 //! | [`keys`] | the run's keys, and what happens in the job, pushed |
 //! | [`exception`] | what a program failed by, as others are told it |
-//! | [`fence`] | proof that a life is alive, and files that only the living replace |
+//! | [`fence`] | proof that an incarnation is alive, and files that only the living replace |
 //! | `outage` | what is known of a store that does not answer |
 //! | `pending` | pure: calls that wait, and what the feed says of them |
 //! | [`rosters`] | pure: memberships that need not be told again |
@@ -103,4 +103,4 @@ pub use process::Process;
 pub use rosters::Rosters;
 pub use validity::boot_time;
 pub use verbs::{BlockVerdict, Gathered, Iteration, LiveProcesses, Verdict};
-pub use vitals::{Hook, Ladder, MainThread, Section};
+pub use vitals::{Hook, MainThread, Section, Watchdog};

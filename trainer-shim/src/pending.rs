@@ -49,7 +49,7 @@ impl Pending {
         self.calls.remove(call).map(|(_, reply)| reply)
     }
 
-    /// Whether a life has ended, as far as it was told.
+    /// Whether an incarnation has ended, as far as it was told.
     pub fn fenced(&self, process: ProcessId, incarnation: Incarnation) -> Option<Error> {
         let (ended, at, cause) = self.ended.get(&process)?;
         if incarnation > *ended {

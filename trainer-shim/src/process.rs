@@ -151,7 +151,7 @@ impl Process {
         members_min: u32,
         vitals: Arc<Vitals>,
     ) -> Process {
-        let (process, incarnation) = vitals.life();
+        let (process, incarnation) = vitals.participant();
         let calls =
             Arc::new(Mutex::new(Calls { next: 1, open: BTreeSet::new(), held: Vec::new() }));
         let notices = Arc::default();
@@ -163,12 +163,12 @@ impl Process {
         self.process
     }
 
-    /// This life of it.
+    /// This incarnation of it.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
 
-    /// Revision of its registration: this life's start.
+    /// Revision of its registration: this incarnation's start.
     pub fn since(&self) -> Revision {
         self.since
     }
@@ -440,7 +440,7 @@ impl Process {
         self.end(Cause::Raised { error: in_short(exception) }).await
     }
 
-    /// Ends this life with a cause that its agent has seen. What it holds it lets
+    /// Ends this incarnation with a cause that its agent has seen. What it holds it lets
     /// go of before: stop that first.
     pub async fn end(&self, cause: Cause) -> Result<(), Error> {
         if self.host.is_holding(self.process) {
@@ -561,7 +561,7 @@ impl Process {
         Ok(())
     }
 
-    /// Asks whether this life goes on; the error says how it ended.
+    /// Asks whether this incarnation goes on; the error says how it ended.
     pub(crate) async fn goes_on(&self) -> Result<(), Error> {
         // Calls are counted from 1: there is none to withdraw.
         self.withdraw(self.id_of(0)).await

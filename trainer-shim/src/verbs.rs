@@ -39,7 +39,7 @@ pub struct LiveProcesses {
 /// An iteration that has begun.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Iteration {
-    /// Its number: unique for the life of the job, one above the latest.
+    /// Its number: unique for the incarnation of the job, one above the latest.
     pub iteration: u64,
     /// The generation that decided it.
     pub generation: Generation,
@@ -199,7 +199,7 @@ impl Process {
     }
 
     /// The round has closed with this process in it, and what was brought to it
-    /// cannot be had. That is kept until the process has it, or its life is over.
+    /// cannot be had. That is kept until the process has it, or its incarnation is over.
     async fn without_values(&self, closed: &Closed, error: Error) -> Error {
         let asking = tokio::time::timeout(VALUES_TIME_MAX, self.goes_on());
         if error.code() == Code::GenerationUnknown

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::link::{Sign, Silence};
+use crate::link::{Heartbeat, Silence};
 
 /// Longest name of a call that the agent is told, in bytes.
 const CALL_BYTES_MAX: usize = 128;
@@ -24,7 +24,7 @@ const CALL_BYTES_MAX: usize = 128;
 /// these. A program that waits in a call is not silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Ladder {
+pub struct Watchdog {
     /// How often the library sends a heartbeat.
     pub heartbeat_ms: u64,
     /// Silence after which it is reported, and the program told; none = never.
@@ -38,9 +38,9 @@ pub struct Ladder {
     pub main_thread_ms: Option<u64>,
 }
 
-impl Default for Ladder {
+impl Default for Watchdog {
     fn default() -> Self {
-        Ladder {
+        Watchdog {
             heartbeat_ms: 1_000,
             soft_ms: Some(60_000),
             hard_ms: Some(90_000),
@@ -95,12 +95,12 @@ impl std::fmt::Debug for MainThread {
     }
 }
 
-/// The vital signs of one life.
+/// The vital signs of one incarnation.
 #[derive(Debug)]
 pub(crate) struct Vitals {
     process: ProcessId,
     incarnation: Incarnation,
-    ladder: Ladder,
+    watchdog: Watchdog,
     hook: Option<Hook>,
     main_thread: Option<MainThread>,
     state: Mutex<State>,
@@ -143,21 +143,21 @@ pub(crate) struct InCall(Arc<Vitals>);
 impl Vitals {
     pub fn new(
         (process, incarnation): (ProcessId, Incarnation),
-        ladder: Ladder,
+        watchdog: Watchdog,
         hook: Option<Hook>,
         main_thread: Option<MainThread>,
         changed: Arc<Notify>,
     ) -> Arc<Vitals> {
         let state = Mutex::default();
-        Arc::new(Vitals { process, incarnation, ladder, hook, main_thread, state, changed })
+        Arc::new(Vitals { process, incarnation, watchdog, hook, main_thread, state, changed })
     }
 
-    pub fn life(&self) -> (ProcessId, Incarnation) {
+    pub fn participant(&self) -> (ProcessId, Incarnation) {
         (self.process, self.incarnation)
     }
 
     pub fn heartbeat(&self) -> Duration {
-        Duration::from_millis(self.ladder.heartbeat_ms.max(1))
+        Duration::from_millis(self.watchdog.heartbeat_ms.max(1))
     }
 
     pub fn hook(&self) -> Option<&Hook> {
@@ -192,13 +192,13 @@ impl Vitals {
         Section { vitals: self.clone(), kind, id }
     }
 
-    pub fn sign(&self, now: Instant) -> Sign {
+    pub fn beat(&self, now: Instant) -> Heartbeat {
         let mut state = self.state.lock();
         let State { pings, progress, calls, .. } = *state;
-        Sign {
+        Heartbeat {
             process: self.process,
             incarnation: self.incarnation,
-            ladder: self.ladder,
+            watchdog: self.watchdog,
             pings,
             progress,
             calls,
@@ -261,28 +261,34 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn signs_tell_what_has_grown_and_what_still_lasts() {
         let main_thread = MainThread::new(|| Some(Duration::from_secs(42)));
-        let life = (3, 30);
-        let vitals = Vitals::new(life, Ladder::default(), None, Some(main_thread), Arc::default());
-        let sign = || vitals.sign(Instant::now());
+        let participant = (3, 30);
+        let vitals =
+            Vitals::new(participant, Watchdog::default(), None, Some(main_thread), Arc::default());
+        let beat = || vitals.beat(Instant::now());
         let main_thread_silent_ms = Some(42_000);
-        let first = Sign { process: 3, incarnation: 30, main_thread_silent_ms, ..Sign::default() };
-        assert_eq!(sign(), first);
+        let first = Heartbeat {
+            process: 3,
+            incarnation: 30,
+            main_thread_silent_ms,
+            ..Heartbeat::default()
+        };
+        assert_eq!(beat(), first);
         vitals.ping();
         vitals.progress(7);
         vitals.progress(5);
         let call = vitals.call(&"step".into());
-        let Sign { pings, progress, calls, last_call, waiting, .. } = sign();
+        let Heartbeat { pings, progress, calls, last_call, waiting, .. } = beat();
         assert_eq!((pings, progress, calls, &*last_call, waiting), (1, Some(7), 1, "step", true));
         drop(call);
-        assert!(!sign().waiting);
+        assert!(!beat().waiting);
         let outer = vitals.section(Kind::Paused, Duration::from_secs(10));
         let inner = vitals.section(Kind::Paused, Duration::from_secs(2));
         let critical = vitals.section(Kind::Critical, Duration::MAX);
         tokio::time::advance(Duration::from_secs(3)).await;
-        assert_eq!(sign().paused_ms, 7_000);
-        assert!(sign().critical_ms > 1_000_000);
+        assert_eq!(beat().paused_ms, 7_000);
+        assert!(beat().critical_ms > 1_000_000);
         drop((outer, critical));
-        assert_eq!((sign().paused_ms, sign().critical_ms), (0, 0), "the inner one is over");
+        assert_eq!((beat().paused_ms, beat().critical_ms), (0, 0), "the inner one is over");
         drop(inner);
     }
 

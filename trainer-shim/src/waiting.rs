@@ -263,14 +263,14 @@ pub(crate) fn more(scope: &Scope) -> String {
     format!("`holdfast why --job {}` shows more", scope.job)
 }
 
-/// A life goes on that holds the number which another one wants.
+/// An incarnation goes on that holds the number which another one wants.
 pub(crate) fn held(
-    life: &ProcessInfo,
+    participant: &ProcessInfo,
     now: LogTime,
     scope: &Scope,
     left: Option<Duration>,
 ) -> String {
-    let ProcessInfo { process, incarnation, host, since_ms, .. } = life;
+    let ProcessInfo { process, incarnation, host, since_ms, .. } = participant;
     let joined = span(now.saturating_sub(*since_ms));
     let left = left.map(|left| format!(" up to {}", span_of(left))).unwrap_or_default();
     format!(

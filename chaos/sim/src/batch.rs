@@ -39,7 +39,7 @@ pub struct Totals {
 }
 
 /// What becomes of one seed.
-struct Verdict {
+struct SeedResult {
     seed: u64,
     code: Option<i32>,
     said: String,
@@ -112,7 +112,7 @@ impl Batch {
         None
     }
 
-    fn one(&self, program: &Path, seed: u64) -> Verdict {
+    fn one(&self, program: &Path, seed: u64) -> SeedResult {
         let mut command = Command::new(program);
         command.args(["--quiet", "--seed", &seed.to_string()]).args(&self.arguments);
         command.stdin(Stdio::null());
@@ -120,15 +120,15 @@ impl Batch {
             Ok(output) => {
                 let said = String::from_utf8_lossy(&output.stdout).into_owned()
                     + &String::from_utf8_lossy(&output.stderr);
-                Verdict { seed, code: output.status.code(), said }
+                SeedResult { seed, code: output.status.code(), said }
             }
-            Err(error) => Verdict { seed, code: None, said: error.to_string() },
+            Err(error) => SeedResult { seed, code: None, said: error.to_string() },
         }
     }
 
-    fn note(&self, progress: &Mutex<Progress>, verdict: &Verdict, begun: Instant) {
+    fn note(&self, progress: &Mutex<Progress>, verdict: &SeedResult, begun: Instant) {
         let Ok(mut progress) = progress.lock() else { return };
-        let Verdict { seed, code, said } = verdict;
+        let SeedResult { seed, code, said } = verdict;
         let totals = &mut progress.totals;
         let word = match code {
             Some(0) => {

@@ -111,11 +111,11 @@ struct End {
     reset: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
-    state: Life,
+    state: EndState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Life {
+enum EndState {
     Open,
     /// Its process let go of it; its kernel still sends what was written.
     Closed,
@@ -140,7 +140,7 @@ impl End {
             reset: false,
             reader: None,
             writer: None,
-            state: Life::Open,
+            state: EndState::Open,
         }
     }
 
@@ -231,7 +231,7 @@ impl Network {
         state.dark.insert(host);
         for wire in state.wires.values_mut() {
             for end in wire.ends.iter_mut().filter(|end| end.host == host) {
-                end.state = Life::Gone;
+                end.state = EndState::Gone;
                 end.sent.clear();
                 end.sent_bytes = 0;
             }
@@ -275,7 +275,7 @@ impl Network {
         let mut state = self.0.lock();
         for wire in state.wires.values_mut() {
             for end in wire.ends.iter_mut().filter(|end| end.host == host) {
-                end.state = Life::Gone;
+                end.state = EndState::Gone;
                 end.reset = true;
                 end.sent.clear();
                 end.sent_bytes = 0;
@@ -336,7 +336,7 @@ impl State {
 
     fn knock(&mut self, id: ConnectionId, tries: u32) {
         let Some(wire) = self.wires.get(&id) else { return };
-        if wire.ends[CLIENT].state != Life::Open {
+        if wire.ends[CLIENT].state != EndState::Open {
             self.wires.remove(&id);
             return;
         }
@@ -438,7 +438,7 @@ impl State {
         while end.sent.front().is_some_and(|(at, _)| *at <= now) {
             let Some((_, segment)) = end.sent.pop_front() else { break };
             match segment {
-                Segment::Bytes(bytes) if other.state == Life::Open => {
+                Segment::Bytes(bytes) if other.state == EndState::Open => {
                     arrived += bytes.len();
                     other.received_bytes += bytes.len();
                     other.received.push_back(bytes);
@@ -449,7 +449,7 @@ impl State {
                 }
                 Segment::End => {
                     other.ended = true;
-                    unknown |= other.state == Life::Gone;
+                    unknown |= other.state == EndState::Gone;
                 }
                 Segment::Reset => other.reset = true,
             }
@@ -475,7 +475,7 @@ impl State {
     /// Nobody has this connection any more, and nothing of it is under way.
     fn forget(&mut self, id: ConnectionId) {
         let over = |wire: &Wire| {
-            wire.ends.iter().all(|end| end.state != Life::Open && end.sent.is_empty())
+            wire.ends.iter().all(|end| end.state != EndState::Open && end.sent.is_empty())
         };
         if self.wires.get(&id).is_some_and(over) {
             self.wires.remove(&id);
@@ -486,10 +486,10 @@ impl State {
     fn close(&mut self, id: ConnectionId, side: usize) {
         let Some(wire) = self.wires.get_mut(&id) else { return };
         let end = &mut wire.ends[side];
-        if end.state != Life::Open {
+        if end.state != EndState::Open {
             return self.forget(id);
         }
-        end.state = Life::Closed;
+        end.state = EndState::Closed;
         let unread = !end.received.is_empty();
         end.received.clear();
         if end.reset {
@@ -697,7 +697,7 @@ impl AsyncWrite for Connection {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let room = self.end(|end| {
-            if end.reset || end.state != Life::Open {
+            if end.reset || end.state != EndState::Open {
                 return Poll::Ready(Err(ErrorKind::ConnectionReset.into()));
             }
             if end.sent_bytes >= WINDOW_BYTES {

@@ -533,15 +533,15 @@ impl Simulation {
             records: records.clone(),
             journal: journal.clone(),
         };
-        // Its puts grow over all its lives.
-        let life = self.now;
+        // Its puts grow over all its incarnations.
+        let participant = self.now;
         let ttl = *[Duration::from_secs(2), Duration::from_secs(600)]
             .choose(&mut self.random)
             .expect("there are some");
         let worker = Worker {
             client: number,
             seed: self.random.random(),
-            latest: i64::try_from(life).unwrap_or(i64::MAX) * 1_000,
+            latest: i64::try_from(participant).unwrap_or(i64::MAX) * 1_000,
             session_ttl: ttl,
             records,
             journal,

@@ -14,25 +14,25 @@ pub(super) fn check(story: &Story, findings: &mut Findings) {
         let reference = common(story.outcome(*first));
         let round = story.round(*generation);
         for other in others {
-            let life = &story.lives[other.0];
-            let of = &life.calls[other.1].arrival.round;
+            let participant = &story.participants[other.0];
+            let of = &participant.calls[other.1].arrival.round;
             if common(story.outcome(*other)) != reference || of != round {
                 findings.add(
                     Rule::Agreement,
                     format!(
-                        "generation {generation}: {} was told {:?} of {round}, {life} was told {:?} of {of}",
-                        story.lives[first.0],
+                        "generation {generation}: {} was told {:?} of {round}, {participant} was told {:?} of {of}",
+                        story.participants[first.0],
                         story.outcome(*first),
                         story.outcome(*other),
                     ),
                 );
             }
         }
-        for &(life, _) in told {
-            if !reference.members.contains(&story.lives[life].id()) {
+        for &(participant, _) in told {
+            if !reference.members.contains(&story.participants[participant].id()) {
                 let text = format!(
                     "{} was told generation {generation}, which does not name it",
-                    story.lives[life]
+                    story.participants[participant]
                 );
                 findings.add(Rule::Agreement, text);
             }
@@ -47,18 +47,18 @@ pub(super) fn check(story: &Story, findings: &mut Findings) {
     grow(story, findings);
 }
 
-/// Each life's revisions grow, and in each round its generations. Those of
+/// Each incarnation's revisions grow, and in each round its generations. Those of
 /// different rounds need not: a generation is numbered when it opens.
 fn grow(story: &Story, findings: &mut Findings) {
-    for life in &story.lives {
+    for participant in &story.participants {
         let mut witness = 0;
         let mut latest: BTreeMap<&Round, Generation> = BTreeMap::new();
-        for call in &life.calls {
+        for call in &participant.calls {
             let Some((_, Answer::Outcome(outcome))) = &call.answer else { continue };
             let before = latest.insert(&call.arrival.round, outcome.generation).unwrap_or(0);
             if outcome.generation <= before || outcome.witness <= witness {
                 let text = format!(
-                    "{life} was told generation {} of {} (revision {}) after {before} (revision {witness})",
+                    "{participant} was told generation {} of {} (revision {}) after {before} (revision {witness})",
                     outcome.generation, call.arrival.round, outcome.witness
                 );
                 findings.add(Rule::Growth, text);

@@ -8,7 +8,7 @@ use holdfast_api::{Among, Blob, Generation, Incarnation, ProcessId};
 use super::payloads::brought;
 use super::{Closing, Closings, Findings, Rule, at};
 use crate::history::{Meaning, Verb, Verdict};
-use crate::story::{Answer, Branch, Call, Life, Story};
+use crate::story::{Answer, Branch, Call, Participant, Story};
 
 /// What one says at its exit whose part has succeeded.
 const SUCCEEDED: &[u8] = b"succeeded";
@@ -72,13 +72,13 @@ pub(super) fn check(story: &Story, closings: &Closings, findings: &mut Findings)
 
 /// Behind a block go those who entered it.
 fn branches_of_no_block(story: &Story, closings: &Closings, findings: &mut Findings) {
-    for life in &story.lives {
-        for branch in &life.branches {
+    for participant in &story.participants {
+        for branch in &participant.branches {
             let entered = closings.get(&branch.block).is_some_and(|c| c.round.verb == Verb::Enter);
             let scope = story.scope_of(branch.block).unwrap_or_default();
-            if !entered || !scope.contains(&life.id()) {
+            if !entered || !scope.contains(&participant.id()) {
                 let text = format!(
-                    "{life} took a branch behind the block of generation {}, which it had not entered",
+                    "{participant} took a branch behind the block of generation {}, which it had not entered",
                     branch.block
                 );
                 findings.add(Rule::Block, text);
@@ -160,14 +160,14 @@ impl Block<'_> {
     }
 
     fn exits_of(&self, exit: &Closing, member: usize) -> impl Iterator<Item = &Call> {
-        let calls = self.story.lives[member].calls.iter();
+        let calls = self.story.participants[member].calls.iter();
         calls.filter(|call| call.arrival.round == exit.round)
     }
 
     /// Whether a program had come out of its exit when it took a branch: with the
     /// verdict or, after a failure, also without one.
-    fn is_behind_its_exit(&self, life: &Life, branch: &Branch) -> bool {
-        life.calls.iter().any(|Call { arrival, answer, .. }| {
+    fn is_behind_its_exit(&self, participant: &Participant, branch: &Branch) -> bool {
+        participant.calls.iter().any(|Call { arrival, answer, .. }| {
             let is_exit = arrival.round.verb == Verb::Exit
                 && arrival.round.among == Among::Generation(self.entry);
             is_exit
@@ -194,13 +194,13 @@ impl Block<'_> {
             .collect();
         for (process, incarnation) in &self.scope {
             let Some(member) = self.story.find(*process, *incarnation) else { continue };
-            let life = &self.story.lives[member];
-            for branch in life.branches.iter().filter(|branch| branch.block == self.entry) {
-                ways.entry(branch.succeeded).or_default().insert(life.to_string());
-                if !self.is_behind_its_exit(life, branch) {
+            let participant = &self.story.participants[member];
+            for branch in participant.branches.iter().filter(|branch| branch.block == self.entry) {
+                ways.entry(branch.succeeded).or_default().insert(participant.to_string());
+                if !self.is_behind_its_exit(participant, branch) {
                     let (way, moment) = (way(branch.succeeded), at(branch.at));
                     let text = format!(
-                        "{life} went on as if the block of generation {} had {way} at {moment}, before its exit had told it so",
+                        "{participant} went on as if the block of generation {} had {way} at {moment}, before its exit had told it so",
                         self.entry
                     );
                     findings.add(Rule::Branch, text);
@@ -214,11 +214,11 @@ impl Block<'_> {
             );
             findings.add(Rule::Branch, text);
         }
-        for (succeeded, lives) in ways {
+        for (succeeded, participants) in ways {
             let success_untold = succeeded && verdicts.is_empty();
             if success_untold || verdicts.iter().any(|verdict| verdict.carried != succeeded) {
                 let text = format!(
-                    "behind the block of generation {entry} {lives:?} went on as if it had {}, which was not its verdict",
+                    "behind the block of generation {entry} {participants:?} went on as if it had {}, which was not its verdict",
                     way(succeeded)
                 );
                 findings.add(Rule::Branch, text);

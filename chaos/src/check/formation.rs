@@ -12,7 +12,7 @@ use holdfast_api::Generation;
 
 use super::{Closing, Closings, Findings, Rule, at};
 use crate::history::Moment;
-use crate::story::{Life, Story};
+use crate::story::{Participant, Story};
 
 /// Whether the closing is one with which the members of a run form anew: none
 /// of them was in.
@@ -32,10 +32,11 @@ pub(super) fn check(
         if !closing.round.is_of_all() {
             continue;
         }
-        let members = || closing.members.iter().map(|life| &story.lives[*life]);
+        let members =
+            || closing.members.iter().map(|participant| &story.participants[*participant]);
         let count = closing.members.len();
         // Members may differ in their numbers: what all of them agree to.
-        let least = least_of(members().map(|life| life.policy.members_min));
+        let least = least_of(members().map(|participant| participant.policy.members_min));
         if count < least as usize {
             let text = format!("generation {generation} has {count} members, of at least {least}");
             findings.add(Rule::Formation, text);
@@ -43,11 +44,12 @@ pub(super) fn check(
         }
         let was_in = may_be_in(story, closing)
             || former(story, closings, *generation).any(|former| allows(former, *generation));
-        let world = least_of(members().map(|life| life.policy.world));
+        let world = least_of(members().map(|participant| participant.policy.world));
         if was_in || count >= world as usize {
             continue;
         }
-        let last_call_ms = members().map(|life| life.policy.last_call_ms).min().unwrap_or(0);
+        let last_call_ms =
+            members().map(|participant| participant.policy.last_call_ms).min().unwrap_or(0);
         let (_, closed) = closing.within;
         let text = if last_call_ms == 0 {
             format!(
@@ -73,11 +75,11 @@ fn least_of(numbers: impl Iterator<Item = u32>) -> u32 {
 /// When the last call is over at the earliest, if that is behind the closing:
 /// log time is never faster than the clock.
 fn too_early<'s>(
-    members: impl Iterator<Item = &'s Life>,
+    members: impl Iterator<Item = &'s Participant>,
     last_call_ms: u64,
     closed: Moment,
 ) -> Option<Moment> {
-    let since = members.map(|life| life.registered.0).min()?;
+    let since = members.map(|participant| participant.registered.0).min()?;
     Some(since.saturating_add(last_call_ms.saturating_mul(1_000_000))).filter(|over| *over > closed)
 }
 
@@ -104,7 +106,7 @@ fn former<'s>(
 /// it made a call of which nobody knows what it came to.
 fn may_be_in(story: &Story, closing: &Closing) -> bool {
     closing.members.iter().zip(&closing.calls).any(|(member, call)| {
-        let before = &story.lives[*member].calls[..call.unwrap_or(0)];
+        let before = &story.participants[*member].calls[..call.unwrap_or(0)];
         before.iter().any(|call| call.arrival.round.is_of_all() && call.is_open())
     })
 }

@@ -63,7 +63,7 @@ fn untold(story: &Story, closings: &Closings, before: u64, after: u64) -> u64 {
     let round = &closings[&after].round;
     let from = closings.get(&before).map_or(0, |closing| closing.within.0);
     let to = closings[&after].within.1;
-    let calls = story.lives.iter().flat_map(|life| &life.calls);
+    let calls = story.participants.iter().flat_map(|participant| &participant.calls);
     let untold = calls.filter(|Call { arrival, at, answer }| {
         let (until, silent) = match answer {
             None => (u64::MAX, true),
@@ -77,18 +77,18 @@ fn untold(story: &Story, closings: &Closings, before: u64, after: u64) -> u64 {
 
 fn ranks(
     story: &Story,
-    life: usize,
+    participant: usize,
     outcome: &Outcome,
     advance: &Advance,
     findings: &mut Findings,
 ) {
     let Outcome { generation, members, .. } = outcome;
-    let life = &story.lives[life];
-    let place = members.iter().position(|member| *member == life.id());
+    let participant = &story.participants[participant];
+    let place = members.iter().position(|member| *member == participant.id());
     let own = place.and_then(|place| advance.ranks.get(place).copied().flatten());
     if own != advance.rank {
         let text = format!(
-            "generation {generation}: {life} has rank {own:?} and was told {:?}",
+            "generation {generation}: {participant} has rank {own:?} and was told {:?}",
             advance.rank
         );
         findings.add(Rule::Iteration, text);
@@ -113,11 +113,13 @@ fn promoted(
     findings: &mut Findings,
 ) {
     for (process, incarnation) in promoted {
-        let becomes_active = |life: usize| {
-            story.lives[life].role == Role::Standby && activations[life] == Some(*generation)
+        let becomes_active = |participant: usize| {
+            story.participants[participant].role == Role::Standby
+                && activations[participant] == Some(*generation)
         };
-        let life = story.find(*process, *incarnation);
-        if !members.contains(&(*process, *incarnation)) || !life.is_some_and(becomes_active) {
+        let participant = story.find(*process, *incarnation);
+        if !members.contains(&(*process, *incarnation)) || !participant.is_some_and(becomes_active)
+        {
             let text = format!(
                 "generation {generation} promoted incarnation {incarnation} of process {process}, which was no standby that became active with it"
             );
@@ -125,8 +127,10 @@ fn promoted(
         }
     }
     // Members may differ in their numbers, and one that is not named may govern.
-    let policies = story.lives.iter().filter(|life| life.run == closing.run);
-    let world = policies.map(|life| life.policy.world.max(life.policy.members_min)).max();
+    let policies = story.participants.iter().filter(|participant| participant.run == closing.run);
+    let world = policies
+        .map(|participant| participant.policy.world.max(participant.policy.members_min))
+        .max();
     let world = world.unwrap_or(0).max(1);
     if !promoted.is_empty() && members.len() > world as usize {
         let text = format!(

@@ -9,7 +9,7 @@ use holdfast_api::{Cause, EventKind, Revision};
 use super::testimony::Word;
 use super::{Closings, Findings, Rule};
 use crate::history::Moment;
-use crate::story::{Life, Story};
+use crate::story::{Participant, Story};
 
 /// What closed a generation, or happened with it. One can be of several kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,20 +68,22 @@ pub(super) fn count(
     let mut ends: BTreeMap<Revision, Vec<Kind>> = BTreeMap::new();
     for (id, (revision, cause)) in &word.ends {
         let Some(kind) = kind_of(cause) else { continue };
-        // A life that is not known was killed before it knew itself.
-        let Some(life) = story.find(id.0, id.1).map(|n| &story.lives[n]) else { continue };
+        // An incarnation that is not known was killed before it knew itself.
+        let Some(participant) = story.find(id.0, id.1).map(|n| &story.participants[n]) else {
+            continue;
+        };
         // The moment of an end is bounded by the closings at or behind it.
         let closed = closings.iter().filter_map(|(generation, closing)| {
             let witness = story.outcome(story.closings[generation][0]).witness;
             (witness >= *revision).then_some(closing.within.1)
         });
         let by = closed.min().unwrap_or(Moment::MAX);
-        match brought_about(life, cause, by) {
+        match brought_about(participant, cause, by) {
             true => ends.entry(*revision).or_default().push(kind),
             false if kind == Kind::LeaseExpiry => unprovoked.push("a lease expired"),
             false if kind == Kind::Eviction => unprovoked.push("an eviction"),
             false => {
-                let text = format!("the store says of {life}: {cause}; nobody did that");
+                let text = format!("the store says of {participant}: {cause}; nobody did that");
                 findings.add(Rule::Testimony, text);
             }
         }
@@ -147,9 +149,9 @@ fn kind_of(cause: &Cause) -> Option<Kind> {
     }
 }
 
-/// Whether somebody had done, by a moment, what ends a life in this way.
-fn brought_about(life: &Life, cause: &Cause, by: Moment) -> bool {
-    let Life { leaves, dies, disturbed, contested, .. } = life;
+/// Whether somebody had done, by a moment, what ends an incarnation in this way.
+fn brought_about(participant: &Participant, cause: &Cause, by: Moment) -> bool {
+    let Participant { leaves, dies, disturbed, contested, .. } = participant;
     let done: &[&Option<Moment>] = match cause {
         Cause::Left | Cause::Raised { .. } => &[leaves],
         Cause::Superseded { .. } => &[contested],

@@ -12,13 +12,13 @@
 //!    of every other member, whose call must not have become void;
 //! 2. every member has started before, and ends afterwards;
 //! 3. of everybody else in its scope nobody was to be waited for:
-//!    * among all active processes of a run: no other process has a life that
+//!    * among all active processes of a run: no other process has an incarnation that
 //!      has started, is active and goes on: at that moment each is not started,
 //!      ended, or a standby. A standby becomes active with the first such
 //!      generation that it is a member of. In rounds other than advances it may
 //!      also be in a call of an advance, if no such generation before had it as a
 //!      member;
-//!    * among a set: every other process of it has had a life, and none that
+//!    * among a set: every other process of it has had an incarnation, and none that
 //!      goes on, whatever its role. If the round requires all, there is no
 //!      other;
 //!    * among a generation: every other incarnation of it (of an iteration: with
@@ -29,13 +29,13 @@
 //! 4. generations of one round close in their order;
 //! 5. it closes before the next run is opened.
 //!
-//! The end of a life may be anywhere, with these bounds: it is after the life's
-//! start, and before the start of the process's next life; before the next run
-//! is opened; before the life was told that it is over, and before it was told that
+//! The end of an incarnation may be anywhere, with these bounds: it is after the incarnation's
+//! start, and before the start of the process's next incarnation; before the next run
+//! is opened; before the incarnation was told that it is over, and before it was told that
 //! it has left; and not before anything
-//! that the life did while nothing could have ended it behind its back (see
-//! [`story::Life::suspect`](crate::story::Life::suspect)): its calls and their
-//! answers. A life that was neither killed, nor told that it is over, nor left,
+//! that the incarnation did while nothing could have ended it behind its back (see
+//! [`story::Participant::suspect`](crate::story::Participant::suspect)): its calls and their
+//! answers. An incarnation that was neither killed, nor told that it is over, nor left,
 //! nor was replaced, and whose run is the last, has no end. This is what JAX says
 //! of failures: they may be moved, but not past another event of their process.
 //!
@@ -83,8 +83,8 @@ pub struct Report {
     pub rounds: usize,
     /// Runs that somebody registered in.
     pub runs: usize,
-    /// Lives that registered.
-    pub lives: usize,
+    /// Incarnations that registered.
+    pub participants: usize,
     /// How many closings were of each sort; one can be of several.
     pub sorts: BTreeMap<Sort, usize>,
     /// How many closings were of each kind; one can be of several.
@@ -119,7 +119,7 @@ pub enum Rule {
     Presence,
     /// Whoever is alive and active is named.
     Absence,
-    /// A life that is told to be over ends, once, before the next one starts.
+    /// An incarnation that is told to be over ends, once, before the next one starts.
     Finality,
     /// A new run ends the one before: nothing closes there any more.
     Run,
@@ -157,7 +157,7 @@ impl fmt::Display for Violation {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { rounds, runs, lives, sorts, kinds, unprovoked, violations } = self;
+        let Report { rounds, runs, participants, sorts, kinds, unprovoked, violations } = self;
         writeln!(f, "{rounds:>8}  rounds closed, as their members were told")?;
         for (sort, count) in sorts {
             writeln!(f, "{count:>8}  {sort}")?;
@@ -166,7 +166,7 @@ impl fmt::Display for Report {
             writeln!(f, "{count:>8}  {kind}")?;
         }
         writeln!(f, "{runs:>8}  runs")?;
-        writeln!(f, "{lives:>8}  incarnations")?;
+        writeln!(f, "{participants:>8}  incarnations")?;
         for cause in unprovoked.iter().collect::<BTreeSet<_>>() {
             let count = unprovoked.iter().filter(|other| *other == cause).count();
             writeln!(f, "{count:>8}  ends that nobody brought about: {cause}")?;
@@ -184,10 +184,10 @@ impl fmt::Display for Report {
 impl Report {
     /// Adds the report of another history.
     pub fn add(&mut self, other: Report) {
-        let Report { rounds, runs, lives, sorts, kinds, unprovoked, violations } = other;
+        let Report { rounds, runs, participants, sorts, kinds, unprovoked, violations } = other;
         self.rounds += rounds;
         self.runs += runs;
-        self.lives += lives;
+        self.participants += participants;
         for (sort, count) in sorts {
             *self.sorts.entry(sort).or_default() += count;
         }
@@ -214,11 +214,12 @@ pub fn check(history: &History) -> Report {
     blocks::check(&story, &closings, &mut findings);
     testimony::check(&story, &closings, &mut findings);
     let (kinds, unprovoked) = kinds::count(&story, &closings, &mut findings);
-    let with_lives: BTreeSet<usize> = story.lives.iter().map(|life| life.run).collect();
+    let with_participants: BTreeSet<usize> =
+        story.participants.iter().map(|participant| participant.run).collect();
     Report {
         rounds: story.closings.len(),
-        runs: with_lives.len(),
-        lives: story.lives.len(),
+        runs: with_participants.len(),
+        participants: story.participants.len(),
         sorts: sorts::count(&story, &closings),
         kinds,
         unprovoked,
@@ -232,7 +233,7 @@ struct Closing {
     /// The place of its run.
     run: usize,
     round: Round,
-    /// The lives of its members.
+    /// The incarnations of its members.
     members: Vec<usize>,
     /// For each of them the call by which it is inside, if there is one.
     calls: Vec<Option<usize>>,

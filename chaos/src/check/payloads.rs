@@ -40,7 +40,7 @@ pub(super) fn brought<'s>(
 ) -> Vec<&'s Blob> {
     let closing = &closings[&generation];
     let Some(counted) = counted(closing, member) else { return Vec::new() };
-    let calls = &story.lives[member].calls;
+    let calls = &story.participants[member].calls;
     if !calls[counted].is_open() {
         return vec![&calls[counted].arrival.value];
     }
@@ -72,7 +72,7 @@ fn counted_later(
     generation: Generation,
     member: usize,
 ) -> usize {
-    let calls = &story.lives[member].calls;
+    let calls = &story.participants[member].calls;
     let round = &closings[&generation].round;
     let later = closings.range(generation + 1..).rev().filter(|(_, later)| later.round == *round);
     let mut until = calls.len();
@@ -100,9 +100,9 @@ fn gathered(
         let Some(member) = story.find(*process, *incarnation) else { continue };
         let brought = brought(story, closings, generation, member);
         if !brought.contains(&value) {
-            let life = &story.lives[member];
+            let participant = &story.participants[member];
             let text = format!(
-                "generation {generation}: {life} brought {brought:?}, the others were told {value:?}"
+                "generation {generation}: {participant} brought {brought:?}, the others were told {value:?}"
             );
             findings.add(Rule::Payload, text);
         }

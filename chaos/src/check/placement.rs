@@ -11,7 +11,7 @@ use holdfast_api::Generation;
 use super::{Closing, Closings, Findings, Rule, at};
 use crate::history::{Meaning, Moment, Round};
 use crate::order::{Order, Point};
-use crate::story::{Answer, Call, END, Life, NEVER, Story};
+use crate::story::{Answer, Call, END, NEVER, Participant, Story};
 
 /// All points of a history.
 struct Placement<'s> {
@@ -22,12 +22,12 @@ struct Placement<'s> {
     closings: BTreeMap<Generation, Point>,
     /// When each run was opened, which ended the one before; none of the first.
     fences: Vec<Option<Point>>,
-    /// The first generation among all active processes that names each life;
+    /// The first generation among all active processes that names each incarnation;
     /// with it a standby becomes active. None = never.
     activations: Vec<Option<Generation>>,
-    /// When each life waits for an iteration.
+    /// When each incarnation waits for an iteration.
     advances: Vec<Vec<(Point, Point)>>,
-    /// Which generation has counted a life's call.
+    /// Which generation has counted an incarnation's call.
     counted: BTreeMap<(usize, usize), Generation>,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn check(story: &Story, findings: &mut Findings) -> Closings {
         counted: BTreeMap::new(),
     };
     placement.runs();
-    placement.lives(findings);
+    placement.participants(findings);
     let mut closings = Closings::new();
     for generation in story.closings.keys() {
         let closing = placement.closing(*generation, findings);
@@ -66,37 +66,37 @@ pub(super) fn check(story: &Story, findings: &mut Findings) -> Closings {
     closings
 }
 
-/// The first generation among all active processes that names each life.
+/// The first generation among all active processes that names each incarnation.
 pub(super) fn activations(story: &Story) -> Vec<Option<Generation>> {
-    let mut activations = vec![None; story.lives.len()];
+    let mut activations = vec![None; story.participants.len()];
     for (generation, told) in &story.closings {
         if !story.round(*generation).is_of_all() {
             continue;
         }
         for (process, incarnation) in &story.outcome(told[0]).members {
-            if let Some(life) = story.find(*process, *incarnation) {
-                activations[life].get_or_insert(*generation);
+            if let Some(participant) = story.find(*process, *incarnation) {
+                activations[participant].get_or_insert(*generation);
             }
         }
     }
     activations
 }
 
-/// Between which moments a life can end. `succeeded`: by a later life of its
+/// Between which moments an incarnation can end. `succeeded`: by a later life of its
 /// process, or by a later run.
-fn end_of(life: &Life, succeeded: bool) -> (Moment, Moment) {
-    let Life { leaves, over, lost, dies, contested, suspect, .. } = life;
+fn end_of(participant: &Participant, succeeded: bool) -> (Moment, Moment) {
+    let Participant { leaves, over, lost, dies, contested, suspect, .. } = participant;
     let ends = [leaves, over, lost, dies, contested].into_iter().any(Option::is_some) || succeeded;
     if !ends {
         return (NEVER, NEVER);
     }
     let trusted = |at: &Moment| suspect.is_none_or(|suspect| *at < suspect);
-    let events = life.calls.iter().flat_map(|Call { at, answer, .. }| match answer {
+    let events = participant.calls.iter().flat_map(|Call { at, answer, .. }| match answer {
         None | Some((_, Answer::Failed(Meaning::Unknown))) => vec![*at],
         Some((_, Answer::Failed(Meaning::Ended | Meaning::Lost))) => vec![],
         Some((answered, _)) => vec![*at, *answered],
     });
-    let earliest = events.filter(trusted).fold(life.registered.0, Moment::max);
+    let earliest = events.filter(trusted).fold(participant.registered.0, Moment::max);
     (earliest, over.unwrap_or(END))
 }
 
@@ -105,8 +105,10 @@ impl Placement<'_> {
     /// and the first registration in it or in a later one; in their order.
     fn runs(&mut self) {
         for (n, run) in self.story.runs.iter().enumerate() {
-            let lives = self.story.lives.iter().filter(|life| life.run >= n);
-            let latest = lives.map(|life| life.registered.1).min().unwrap_or(END);
+            let participants =
+                self.story.participants.iter().filter(|participant| participant.run >= n);
+            let latest =
+                participants.map(|participant| participant.registered.1).min().unwrap_or(END);
             let fence = (n > 0).then(|| self.order.point(run.opens.min(latest), latest));
             if let (Some(before), Some(fence)) = (self.fences.last().copied().flatten(), fence) {
                 let placed = self.order.put(&[(before, fence)]);
@@ -116,64 +118,67 @@ impl Placement<'_> {
         }
     }
 
-    fn lives(&mut self, findings: &mut Findings) {
-        for (n, life) in self.story.lives.iter().enumerate() {
-            let next = self.story.lives.get(n + 1);
-            let replaced =
-                next.is_some_and(|next| (next.run, next.process) == (life.run, life.process));
-            let (earliest, latest) = end_of(life, replaced || self.story.is_followed(life.run));
+    fn participants(&mut self, findings: &mut Findings) {
+        for (n, participant) in self.story.participants.iter().enumerate() {
+            let next = self.story.participants.get(n + 1);
+            let replaced = next.is_some_and(|next| {
+                (next.run, next.process) == (participant.run, participant.process)
+            });
+            let (earliest, latest) =
+                end_of(participant, replaced || self.story.is_followed(participant.run));
             if earliest > latest {
                 let text = format!(
-                    "{life} went on until {} although it was over by {}",
+                    "{participant} went on until {} although it was over by {}",
                     at(earliest),
                     at(latest)
                 );
                 findings.add(Rule::Finality, text);
             }
-            let (asked, told) = life.registered;
+            let (asked, told) = participant.registered;
             self.starts.push(self.order.point(asked, told));
             self.ends.push(self.order.point(earliest.min(latest), latest));
-            let advances = life.advances();
+            let advances = participant.advances();
             let points =
                 advances.map(|(from, to)| (self.order.point(from, from), self.order.point(to, to)));
             self.advances.push(points.collect());
         }
-        for n in 0..self.story.lives.len() {
+        for n in 0..self.story.participants.len() {
             let (start, end) = (self.starts[n], self.ends[n]);
-            let life = &self.story.lives[n];
+            let participant = &self.story.participants[n];
             if self.order.put(&[(start, end)]).is_err() {
-                findings.add(Rule::Finality, format!("{life} was over before it began"));
+                findings.add(Rule::Finality, format!("{participant} was over before it began"));
             }
             self.within_its_run(n, findings);
             let of_same = |before: &usize| {
-                let before = &self.story.lives[*before];
-                (before.run, before.process) == (life.run, life.process)
+                let before = &self.story.participants[*before];
+                (before.run, before.process) == (participant.run, participant.process)
             };
             let Some(before) = n.checked_sub(1).filter(of_same) else { continue };
             if self.order.put(&[(self.ends[before], start)]).is_err() {
-                let before = &self.story.lives[before];
-                let text = format!("{before} went on after {life} had registered");
+                let before = &self.story.participants[before];
+                let text = format!("{before} went on after {participant} had registered");
                 findings.add(Rule::Finality, text);
             }
         }
     }
 
-    /// A life begins after its run was opened, and ends when the next one is.
+    /// An incarnation begins after its run was opened, and ends when the next one is.
     fn within_its_run(&mut self, n: usize, findings: &mut Findings) {
-        let life = &self.story.lives[n];
+        let participant = &self.story.participants[n];
         let name = |run: usize| &self.story.runs[run].name;
-        let too_soon = life.registered.1 < self.story.runs[life.run].opens;
-        if let Some(opened) = self.fences[life.run]
+        let too_soon = participant.registered.1 < self.story.runs[participant.run].opens;
+        if let Some(opened) = self.fences[participant.run]
             && (too_soon || self.order.put(&[(opened, self.starts[n])]).is_err())
         {
-            let run = name(life.run);
-            findings.add(Rule::Run, format!("{life} registered before run {run} was opened"));
+            let run = name(participant.run);
+            findings
+                .add(Rule::Run, format!("{participant} registered before run {run} was opened"));
         }
-        if let Some(next) = self.fences.get(life.run + 1).copied().flatten()
+        if let Some(next) = self.fences.get(participant.run + 1).copied().flatten()
             && self.order.put(&[(self.ends[n], next)]).is_err()
         {
-            let (run, next) = (name(life.run), name(life.run + 1));
-            let text = format!("{life} of run {run} went on after run {next} was opened");
+            let (run, next) = (name(participant.run), name(participant.run + 1));
+            let text = format!("{participant} of run {run} went on after run {next} was opened");
             findings.add(Rule::Run, text);
         }
     }
@@ -183,9 +188,9 @@ impl Placement<'_> {
     fn closing(&mut self, generation: Generation, findings: &mut Findings) -> Closing {
         let told = &self.story.closings[&generation];
         let round = self.story.round(generation).clone();
-        let run = self.story.lives[told[0].0].run;
-        let returned = told.iter().filter_map(|(life, call)| {
-            self.story.lives[*life].calls[*call].answer.as_ref().map(|(at, _)| *at)
+        let run = self.story.participants[told[0].0].run;
+        let returned = told.iter().filter_map(|(participant, call)| {
+            self.story.participants[*participant].calls[*call].answer.as_ref().map(|(at, _)| *at)
         });
         let latest = returned.min().unwrap_or(END);
         let mut earliest = 0;
@@ -198,13 +203,14 @@ impl Placement<'_> {
                 continue;
             };
             members.push(member);
-            if self.story.lives[member].run != run {
-                let (run, other) = (&self.story.runs[run], self.story.lives[member].run);
+            if self.story.participants[member].run != run {
+                let (run, other) = (&self.story.runs[run], self.story.participants[member].run);
                 let (run, other) = (&run.name, &self.story.runs[other].name);
                 let text = format!("generation {generation} of run {run} names {name} of {other}");
                 findings.add(Rule::Run, text);
             }
-            let call = told.iter().find(|(life, _)| *life == member).map(|(_, call)| *call);
+            let call =
+                told.iter().find(|(participant, _)| *participant == member).map(|(_, call)| *call);
             let call = call.or_else(|| self.arrival(member, &round, generation));
             let fresh = call.filter(|call| !self.counted.contains_key(&(member, *call)));
             let call = fresh.inspect(|call| {
@@ -212,7 +218,9 @@ impl Placement<'_> {
             });
             calls.push(call);
             match call {
-                Some(call) => earliest = self.story.lives[member].calls[call].at.max(earliest),
+                Some(call) => {
+                    earliest = self.story.participants[member].calls[call].at.max(earliest)
+                }
                 None => {
                     let text = format!(
                         "generation {generation} names {name}, which had no open call on {round}"
@@ -270,16 +278,16 @@ impl Placement<'_> {
         member: usize,
         findings: &mut Findings,
     ) {
-        let life = &self.story.lives[member];
+        let participant = &self.story.participants[member];
         if self.order.put(&[(self.starts[member], point)]).is_err() {
-            let text = format!("generation {generation} names {life} before it had started");
+            let text = format!("generation {generation} names {participant} before it had started");
             findings.add(Rule::Presence, text);
         }
         if self.order.put(&[(point, self.ends[member])]).is_err() {
             let (closed, _) = self.order.bounds(point);
             let (_, over) = self.order.bounds(self.ends[member]);
             let text = format!(
-                "generation {generation}, closed at {} or later, names {life}, which had ended by {}",
+                "generation {generation}, closed at {} or later, names {participant}, which had ended by {}",
                 at(closed),
                 at(over)
             );
@@ -290,7 +298,7 @@ impl Placement<'_> {
     /// The call by which a member that was not told came to be inside.
     fn arrival(&self, member: usize, round: &Round, generation: Generation) -> Option<usize> {
         let mut found = None;
-        for (n, call) in self.story.lives[member].calls.iter().enumerate() {
+        for (n, call) in self.story.participants[member].calls.iter().enumerate() {
             match &call.answer {
                 _ if call.arrival.round != *round => {}
                 Some((_, Answer::Outcome(outcome))) if outcome.generation < generation => {

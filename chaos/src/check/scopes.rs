@@ -44,14 +44,16 @@ fn strangers(
     scope: &BTreeSet<ProcessId>,
     findings: &mut Findings,
 ) {
-    let lives = match closing.round.among {
+    let participants = match closing.round.among {
         Among::Generation(scope) => story.scope_of(scope),
         _ => None,
     };
     let Some(told) = story.told(generation) else { return };
     for (process, incarnation) in &told.members {
         let among = scope.contains(process);
-        let same = lives.as_ref().is_none_or(|lives| lives.contains(&(*process, *incarnation)));
+        let same = participants
+            .as_ref()
+            .is_none_or(|participants| participants.contains(&(*process, *incarnation)));
         if !among || !same {
             let text = format!(
                 "generation {generation} of {} names incarnation {incarnation} of process {process}, which is not in that scope",

@@ -152,7 +152,9 @@ fn same_name(story: &Story, closings: &Closings) -> Vec<Generation> {
     for (generation, Closing { run, round, members, calls, observed, .. }) in closings {
         let Round { name, verb, among: Among::Generation(scope) } = round else { continue };
         let inside = members.iter().zip(calls);
-        let began = inside.filter_map(|(life, call)| Some(story.lives[*life].calls[(*call)?].at));
+        let began = inside.filter_map(|(participant, call)| {
+            Some(story.participants[*participant].calls[(*call)?].at)
+        });
         let Some(began) = began.min() else { continue };
         let open = (*generation, *scope, began, observed.0);
         by_name.entry((*run, name, *verb)).or_default().push(open);

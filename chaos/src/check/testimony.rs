@@ -8,7 +8,7 @@ use holdfast_api::{Among, Cause, EventKind, Incarnation, ProcessId, Revision, Ro
 
 use super::{Closing, Closings, Findings, Rule, at};
 use crate::history::{Moment, Verb};
-use crate::story::{END, Life, NEVER, Run, Story};
+use crate::story::{END, NEVER, Participant, Run, Story};
 
 /// Of those who lived in a run when it ended.
 static RUN_ENDED: Cause = Cause::RunEnded;
@@ -50,16 +50,16 @@ impl<'s> Word<'s> {
                 _ => {}
             }
         }
-        for life in &story.lives {
-            if let Some(revision) = word.runs.get(&life.run) {
-                word.ends.entry(life.id()).or_insert((*revision, &RUN_ENDED));
+        for participant in &story.participants {
+            if let Some(revision) = word.runs.get(&participant.run) {
+                word.ends.entry(participant.id()).or_insert((*revision, &RUN_ENDED));
             }
         }
         word
     }
 
-    fn end(&self, life: &Life) -> Revision {
-        self.ends.get(&life.id()).map_or(Revision::MAX, |(at, _)| *at)
+    fn end(&self, participant: &Participant) -> Revision {
+        self.ends.get(&participant.id()).map_or(Revision::MAX, |(at, _)| *at)
     }
 }
 
@@ -68,11 +68,11 @@ pub(super) fn check(story: &Story, closings: &Closings, findings: &mut Findings)
         return;
     }
     let word = Word::of(story);
-    for life in &story.lives {
-        let (told, said) = (life.since, word.starts.get(&life.id()));
+    for participant in &story.participants {
+        let (told, said) = (participant.since, word.starts.get(&participant.id()));
         if said != Some(&told) {
             let text = format!(
-                "{life} was told that it started at revision {told}; the store says {said:?}"
+                "{participant} was told that it started at revision {told}; the store says {said:?}"
             );
             findings.add(Rule::Testimony, text);
         }
@@ -101,52 +101,57 @@ fn members(
         );
         findings.add(Rule::Testimony, text);
     }
-    let of_run = |(_, life): &(usize, &Life)| life.run == closing.run;
-    for (n, life) in story.lives.iter().enumerate().filter(of_run) {
-        let alive = life.since <= witness && word.end(life) > witness;
+    let of_run = |(_, participant): &(usize, &Participant)| participant.run == closing.run;
+    for (n, participant) in story.participants.iter().enumerate().filter(of_run) {
+        let alive = participant.since <= witness && word.end(participant) > witness;
         let inside = closing.members.contains(&n);
-        let expected = || match (&closing.round.among, life.role) {
+        let expected = || match (&closing.round.among, participant.role) {
             _ if closing.round.verb == Verb::Quorum => false,
-            (Among::Set(set), _) => set.contains(&life.process),
+            (Among::Set(set), _) => set.contains(&participant.process),
             // Who has gone to an advance is expected no longer; when that was, no event says.
             (Among::Generation(_), _) => false,
-            (Among::Active, Role::Active) => !waits_outside(story, life, closing, witness),
+            (Among::Active, Role::Active) => !waits_outside(story, participant, closing, witness),
             (Among::Active, Role::Standby) => {
-                active_since(story, life).is_some_and(|since| since <= witness)
-                    && !waits_outside(story, life, closing, witness)
+                active_since(story, participant).is_some_and(|since| since <= witness)
+                    && !waits_outside(story, participant, closing, witness)
             }
         };
         if inside && !alive || !inside && alive && expected() {
             let verb = if inside { "names" } else { "does not name" };
             let text = format!(
-                "generation {generation} {verb} {life}, which by the store's revisions lived from {} to {}, at {witness}",
-                life.since,
-                word.end(life)
+                "generation {generation} {verb} {participant}, which by the store's revisions lived from {} to {}, at {witness}",
+                participant.since,
+                word.end(participant)
             );
             findings.add(Rule::Testimony, text);
         }
     }
 }
 
-/// Whether a life may have waited in an advance, no member yet, when another
+/// Whether an incarnation may have waited in an advance, no member yet, when another
 /// round closed.
-fn waits_outside(story: &Story, life: &Life, closing: &Closing, witness: Revision) -> bool {
+fn waits_outside(
+    story: &Story,
+    participant: &Participant,
+    closing: &Closing,
+    witness: Revision,
+) -> bool {
     let (earliest, latest) = closing.observed;
-    let waits = life.advances().any(|(from, to)| from <= latest && to >= earliest);
+    let waits = participant.advances().any(|(from, to)| from <= latest && to >= earliest);
     let is_member = || {
         let of_active = |(generation, _): &(&u64, _)| story.round(**generation).is_of_all();
         let closings = story.closings.iter().filter(of_active);
         let outcomes = closings.map(|(_, told)| story.outcome(told[0]));
         let mut before = outcomes.filter(|outcome| outcome.witness <= witness);
-        before.any(|outcome| outcome.members.contains(&life.id()))
+        before.any(|outcome| outcome.members.contains(&participant.id()))
     };
     closing.round.verb != Verb::Advance && waits && !is_member()
 }
 
 /// When a standby became active, as the store says.
-fn active_since(story: &Story, life: &Life) -> Option<Revision> {
+fn active_since(story: &Story, participant: &Participant) -> Option<Revision> {
     let promoted = story.testimony.iter().find(|event| {
-        matches!(event.what, EventKind::Promoted { process, incarnation, .. } if (process, incarnation) == life.id())
+        matches!(event.what, EventKind::Promoted { process, incarnation, .. } if (process, incarnation) == participant.id())
     });
     promoted.map(|event| event.revision)
 }
@@ -155,13 +160,18 @@ fn active_since(story: &Story, life: &Life) -> Option<Revision> {
 /// earlier.
 fn in_order(story: &Story, word: &Word<'_>, closings: &Closings, findings: &mut Findings) {
     let mut moments: Vec<(Revision, Deed, (Moment, Moment), String)> = Vec::new();
-    for life in &story.lives {
-        moments.push((life.since, Deed::Start, life.registered, format!("the start of {life}")));
-        if let Some((revision, _)) = word.ends.get(&life.id()) {
-            let within = (life.registered.0, life.over.unwrap_or(END));
-            moments.push((*revision, Deed::End, within, format!("the end of {life}")));
-        } else if life.over.is_some() {
-            let text = format!("{life} is over, and the store does not say how it ended");
+    for participant in &story.participants {
+        moments.push((
+            participant.since,
+            Deed::Start,
+            participant.registered,
+            format!("the start of {participant}"),
+        ));
+        if let Some((revision, _)) = word.ends.get(&participant.id()) {
+            let within = (participant.registered.0, participant.over.unwrap_or(END));
+            moments.push((*revision, Deed::End, within, format!("the end of {participant}")));
+        } else if participant.over.is_some() {
+            let text = format!("{participant} is over, and the store does not say how it ended");
             findings.add(Rule::Testimony, text);
         }
     }

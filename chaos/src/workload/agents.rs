@@ -23,7 +23,7 @@ struct Place {
 
 /// An agent between two ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Life {
+pub(super) struct AgentRun {
     agent: usize,
     pub(super) address: String,
     ends: u64,
@@ -50,21 +50,22 @@ impl Agents {
     }
 
     /// The agent for the client of this number, if it runs.
-    pub(super) fn of(&self, client: usize) -> Option<Life> {
+    pub(super) fn of(&self, client: usize) -> Option<AgentRun> {
         let places = self.places.lock();
         let agent = client % places.len().max(1);
         let Place { address, ends, is_down } = places.get(agent)?;
-        (!is_down).then(|| Life { agent, address: address.clone(), ends: *ends })
+        (!is_down).then(|| AgentRun { agent, address: address.clone(), ends: *ends })
     }
 
     /// A connection to it broke. Nothing but its end may break one.
-    pub(super) fn broke(&self, life: &Life, client: &str, why: &std::io::Error) {
-        let ended = self.places.lock().get(life.agent).is_none_or(|it| it.ends != life.ends);
+    pub(super) fn broke(&self, agent_run: &AgentRun, client: &str, why: &std::io::Error) {
+        let ended =
+            self.places.lock().get(agent_run.agent).is_none_or(|it| it.ends != agent_run.ends);
         let mut broken = self.broken.lock();
         if !ended && broken.len() < TOLD_MAX {
             broken.push(format!(
                 "agent {} broke a connection of {client}, and nobody had ended it: {why}",
-                life.agent + 1
+                agent_run.agent + 1
             ));
         }
     }

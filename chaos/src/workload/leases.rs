@@ -22,7 +22,7 @@ const PROCESSES: u32 = 2;
 const EXPIRY_TIME_MAX: Duration = Duration::from_secs(8);
 
 impl Worker {
-    /// The life of one lease.
+    /// The incarnation of one lease.
     pub(super) async fn hold_lease(&mut self) -> anyhow::Result<()> {
         // A session ends with the lease whose processes it registered.
         self.reopen();

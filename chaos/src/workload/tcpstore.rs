@@ -14,7 +14,7 @@ use rand::RngExt;
 use tokio::time::timeout;
 
 use super::Workload;
-use super::agents::Life;
+use super::agents::AgentRun;
 use super::client::{Shared, Site, Way, Worker};
 use crate::cluster::tcpstore::Connection;
 use crate::operation::{Action, Answer, Outcome};
@@ -33,7 +33,7 @@ const BURST_MAX: u32 = 6;
 pub struct Agent {
     /// Which agent, by the number of its client.
     client: usize,
-    connection: Option<(Connection, Life)>,
+    connection: Option<(Connection, AgentRun)>,
     /// Calls that nothing has answered yet.
     unanswered: Vec<u64>,
     /// The key of the last SET.
@@ -126,11 +126,11 @@ impl Worker<Agent> {
         let id = self.begin(key, Action::Write { value: value.clone() })?;
         self.door.unanswered.push(id);
         self.door.latest = Some(key.to_owned());
-        let Some((store, life)) = &mut self.door.connection else { return Ok(()) };
+        let Some((store, agent_run)) = &mut self.door.connection else { return Ok(()) };
         let lost = match timeout(CALL_TIME_MAX, store.set(key, &value)).await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) => {
-                self.shared.agents.broke(life, &self.description.name, &error);
+                self.shared.agents.broke(agent_run, &self.description.name, &error);
                 error.to_string()
             }
             Err(_) => format!("not sent within {CALL_TIME_MAX:?}"),
@@ -144,10 +144,10 @@ impl Worker<Agent> {
         if !self.connect().await {
             return Ok(());
         }
-        let Some((mut store, life)) = self.door.connection.take() else { return Ok(()) };
+        let Some((mut store, agent_run)) = self.door.connection.take() else { return Ok(()) };
         let key = format!("shown/{value}");
         let showing = async {
-            let mut other = Connection::open(&life.address).await?;
+            let mut other = Connection::open(&agent_run.address).await?;
             store.set(&key, &value).await?;
             let seen = other.get(&key).await?;
             // A set has no answer: written to an agent that was killed, it is lost unseen.
@@ -165,7 +165,7 @@ impl Worker<Agent> {
         match self.call(&key, action, showing).await? {
             Outcome::Unknown { why } => self.lose(&why),
             _ => {
-                self.door.connection = Some((store, life));
+                self.door.connection = Some((store, agent_run));
                 Ok(())
             }
         }
@@ -176,7 +176,7 @@ impl Worker<Agent> {
         if !self.connect().await {
             return Ok(None);
         }
-        let Some((mut store, life)) = self.door.connection.take() else { return Ok(None) };
+        let Some((mut store, agent_run)) = self.door.connection.take() else { return Ok(None) };
         let asked = action.clone();
         let mut broken = None;
         let asking = async {
@@ -192,13 +192,13 @@ impl Worker<Agent> {
         };
         let outcome = self.call(key, action, asking).await?;
         if let Some(error) = &broken {
-            self.shared.agents.broke(&life, &self.description.name, error);
+            self.shared.agents.broke(&agent_run, &self.description.name, error);
         }
         match &outcome {
             Outcome::Unknown { why } => self.lose(why)?,
             _ => {
                 self.settle(&Outcome::Ok { answer: Answer::Done, revision: None })?;
-                self.door.connection = Some((store, life));
+                self.door.connection = Some((store, agent_run));
             }
         }
         Ok(Some(outcome))
@@ -209,11 +209,12 @@ impl Worker<Agent> {
         if self.door.connection.is_some() {
             return true;
         }
-        let life = self.shared.agents.of(self.door.client);
-        if let Some(life) = life
-            && let Ok(Ok(store)) = timeout(CALL_TIME_MAX, Connection::open(&life.address)).await
+        let agent_run = self.shared.agents.of(self.door.client);
+        if let Some(agent_run) = agent_run
+            && let Ok(Ok(store)) =
+                timeout(CALL_TIME_MAX, Connection::open(&agent_run.address)).await
         {
-            self.door.connection = Some((store, life));
+            self.door.connection = Some((store, agent_run));
             return true;
         }
         tokio::time::sleep(AGAIN_AFTER).await;

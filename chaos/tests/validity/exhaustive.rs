@@ -18,9 +18,9 @@ const PLACES: u64 = GENERATIONS as u64;
 /// is a round of its own.
 type Call = (usize, u64, Option<(u64, bool)>);
 
-/// A life; times are whole, all different in a history.
+/// An incarnation; times are whole, all different in a history.
 #[derive(Debug)]
-struct Life {
+struct Participant {
     process: u32,
     incarnation: u64,
     start: u64,
@@ -30,7 +30,7 @@ struct Life {
 
 #[derive(Debug)]
 struct Small {
-    lives: Vec<Life>,
+    participants: Vec<Participant>,
     members: Vec<Vec<usize>>,
     /// The set that each generation is among; none = all active processes.
     sets: Vec<Option<BTreeSet<u32>>>,
@@ -39,7 +39,7 @@ struct Small {
 
 fn random(seed: u64) -> Small {
     let mut random = StdRng::seed_from_u64(seed);
-    let mut lives = Vec::new();
+    let mut participants = Vec::new();
     let mut incarnation = 0;
     let mut end = 0;
     for process in 0..3 {
@@ -53,7 +53,8 @@ fn random(seed: u64) -> Small {
             let start = step(3);
             let dead_at = step(8);
             incarnation += 1;
-            let mut life = Life { process, incarnation, start, calls: vec![], dead: None };
+            let mut participant =
+                Participant { process, incarnation, start, calls: vec![], dead: None };
             let mut now = start;
             let mut next = random.random_range(0..2);
             while next < GENERATIONS {
@@ -64,35 +65,36 @@ fn random(seed: u64) -> Small {
                     1 => Some((answered, false)),
                     _ => Some((answered, true)),
                 };
-                life.calls.push((next, at, answer));
+                participant.calls.push((next, at, answer));
                 now = answered;
                 next += random.random_range(1..=2);
                 if !matches!(answer, Some((_, true))) {
                     break;
                 }
             }
-            let silent = life.calls.last().is_some_and(|(.., answer)| answer.is_none());
+            let silent = participant.calls.last().is_some_and(|(.., answer)| answer.is_none());
             if silent || random.random_bool(0.5) {
-                life.dead = Some(now.max(dead_at) + 3);
+                participant.dead = Some(now.max(dead_at) + 3);
             }
             time = now.max(dead_at) + 3 * random.random_range(2..=5);
             end = end.max(time);
-            let goes_on = life.dead.is_none()
-                && !life.calls.iter().any(|(.., answer)| matches!(answer, Some((_, false))));
-            lives.push(life);
+            let goes_on = participant.dead.is_none()
+                && !participant.calls.iter().any(|(.., answer)| matches!(answer, Some((_, false))));
+            participants.push(participant);
             if goes_on {
                 break;
             }
         }
     }
     // Whoever was told is a member; of the others with a call, some are.
-    let told =
-        |life: &Life, g| life.calls.iter().any(|c| c.0 == g && matches!(c.2, Some((_, true))));
+    let told = |participant: &Participant, g| {
+        participant.calls.iter().any(|c| c.0 == g && matches!(c.2, Some((_, true))))
+    };
     let members = (0..GENERATIONS).map(|g| {
         let mut inside: Vec<usize> = Vec::new();
-        for (n, life) in lives.iter().enumerate() {
-            let called = life.calls.iter().any(|c| c.0 == g);
-            if told(life, g) || called && random.random_bool(0.7) {
+        for (n, participant) in participants.iter().enumerate() {
+            let called = participant.calls.iter().any(|c| c.0 == g);
+            if told(participant, g) || called && random.random_bool(0.7) {
                 inside.push(n);
             }
         }
@@ -101,20 +103,22 @@ fn random(seed: u64) -> Small {
     let members = members.collect();
     let mut random = StdRng::seed_from_u64(!seed);
     let sets = (0..GENERATIONS).map(|g| {
-        let callers = lives.iter().filter(|life| life.calls.iter().any(|call| call.0 == g));
-        let mut set: BTreeSet<u32> = callers.map(|life| life.process).collect();
+        let callers = participants
+            .iter()
+            .filter(|participant| participant.calls.iter().any(|call| call.0 == g));
+        let mut set: BTreeSet<u32> = callers.map(|participant| participant.process).collect();
         set.extend((0..3).filter(|_| random.random_bool(0.6)));
         random.random_bool(0.5).then_some(set)
     });
     let sets = sets.collect();
-    Small { lives, members, sets, end }
+    Small { participants, members, sets, end }
 }
 
 impl Small {
     fn script(&self) -> String {
         let mut script = String::new();
-        for life in &self.lives {
-            let Life { process, incarnation, start, calls, dead } = life;
+        for participant in &self.participants {
+            let Participant { process, incarnation, start, calls, dead } = participant;
             write!(script, "{process}.{incarnation} start@{start}").expect("a text takes it");
             for (generation, at, answer) in calls {
                 let set = self.sets[*generation].as_ref().map_or_else(String::new, |set| {
@@ -128,7 +132,8 @@ impl Small {
                         write!(script, " fenced@{at}").expect("a text takes it");
                     }
                     Some((at, true)) => {
-                        let members = self.members[*generation].iter().map(|n| &self.lives[*n]);
+                        let members =
+                            self.members[*generation].iter().map(|n| &self.participants[*n]);
                         let names: Vec<String> =
                             members.map(|l| format!("{}.{}", l.process, l.incarnation)).collect();
                         let (names, absent) = (names.join(" "), self.absent(*generation));
@@ -149,26 +154,26 @@ impl Small {
     fn absent(&self, generation: usize) -> String {
         let Some(set) = &self.sets[generation] else { return String::new() };
         let named = |process: &u32| {
-            self.members[generation].iter().any(|n| self.lives[*n].process == *process)
+            self.members[generation].iter().any(|n| self.participants[*n].process == *process)
         };
         let absent = set.iter().filter(|process| !named(process));
         let absent: Vec<String> = absent.map(ToString::to_string).collect();
         format!("/{}", absent.join(","))
     }
 
-    /// Two lives of one process in one generation are told apart elsewhere.
+    /// Two incarnations of one process in one generation are told apart elsewhere.
     fn makes_sense(&self) -> bool {
         self.members.iter().all(|members| {
-            members
-                .windows(2)
-                .all(|pair| self.lives[pair[0]].process != self.lives[pair[1]].process)
+            members.windows(2).all(|pair| {
+                self.participants[pair[0]].process != self.participants[pair[1]].process
+            })
         })
     }
 
     /// Tries every placement of the closings that somebody was told of.
     fn is_valid(&self) -> bool {
         let told = |g: &usize| {
-            self.lives
+            self.participants
                 .iter()
                 .any(|l| l.calls.iter().any(|c| c.0 == *g && matches!(c.2, Some((_, true)))))
         };
@@ -178,7 +183,8 @@ impl Small {
 
     fn place(&self, closings: &[usize], placed: &mut Vec<(usize, u64)>) -> bool {
         let Some((first, rest)) = closings.split_first() else {
-            return (0..self.lives.len()).all(|life| self.can_end(life, placed));
+            return (0..self.participants.len())
+                .all(|participant| self.can_end(participant, placed));
         };
         // Moments of the history are multiples of PLACES + 1 on this scale.
         (1..self.end * (PLACES + 1)).any(|at| {
@@ -192,7 +198,7 @@ impl Small {
 
     fn inside(&self, generation: usize, at: u64) -> bool {
         self.members[generation].iter().all(|member| {
-            self.lives[*member].calls.iter().any(|(of, from, answer)| {
+            self.participants[*member].calls.iter().any(|(of, from, answer)| {
                 let until = match answer {
                     Some((until, true)) => until * (PLACES + 1),
                     _ => u64::MAX,
@@ -202,34 +208,37 @@ impl Small {
         })
     }
 
-    /// Whether the end of a life can lie behind every closing that names it and
+    /// Whether the end of an incarnation can lie behind every closing that names it and
     /// before every closing that does not, while it had started.
     fn can_end(&self, n: usize, placed: &[(usize, u64)]) -> bool {
-        let life = &self.lives[n];
+        let participant = &self.participants[n];
         let scale = PLACES + 1;
-        let mut earliest = life.start * scale;
+        let mut earliest = participant.start * scale;
         let mut latest = u64::MAX;
-        let mut ends = life.dead.is_some();
-        for (_, at, answer) in &life.calls {
+        let mut ends = participant.dead.is_some();
+        for (_, at, answer) in &participant.calls {
             match answer {
                 None => earliest = earliest.max(at * scale),
                 Some((told, true)) => earliest = earliest.max((*told).max(*at) * scale),
                 Some((told, false)) => (latest, ends) = (latest.min(told * scale), true),
             }
         }
-        if let Some(next) = self.lives.get(n + 1).filter(|next| next.process == life.process) {
+        if let Some(next) =
+            self.participants.get(n + 1).filter(|next| next.process == participant.process)
+        {
             (latest, ends) = (latest.min(next.start * scale), true);
         }
-        let replaced_by = |other: &usize| self.lives[*other].process == life.process && *other > n;
-        let is_first = n == 0 || self.lives[n - 1].process != life.process;
+        let replaced_by =
+            |other: &usize| self.participants[*other].process == participant.process && *other > n;
+        let is_first = n == 0 || self.participants[n - 1].process != participant.process;
         for (generation, at) in placed {
-            let started = *at > life.start * scale;
-            let named = |other: &usize| self.lives[*other].process == life.process;
+            let started = *at > participant.start * scale;
+            let named = |other: &usize| self.participants[*other].process == participant.process;
             if let Some(set) = &self.sets[*generation]
                 && !self.members[*generation].iter().any(named)
             {
                 // A set waits for one that was never there, and for nobody outside of it.
-                if !set.contains(&life.process) {
+                if !set.contains(&participant.process) {
                     continue;
                 }
                 if is_first && !started {

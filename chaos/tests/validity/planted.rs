@@ -157,7 +157,7 @@ fn somebody_is_named_after_its_end_was_final() {
          1.2 start@10 call@20 dead@65
          1.3 start@40-50 dead@80",
     );
-    // The next life may have started after the closing.
+    // The next incarnation may have started after the closing.
     right(
         "0.1 start@10 call@45 got#1(0.1 1.2)@70
          1.2 start@10 call@20 dead@65
@@ -214,7 +214,7 @@ fn a_standby_is_left_out_until_it_is_promoted() {
 }
 
 #[test]
-fn a_life_goes_on_after_its_end() {
+fn an_incarnation_goes_on_after_its_end() {
     wrong(Rule::Finality, "went on until", "0.1 start@10 call@20 fenced@30 call@40 got#1(0.1)@50");
     wrong(
         Rule::Finality,

@@ -29,7 +29,7 @@ fn nobody_of_a_former_run_gets_a_later_outcome() {
 }
 
 #[test]
-fn lives_keep_to_their_runs() {
+fn incarnations_keep_to_their_runs() {
     wrong(
         Rule::Run,
         "registered before run b was opened",

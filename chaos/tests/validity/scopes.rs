@@ -29,7 +29,7 @@ fn a_live_member_of_a_set_is_left_out() {
     wrong(Rule::Absence, text, &set(round, "standby@10"));
     right(&set(round, "start@10 dead@40"));
     right(&set(round, "start@10 leave@30 left@40"));
-    // Between two lives.
+    // Between two incarnations.
     right(&set(round, "start@10 dead@40\n 2.4 start@45-60"));
 }
 
@@ -213,7 +213,7 @@ fn votes_of_all_that_are_there() {
     right(&set("-1.2"));
     wrong(Rule::Vote, "were told", &set("+"));
     wrong(Rule::Vote, "were told", &set("-1.777"));
-    // It had another life, of which nobody heard.
+    // It had another incarnation, of which nobody heard.
     right(&format!("{}\n 1.9 attempt@40 dead@45", set("-1.777")));
     let there = |against: &str| {
         format!(

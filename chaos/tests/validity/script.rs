@@ -1,4 +1,4 @@
-//! Histories written as text: a life a line, its events in order.
+//! Histories written as text: an incarnation a line, its events in order.
 //!
 //! ```text
 //! 0.1  start@25 call@50 got#1(0.1 1.2)@250 leave@300 left@310
@@ -24,7 +24,7 @@
 //! `dead@T`: killed; `suspect@T`: paused.
 //!
 //! A line `run NAME@T` says from when on a run may be opened; a line `policy
-//! WORLD MIN LAST_CALL_MS` which numbers all lives give. A line `store …` is what
+//! WORLD MIN LAST_CALL_MS` which numbers all participants give. A line `store …` is what
 //! the store says: `registered:P.I@R` at revision R, `promoted:P.I@R`,
 //! `advanced:ITERATION:GENERATION:MEMBERS@R`, `over:RUN@R`, and the ends
 //! `expired:P.I@R`, `evicted:`, `signaled:`, `left:`, `superseded:`. What lives
@@ -112,14 +112,14 @@ fn testimony(event: &str) -> Record {
             let (iteration, generation, members) = (numbers[0], numbers[1], numbers[2] as u32);
             EventKind::Advanced { iteration, generation, members, turnover: None }
         }
-        _ => of_life(what, member(of)),
+        _ => of_participant(what, member(of)),
     };
     let run = run.parse().expect("a name");
     let event = Event { revision: number(revision), at_ms: 0, run, what };
     Record { at: 0, what: What::Testimony(Box::new(event)) }
 }
 
-fn of_life(what: &str, (process, incarnation): (u32, u64)) -> EventKind {
+fn of_participant(what: &str, (process, incarnation): (u32, u64)) -> EventKind {
     let host = String::new();
     let cause = match what {
         "registered" => {
@@ -251,15 +251,18 @@ fn outcome(caller: (u32, u64), what: &str) -> Outcome {
     });
     let mut outcome =
         Outcome { generation, witness: generation * 10, members, advance, ..Outcome::default() };
-    let of = |lives: &str| lives.split(',').filter(|life| !life.is_empty()).map(member).collect();
+    let of = |participants: &str| {
+        participants.split(',').filter(|participant| !participant.is_empty()).map(member).collect()
+    };
     match rest.split_at_checked(1) {
         None => {}
         Some(("+", value)) => {
             let value = (!value.is_empty()).then(|| Blob::from(value));
             outcome.verdict = Some(Verdict { carried: true, value, against: Vec::new() });
         }
-        Some(("-", lives)) => {
-            outcome.verdict = Some(Verdict { carried: false, value: None, against: of(lives) });
+        Some(("-", participants)) => {
+            outcome.verdict =
+                Some(Verdict { carried: false, value: None, against: of(participants) });
         }
         Some(("=", values)) => {
             outcome.values = Some(values.split('|').map(Blob::from).collect());

@@ -315,7 +315,7 @@ pub(crate) enum ProcessCommand {
     Remove {
         /// The process, as `holdfast processes` shows it
         process: ProcessId,
-        /// Which of its lives; without it, the one that is alive
+        /// Which of its incarnations; without it, the one that is alive
         #[arg(value_parser = clap::value_parser!(u64).range(1..))]
         incarnation: Option<Incarnation>,
         /// Say why: it stands in the event log, and in what the process is told
@@ -327,7 +327,7 @@ pub(crate) enum ProcessCommand {
 /// Commands on fence tokens.
 #[derive(Debug, Subcommand)]
 pub(crate) enum FenceCommand {
-    /// Say whether a token holds: whether the life of the process that it was given to still goes on
+    /// Say whether a token holds: whether the incarnation of the process that it was given to still goes on
     ///
     /// For whoever guards something that only the living may write to. Exit code 0: it holds; 1: it
     /// is void, and why is said. The job and the run are those in the token.

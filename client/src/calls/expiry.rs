@@ -12,12 +12,12 @@ impl Calls {
     /// too, unless it may have ended with processes: the others have gone on without
     /// them. Where one of these is on the wire, its own answer is waited for.
     pub(crate) fn session_expired(&mut self) {
-        let Some(session) = self.tenancy.expired() else { return };
+        let Some(session) = self.session_keeper.expired() else { return };
         self.over = session;
         self.unsettled.clear();
         self.unsettled_of.clear();
         self.counters.sessions_over.add(1);
-        let is_lost = self.tenancy.has_borne_processes();
+        let is_lost = self.session_keeper.has_borne_processes();
         if is_lost {
             self.counters.sessions_lost.add(1);
         }
@@ -47,7 +47,7 @@ impl Calls {
 
     /// This try of a command came when its session was gone.
     pub(crate) fn came_too_late(&mut self, id: CallId, session: SessionId) {
-        if self.tenancy.session().is_some_and(|present| present.id() == session) {
+        if self.session_keeper.session().is_some_and(|present| present.id() == session) {
             self.session_expired();
         }
         match self.open.get(&id).map(|call| call.progress.orphan_of) {

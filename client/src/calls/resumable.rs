@@ -52,7 +52,7 @@ impl Calls {
 
     /// A sequence whose answer nobody wants any more.
     pub(crate) fn release(&mut self, sequence: u64) {
-        self.tenancy.release(sequence);
+        self.session_keeper.release(sequence);
         if let Some(ledger) = &mut self.ledger {
             ledger.released(sequence);
         }

@@ -43,9 +43,9 @@ type Result_<T> = Result<T, Error>;
 
 impl Bench {
     fn new() -> Bench {
-        let tenancy = Tenancy::new(TTL, StdRng::seed_from_u64(1));
+        let session_keeper = SessionKeeper::new(TTL, StdRng::seed_from_u64(1));
         let backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
-        let mut calls = Calls::new(tenancy, backoff, Arc::default());
+        let mut calls = Calls::new(session_keeper, backoff, Arc::default());
         calls.linked(MINOR_EVENTS, 0);
         Bench { calls, now: Instant::now(), next_call: 0 }
     }

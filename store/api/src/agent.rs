@@ -164,7 +164,7 @@ pub enum Doing {
 pub struct AgentProcess {
     /// The process.
     pub process: ProcessId,
-    /// Its life.
+    /// Its incarnation.
     pub incarnation: Incarnation,
     /// See [`AgentClient::pid`].
     pub pid: Option<u32>,

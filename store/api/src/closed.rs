@@ -108,7 +108,7 @@ pub enum Concluded {
 pub struct Dropped {
     /// The process.
     pub process: ProcessId,
-    /// Its life in the iteration before.
+    /// Its incarnation in the iteration before.
     pub incarnation: Incarnation,
     /// Why it has no rank.
     pub why: DroppedWhy,
@@ -119,7 +119,7 @@ pub struct Dropped {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DroppedWhy {
-    /// That life ended.
+    /// That incarnation ended.
     Ended(Cause),
     /// It is alive, but was not in the round.
     NotThere,
@@ -171,7 +171,7 @@ pub struct Against {
 pub enum AgainstWhy {
     /// It said so: the first 256 bytes of its payload.
     Said(Blob),
-    /// That life ended in this way.
+    /// That incarnation ended in this way.
     Ended(Cause),
     /// It is alive, but was not in the round.
     NotThere,

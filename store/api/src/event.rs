@@ -41,7 +41,7 @@ pub enum EventKind {
     Registered {
         /// The process.
         process: ProcessId,
-        /// Its life.
+        /// Its incarnation.
         incarnation: Incarnation,
         /// Active or standby.
         role: Role,
@@ -52,7 +52,7 @@ pub enum EventKind {
     Ended {
         /// The process.
         process: ProcessId,
-        /// Its life.
+        /// Its incarnation.
         incarnation: Incarnation,
         /// How.
         cause: Cause,
@@ -63,7 +63,7 @@ pub enum EventKind {
     Promoted {
         /// The process.
         process: ProcessId,
-        /// Its life.
+        /// Its incarnation.
         incarnation: Incarnation,
         /// The generation that needed it.
         generation: Generation,
@@ -142,7 +142,7 @@ pub enum EventKind {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Turnover {
-    /// Who was a member, and is not in this life.
+    /// Who was a member, and is not in this incarnation.
     pub left: ProcessList,
     /// Who is one now. A process that came back is in both.
     pub joined: ProcessList,
@@ -160,7 +160,7 @@ pub struct Turnover {
 pub struct Fault {
     /// The process.
     pub process: ProcessId,
-    /// Its life.
+    /// Its incarnation.
     pub incarnation: Incarnation,
     /// Its rank in the iteration before, if it had one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

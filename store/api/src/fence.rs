@@ -15,7 +15,7 @@ use crate::round::Generation;
 /// Of the tokens of one process, one with a larger incarnation, or with the same
 /// and a larger generation, makes all smaller ones void. Incarnations grow with
 /// every life of any process of the job and are never used again.
-/// The cluster vouches for the life alone: the generation is its holder's word,
+/// The cluster vouches for the incarnation alone: the generation is its holder's word,
 /// and orders the tokens of one incarnation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -26,7 +26,7 @@ pub struct Fence {
     pub run: Name,
     /// The process.
     pub process: ProcessId,
-    /// Its life.
+    /// Its incarnation.
     pub incarnation: Incarnation,
     /// The latest generation in whose name it acts; 0 = none yet.
     pub generation: Generation,
@@ -49,7 +49,7 @@ impl Fence {
     }
 
     /// Why the token is void, going by what the cluster knows of its process;
-    /// none if that life is alive.
+    /// none if that incarnation is alive.
     pub fn void(&self, found: Option<&ProcessInfo>) -> Option<String> {
         let found = found.filter(|found| found.process == self.process);
         match found {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_life_that_is_alive_has_a_token_that_holds() {
+    fn only_the_incarnation_that_is_alive_has_a_token_that_holds() {
         let fence: Fence = "llm:r3:4:41:12".parse().unwrap();
         let found = |process, incarnation, end: Option<Cause>| ProcessInfo {
             process,

@@ -99,7 +99,7 @@ pub use hold::{
     RevokeCause, SpecMismatch, Unreleased,
 };
 pub use lease::{LeaseCommand, LeaseId, LeaseOutcome};
-pub use limits::{Budget, LifeLimits, Limits};
+pub use limits::{Budget, CoordinationLimits, Limits};
 pub use majority::{Majority, MissingVoter};
 pub use members::{MemberStretch, Members, MembersChange, RankStretch, Ranks};
 pub use name::{Name, NodeId, Scope};

@@ -42,7 +42,8 @@ pub struct Limits {
     pub list_page_max: u64,
     /// Of leases, processes and rounds.
     #[serde(skip_serializing_if = "is_default")]
-    pub life: Box<LifeLimits>,
+    #[serde(rename = "life")]
+    pub coordination: Box<CoordinationLimits>,
     /// Of all jobs together.
     #[serde(skip_serializing_if = "is_default")]
     pub budget: Budget,
@@ -69,7 +70,7 @@ pub const WAIT_BYTES: u64 = 256;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
-pub struct LifeLimits {
+pub struct CoordinationLimits {
     /// Leases in the cluster.
     pub leases_max: u64,
     /// Shortest TTL of a lease: three measured failovers, at least.
@@ -110,9 +111,9 @@ pub struct LifeLimits {
     pub events_per_job_max: u64,
 }
 
-impl Default for LifeLimits {
+impl Default for CoordinationLimits {
     fn default() -> Self {
-        LifeLimits {
+        CoordinationLimits {
             leases_max: 100_000,
             lease_ttl_ms_min: 1_500,
             lease_ttl_ms_max: 3_600_000,
@@ -170,7 +171,7 @@ impl Default for Limits {
             history_changes_max: 200_000,
             history_bytes_max: 64 * MIB,
             list_page_max: 10_000,
-            life: Box::default(),
+            coordination: Box::default(),
             budget: Budget::default(),
         }
     }
@@ -182,16 +183,17 @@ impl Default for Limits {
 pub struct Whole {
     #[serde(flatten)]
     others: Limits,
-    life: Box<LifeLimits>,
+    #[serde(rename = "life")]
+    coordination: Box<CoordinationLimits>,
     budget: Budget,
 }
 
 impl From<&Limits> for Whole {
     fn from(limits: &Limits) -> Whole {
-        let Limits { life, budget, .. } = limits.clone();
-        let (no_life, no_budget) = (Box::default(), Budget::default());
-        let others = Limits { life: no_life, budget: no_budget, ..limits.clone() };
-        Whole { others, life, budget }
+        let Limits { coordination, budget, .. } = limits.clone();
+        let (no_coordination, no_budget) = (Box::default(), Budget::default());
+        let others = Limits { coordination: no_coordination, budget: no_budget, ..limits.clone() };
+        Whole { others, coordination, budget }
     }
 }
 
@@ -210,7 +212,7 @@ mod tests {
     /// out. Another one needs a feature level.
     #[test]
     fn the_defaults_stay_what_they_are() {
-        let LifeLimits {
+        let CoordinationLimits {
             leases_max,
             lease_ttl_ms_min,
             lease_ttl_ms_max,
@@ -228,7 +230,7 @@ mod tests {
             payload_bytes_max,
             run_payload_bytes_max,
             events_per_job_max,
-        } = LifeLimits::default();
+        } = CoordinationLimits::default();
         assert_eq!((leases_max, host_bytes_max), (100_000, 255));
         assert_eq!((lease_ttl_ms_min, lease_ttl_ms_max), (1_500, 3_600_000));
         assert_eq!((store_lost_ms_max, run_ending_ms), (30_000, 10_000));

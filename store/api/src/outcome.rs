@@ -389,7 +389,7 @@ pub enum Refusal {
         job: Name,
         /// The run.
         run: Name,
-        /// Which limit, by its field name in [`crate::limits::LifeLimits`].
+        /// Which limit, by its field name in [`crate::limits::CoordinationLimits`].
         what: String,
         /// The limit.
         limit: u64,
@@ -409,7 +409,7 @@ pub enum Refusal {
     ProcessFenced {
         /// The process.
         process: ProcessId,
-        /// The life that ended.
+        /// The incarnation that ended.
         incarnation: Incarnation,
         /// Revision of the end.
         at: Revision,
@@ -424,7 +424,7 @@ pub enum Refusal {
     Superseded {
         /// The process.
         process: ProcessId,
-        /// Its latest life; 0 if it never had one.
+        /// Its latest incarnation; 0 if it never had one.
         current: Incarnation,
         /// Whether that is alive.
         alive: bool,
@@ -436,7 +436,7 @@ pub enum Refusal {
     AliveElsewhere {
         /// The process.
         process: ProcessId,
-        /// Its life.
+        /// Its incarnation.
         incarnation: Incarnation,
         /// Where it is.
         host: String,

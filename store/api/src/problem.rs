@@ -108,7 +108,7 @@ pub enum Code {
     FeatureLevel,
     /// The lease has ended.
     LeaseEnded,
-    /// The process, or that life of it, is unknown.
+    /// The process, or that incarnation of it, is unknown.
     ProcessNotFound,
     /// Another incarnation than the one named is the latest.
     Superseded,

@@ -195,7 +195,7 @@ pub enum ProcessCommand {
         scope: Scope,
         /// The process.
         process: ProcessId,
-        /// Which of its lives.
+        /// Which of its incarnations.
         incarnation: Incarnation,
         /// Why, for the record.
         reason: String,
@@ -208,7 +208,7 @@ pub enum ProcessCommand {
 pub struct ProcessEnd {
     /// The process.
     pub process: ProcessId,
-    /// Which of its lives.
+    /// Which of its incarnations.
     pub incarnation: Incarnation,
     /// How it ended.
     pub cause: Cause,
@@ -226,9 +226,9 @@ pub enum ProcessOutcome {
     Registered {
         /// The process.
         process: ProcessId,
-        /// Its new life.
+        /// Its new incarnation.
         incarnation: Incarnation,
-        /// The revision of its registration: this life's start.
+        /// The revision of its registration: this incarnation's start.
         since: Revision,
     },
     /// End and remove.
@@ -244,7 +244,7 @@ pub enum ProcessOutcome {
 pub struct ProcessInfo {
     /// Its number.
     pub process: ProcessId,
-    /// Its latest life.
+    /// Its latest incarnation.
     pub incarnation: Incarnation,
     /// Active or standby.
     pub role: Role,
@@ -256,7 +256,7 @@ pub struct ProcessInfo {
     pub since: Revision,
     /// Log time of its registration, in milliseconds.
     pub since_ms: LogTime,
-    /// How this life ended, if it did.
+    /// How this incarnation ended, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<EndInfo>,
     /// The generation from which it has been a member of every round over all
@@ -277,7 +277,7 @@ pub struct ProcessInfo {
     pub labels: Labels,
 }
 
-/// When and how a life ended.
+/// When and how an incarnation ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct EndInfo {

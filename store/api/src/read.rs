@@ -128,7 +128,7 @@ pub enum Read {
         /// Who asks, for `member` in the answer.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         process: Option<ProcessId>,
-        /// Which of its lives.
+        /// Which of its incarnations.
         #[serde(default)]
         incarnation: Incarnation,
     },

@@ -95,9 +95,9 @@ pub enum RoundCommand {
 pub struct Arrival {
     /// The process.
     pub process: ProcessId,
-    /// Its life.
+    /// Its incarnation.
     pub incarnation: Incarnation,
-    /// The number of this call in that life, from 1, growing over all rounds.
+    /// The number of this call in that incarnation, from 1, growing over all rounds.
     /// The client library counts, never the user.
     pub call: u64,
     /// The lowest call whose outcome it still wants; 0 = no change.
@@ -118,7 +118,7 @@ pub struct Arrival {
 pub struct CallId {
     /// The process.
     pub process: ProcessId,
-    /// Its life.
+    /// Its incarnation.
     pub incarnation: Incarnation,
     /// The call.
     pub call: u64,
@@ -199,7 +199,7 @@ impl Feed {
 pub struct Decision {
     /// The process.
     pub process: ProcessId,
-    /// Its life.
+    /// Its incarnation.
     pub incarnation: Incarnation,
     /// The call.
     pub call: u64,
@@ -378,14 +378,14 @@ pub struct Missing {
 pub enum ProcessState {
     /// Alive, and has not arrived.
     Alive {
-        /// Its life.
+        /// Its incarnation.
         incarnation: Incarnation,
         /// Active or standby.
         role: Role,
     },
-    /// Its latest life ended.
+    /// Its latest incarnation ended.
     Ended {
-        /// That life.
+        /// That incarnation.
         incarnation: Incarnation,
         /// How.
         cause: Cause,
@@ -400,7 +400,7 @@ pub enum ProcessState {
 pub struct Ended {
     /// The process.
     pub process: ProcessId,
-    /// The life that ended.
+    /// The incarnation that ended.
     pub incarnation: Incarnation,
     /// Revision of the end.
     pub at: Revision,

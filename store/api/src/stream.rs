@@ -36,7 +36,7 @@ pub const MINOR_REPORTS: u32 = 1;
 
 /// From this minor version on a node takes [`RequestBody::Feed`], and commands
 /// on leases, processes and rounds.
-pub const MINOR_LIFE: u32 = 2;
+pub const MINOR_COORDINATION: u32 = 2;
 
 /// From this minor version on a node takes [`RequestBody::Events`].
 pub const MINOR_EVENTS: u32 = 3;
@@ -130,7 +130,7 @@ pub enum RequestBody {
     /// before, until it is cancelled; the last answer says that the lease has
     /// ended. Members that the reader has by its own answers (see
     /// [`Feed::note_rosters`](crate::Feed::note_rosters)) are left out. From
-    /// [`MINOR_LIFE`] on.
+    /// [`MINOR_COORDINATION`] on.
     Feed {
         /// The lease.
         lease: LeaseId,

@@ -11,7 +11,7 @@ use crate::size;
 
 /// Newest feature level that this build obeys. A level gates commands, and
 /// changed behaviour of old ones, until every node obeys it: level 1 is all of
-/// release 0.1, level 2 is [`RUNS_LEVEL`], level 3 is [`LIFE_LEVEL`], level 4 is
+/// release 0.1, level 2 is [`RUNS_LEVEL`], level 3 is [`COORDINATION_LEVEL`], level 4 is
 /// [`PIPELINE_LEVEL`], level 5 is [`SECRET_IDS_LEVEL`].
 pub const FEATURE_LEVEL: u32 = 5;
 
@@ -23,7 +23,7 @@ pub const RUNS_LEVEL: u32 = 2;
 /// From this level on there are leases, processes and rounds. It is open until
 /// its first release: logs and images of this level that an earlier build wrote
 /// are not read by a later one.
-pub const LIFE_LEVEL: u32 = 3;
+pub const COORDINATION_LEVEL: u32 = 3;
 
 /// From this level on several key-value commands can travel as one.
 pub const PIPELINE_LEVEL: u32 = holdfast_api::stream::LEVEL_PIPELINES;

@@ -8,25 +8,25 @@
 
 use std::io::{self, Read, Write};
 
-use crate::cluster::{LIFE_LEVEL, RUNS_LEVEL};
+use crate::cluster::{COORDINATION_LEVEL, RUNS_LEVEL};
 use crate::codec::DecodeError;
 use crate::machine::Machine;
 
+mod coordination;
 mod decode;
 mod encode;
 mod frame;
 mod held;
-mod life;
 #[cfg(test)]
 mod recount;
 
 /// Newest version of the image format that this build writes and reads. A
 /// state is written in the version of its feature level, so that every node
 /// that obeys the level can read it.
-pub const IMAGE_VERSION: u32 = LIFE_VERSION;
+pub const IMAGE_VERSION: u32 = COORDINATION_VERSION;
 
 /// Version with leases, processes and rounds.
-const LIFE_VERSION: u32 = 3;
+const COORDINATION_VERSION: u32 = 3;
 
 /// Version with what [`RUNS_LEVEL`] added.
 const RUNS_VERSION: u32 = 2;
@@ -83,8 +83,8 @@ impl Machine {
     fn image_version(&self) -> u32 {
         match self.feature_level() {
             ..RUNS_LEVEL => FIRST_VERSION,
-            RUNS_LEVEL..LIFE_LEVEL => RUNS_VERSION,
-            _ => LIFE_VERSION,
+            RUNS_LEVEL..COORDINATION_LEVEL => RUNS_VERSION,
+            _ => COORDINATION_VERSION,
         }
     }
 

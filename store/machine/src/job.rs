@@ -6,8 +6,8 @@ use imbl::{OrdMap, OrdSet, Vector};
 use std::sync::Arc;
 
 use crate::applied::RunKey;
-use crate::cluster::{Cluster, LIFE_LEVEL, RUNS_LEVEL};
-use crate::life::{JobLife, Life};
+use crate::cluster::{COORDINATION_LEVEL, Cluster, RUNS_LEVEL};
+use crate::coordination::{Coordination, JobCoordination};
 
 /// Most names of jobs in the life of a cluster.
 pub(crate) const JOB_NAMES_MAX: u64 = 100_000;
@@ -40,7 +40,7 @@ pub(crate) struct Job {
     pub next_number: u64,
     /// Of all its runs together.
     pub usage: Usage,
-    pub life: JobLife,
+    pub coordination: JobCoordination,
 }
 
 /// A run.
@@ -56,7 +56,7 @@ pub(crate) struct Run {
     pub keys: OrdMap<Blob, Stored>,
     /// Only queues that hold something.
     pub queues: OrdMap<Blob, Vector<Blob>>,
-    pub life: Life,
+    pub coordination: Coordination,
 }
 
 /// How a run ended.
@@ -202,7 +202,10 @@ impl Jobs {
         let mut all = self.usage;
         balance.settle(&mut all);
         let limit = limits.budget.bytes_max;
-        if cluster.feature_level >= LIFE_LEVEL && added.bytes > removed.bytes && all.bytes > limit {
+        if cluster.feature_level >= COORDINATION_LEVEL
+            && added.bytes > removed.bytes
+            && all.bytes > limit
+        {
             return Err(Refusal::NoSpace { limit });
         }
         Ok(())
@@ -271,12 +274,15 @@ impl Jobs {
     }
 
     /// What lives in a run, with what of it belongs to the job.
-    pub fn life(&mut self, key: &RunKey) -> Result<(&mut JobLife, &mut Life), Refusal> {
+    pub fn coordination(
+        &mut self,
+        key: &RunKey,
+    ) -> Result<(&mut JobCoordination, &mut Coordination), Refusal> {
         let job = self.by_name.get_mut(&key.job).map(Arc::make_mut);
         let job = job.ok_or_else(|| Refusal::JobNotFound { job: key.job.clone() })?;
         let run = job.runs.get_mut(&key.run).map(Arc::make_mut);
         let run = run.ok_or_else(|| run_not_found(&key.job, &key.run))?;
-        Ok((&mut job.life, &mut run.life))
+        Ok((&mut job.coordination, &mut run.coordination))
     }
 
     /// The last agent of an open run was lost.
@@ -329,7 +335,7 @@ impl Default for Job {
             open: None,
             next_number: 1,
             usage: Usage::default(),
-            life: JobLife::default(),
+            coordination: JobCoordination::default(),
         }
     }
 }
@@ -363,7 +369,7 @@ impl Run {
             usage: Usage::default(),
             keys: OrdMap::new(),
             queues: OrdMap::new(),
-            life: Life::default(),
+            coordination: Coordination::default(),
         }
     }
 

@@ -11,9 +11,9 @@ use holdfast_api::{
 use imbl::{OrdMap, OrdSet};
 
 use crate::applied::{Applied, Effect, RunKey};
+use crate::coordination::act::TimerOf;
 use crate::deadlines::{Deadlines, Use};
 use crate::job::Left;
-use crate::life::act::TimerOf;
 use crate::machine::Machine;
 use crate::round::held;
 use crate::run::Entered;
@@ -53,12 +53,12 @@ pub(crate) struct Lease {
     pub is_last: bool,
 }
 
-/// A process of a lease's host, in the latest life that it had there.
+/// A process of a lease's host, in the latest incarnation that it had there.
 #[derive(Clone)]
 pub(crate) struct Attached {
     pub incarnation: Incarnation,
     pub end: Option<(Revision, Cause)>,
-    /// The life before it on this lease, and how that ended.
+    /// The incarnation before it on this lease, and how that ended.
     pub former: Option<(Incarnation, Revision, Cause)>,
 }
 
@@ -250,7 +250,7 @@ impl Machine {
         command: &LeaseCommand,
         applied: &mut Applied,
     ) -> Result<Outcome, Refusal> {
-        self.at_life_level()?;
+        self.at_coordination_level()?;
         let outcome = match command {
             LeaseCommand::Grant { scope, nonce, host, ttl_ms, store_lost_ms_max } => {
                 let (nonce, ttl_ms, store_lost_ms_max) = (*nonce, *ttl_ms, *store_lost_ms_max);
@@ -327,7 +327,7 @@ impl Machine {
 
     /// The lease that was granted for this nonce before; it counts as used.
     fn granted(&mut self, holder: &Holder<'_>) -> Result<Option<LeaseOutcome>, Refusal> {
-        let host_bytes_max = self.cluster.limits().life.host_bytes_max;
+        let host_bytes_max = self.cluster.limits().coordination.host_bytes_max;
         size::within("host_bytes_max", holder.host.len() as u64, host_bytes_max)?;
         let Some(&id) = self.leases.by_nonce.get(&holder.nonce) else { return Ok(None) };
         self.leases.run(id)?;
@@ -350,7 +350,7 @@ impl Machine {
     }
 
     fn room_for_lease(&self) -> Result<(), Refusal> {
-        let limit = self.cluster.limits().life.leases_max;
+        let limit = self.cluster.limits().coordination.leases_max;
         if self.leases.by_id.len() as u64 >= limit {
             return Err(Refusal::ClusterFull { what: "leases_max".to_owned(), limit });
         }
@@ -364,7 +364,7 @@ impl Machine {
         applied: &mut Applied,
     ) -> LeaseOutcome {
         let Holder { session, nonce, host, ttl_ms, store_lost_ms_max } = *holder;
-        let limits = &self.cluster.limits().life;
+        let limits = &self.cluster.limits().coordination;
         let ttl_ms = ttl_ms.min(limits.lease_ttl_ms_max).max(limits.lease_ttl_ms_min);
         let store_lost_ms_max = store_lost_ms_max.unwrap_or(limits.store_lost_ms_max);
         let store_lost_ms_max = store_lost_ms_max.min(limits.lease_ttl_ms_max).max(ttl_ms);
@@ -404,7 +404,10 @@ impl Machine {
         let others = self.leases.of_run(&run).any(|other| other != id);
         let since = self.sessions.leader_since;
         let last = self.leases.by_id.get(&id).filter(|_| !others).map(|lease| Lease {
-            usage: Use { ttl_ms: self.cluster.limits().life.run_ending_ms, last_used: self.time },
+            usage: Use {
+                ttl_ms: self.cluster.limits().coordination.run_ending_ms,
+                last_used: self.time,
+            },
             session: None,
             processes: OrdMap::new(),
             is_last: true,
@@ -423,8 +426,8 @@ impl Machine {
     /// holder's session ends in the same entry.
     fn expire(&mut self, id: LeaseId, applied: &mut Applied) -> Result<LeaseOutcome, Refusal> {
         let found = self.leases.by_id.get(&id);
-        let bereft = found.filter(|lease| lease.processes.values().any(|one| one.end.is_none()));
-        let session = bereft.and_then(|lease| lease.session);
+        let orphaned = found.filter(|lease| lease.processes.values().any(|one| one.end.is_none()));
+        let session = orphaned.and_then(|lease| lease.session);
         let ended = self.end_lease(id, &Cause::LeaseExpired, applied)?;
         if let Some(session) = session {
             applied.discard(self.sessions.remove(session));
@@ -485,14 +488,14 @@ impl Machine {
             at_ms: self.time,
             cause: RevokeCause::RunEnded,
         });
-        let Ok((job, life)) = self.jobs.life(run) else {
+        let Ok((job, coordination)) = self.jobs.coordination(run) else {
             return;
         };
         for (at, generation) in job.held.timers() {
             self.timers.remove(&(at, run.clone(), TimerOf::Held(generation)));
         }
-        job.held.end_run(&revocation, life, &free);
-        if life.processes.is_empty() {
+        job.held.end_run(&revocation, coordination, &free);
+        if coordination.processes.is_empty() {
             return;
         }
         let end = holdfast_api::EndInfo {
@@ -500,18 +503,18 @@ impl Machine {
             at_ms: self.time,
             cause: Cause::RunEnded,
         };
-        let former = std::mem::take(life);
+        let former = std::mem::take(coordination);
         for (key, round) in &former.rounds {
             if let Some(at) = round.timer {
                 self.timers.remove(&(at, run.clone(), TimerOf::Round(key.clone())));
             }
         }
-        life.processes = former.processes.clone();
-        life.advanced = former.advanced.clone();
+        coordination.processes = former.processes.clone();
+        coordination.advanced = former.advanced.clone();
         let alive: Vec<ProcessId> =
             former.processes.iter().filter(|(_, p)| p.is_alive()).map(|(id, _)| *id).collect();
         for process in alive {
-            if let Some(record) = life.processes.get_mut(&process) {
+            if let Some(record) = coordination.processes.get_mut(&process) {
                 record.end = Some(end.clone());
                 record.calls = OrdMap::new();
             }

@@ -19,7 +19,7 @@
 //! | `cluster` | cluster id, limits, feature level, retired node ids |
 //! | `lease` | leases of hosts |
 //! | `process` | registrations and ends of processes |
-//! | `life` | what lives in a run, and the way of a command through it |
+//! | `coordination` | what lives in a run, and the way of a command through it |
 //! | `round` | rounds: scope, arrivals, and the one rule that closes them |
 //! | `outcome` | what is made of a closed round: ranks, votes, atomic blocks |
 //! | `history` | the latest changes, for watches and waits that resume |
@@ -59,6 +59,7 @@ extern crate self as holdfast_machine;
 mod applied;
 mod cluster;
 mod codec;
+mod coordination;
 mod deadlines;
 mod draft;
 mod history;
@@ -66,7 +67,6 @@ mod image;
 mod job;
 mod kv;
 mod lease;
-mod life;
 mod machine;
 mod number;
 mod outcome;
@@ -82,7 +82,8 @@ mod transaction;
 
 pub use applied::{Applied, Compacted, Counts, Effect, RunKey};
 pub use cluster::{
-    CLUSTER_ID_BYTES_MAX, FEATURE_LEVEL, LIFE_LEVEL, PIPELINE_LEVEL, RETIRED_NODES_MAX, RUNS_LEVEL,
+    CLUSTER_ID_BYTES_MAX, COORDINATION_LEVEL, FEATURE_LEVEL, PIPELINE_LEVEL, RETIRED_NODES_MAX,
+    RUNS_LEVEL,
 };
 pub use codec::{DecodeError, decode_entry, encode_entry};
 pub use image::IMAGE_VERSION;

@@ -9,11 +9,11 @@ use holdfast_api::{
 };
 
 use crate::applied::{Applied, Compacted, Counts, Effect, RunKey};
-use crate::cluster::{Cluster, FEATURE_LEVEL, LIFE_LEVEL};
+use crate::cluster::{COORDINATION_LEVEL, Cluster, FEATURE_LEVEL};
+use crate::coordination::act::Timers;
 use crate::history::History;
 use crate::job::Jobs;
 use crate::lease::Leases;
-use crate::life::act::Timers;
 use crate::session::{Admission, Sessions};
 
 /// The replicated state. A clone is cheap and stands still while the original
@@ -60,7 +60,7 @@ impl Machine {
             return self.carry_out(None, command, applied);
         };
         if let (0, Command::Lease(_)) = (place.sequence, command)
-            && self.cluster.feature_level >= LIFE_LEVEL
+            && self.cluster.feature_level >= COORDINATION_LEVEL
         {
             let holder = self.sessions.by_id.contains_key(&place.id).then_some(place.id);
             return self.carry_out(holder, command, applied);

@@ -9,9 +9,9 @@ use holdfast_api::{
 use imbl::OrdMap;
 
 use crate::applied::{Applied, RunKey};
-use crate::cluster::LIFE_LEVEL;
-use crate::life::act::Act;
-use crate::life::{Life, Process};
+use crate::cluster::COORDINATION_LEVEL;
+use crate::coordination::act::Act;
+use crate::coordination::{Coordination, Process};
 use crate::machine::Machine;
 use crate::outcome::assignment;
 use crate::size;
@@ -77,7 +77,7 @@ impl Machine {
         command: &ProcessCommand,
         applied: &mut Applied,
     ) -> Result<Outcome, Refusal> {
-        self.at_life_level()?;
+        self.at_coordination_level()?;
         let outcome = match command {
             ProcessCommand::Register {
                 lease,
@@ -121,12 +121,12 @@ impl Machine {
         Ok(Outcome::Process(outcome))
     }
 
-    pub(crate) fn at_life_level(&self) -> Result<(), Refusal> {
+    pub(crate) fn at_coordination_level(&self) -> Result<(), Refusal> {
         let level = self.cluster.feature_level;
-        if level >= LIFE_LEVEL {
+        if level >= COORDINATION_LEVEL {
             return Ok(());
         }
-        Err(Refusal::FeatureLevel { level, needed: LIFE_LEVEL })
+        Err(Refusal::FeatureLevel { level, needed: COORDINATION_LEVEL })
     }
 
     /// The open run that a command without a lease means.
@@ -143,18 +143,18 @@ impl Act<'_> {
     fn register(&mut self, wanted: &Registration<'_>) -> Result<ProcessOutcome, Refusal> {
         let limits = self.limits.clone();
         let label_bytes = wanted.labels.iter().map(|(k, v)| (k.len() + v.len()) as u64).sum();
-        size::within("label_bytes_max", label_bytes, limits.life.label_bytes_max)?;
+        size::within("label_bytes_max", label_bytes, limits.coordination.label_bytes_max)?;
         if let Some(known) = self.registered(wanted)? {
             return Ok(known);
         }
-        let limit = limits.life.processes_per_run_max;
-        let full = self.life.processes.len() as u64 >= limit;
+        let limit = limits.coordination.processes_per_run_max;
+        let full = self.coordination.processes.len() as u64 >= limit;
         let process = match wanted.process {
             None if full => return Err(self.full("processes_per_run_max", limit)),
-            None => self.life.next_process(),
+            None => self.coordination.next_process(),
             Some(process) => process,
         };
-        match self.life.processes.get(&process) {
+        match self.coordination.processes.get(&process) {
             Some(current) => {
                 let alive = current.is_alive();
                 if wanted.replaces != current.incarnation {
@@ -184,7 +184,7 @@ impl Act<'_> {
             return Err(Refusal::LeaseEnded { lease: wanted.lease });
         };
         let find = |process: &ProcessId| {
-            let record = self.life.processes.get(process)?;
+            let record = self.coordination.processes.get(process)?;
             let same = record.nonce == wanted.nonce && record.lease == wanted.lease;
             same.then_some((*process, record))
         };
@@ -212,7 +212,7 @@ impl Act<'_> {
             host: host.clone(),
             role: wanted.role,
             labels: Arc::new(wanted.labels.clone()),
-            policy: self.life.standing.shared(wanted.policy),
+            policy: self.coordination.standing.shared(wanted.policy),
             since: self.revision,
             since_ms: self.time,
             member_since: 0,
@@ -222,13 +222,13 @@ impl Act<'_> {
             calls: OrdMap::new(),
         };
         if wanted.role == Role::Active {
-            self.life.standing.add(process, &record);
+            self.coordination.standing.add(process, &record);
         }
-        let joined_before = self.life.processes.insert(process, record).is_some();
-        *self.life.live.of(wanted.role) += 1;
+        let joined_before = self.coordination.processes.insert(process, record).is_some();
+        *self.coordination.live.of(wanted.role) += 1;
         self.leases.attach(wanted.lease, process, incarnation);
-        for key in self.life.naming.get(&process).into_iter().flatten() {
-            if let Some(round) = self.life.rounds.get_mut(key) {
+        for key in self.coordination.naming.get(&process).into_iter().flatten() {
+            if let Some(round) = self.coordination.rounds.get_mut(key) {
                 // A set has waited for one that never joined already.
                 round.tally.live += u32::from(joined_before);
             }
@@ -268,16 +268,16 @@ impl Act<'_> {
         Ok(ProcessOutcome::Ended { ended })
     }
 
-    /// The record of a life that goes on.
+    /// The record of an incarnation that goes on.
     pub fn living(
         &self,
         process: ProcessId,
         incarnation: Incarnation,
     ) -> Result<&Process, Refusal> {
-        self.life.living(process, incarnation)
+        self.coordination.living(process, incarnation)
     }
 
-    /// The record of a life that goes on, for the agent that holds it.
+    /// The record of an incarnation that goes on, for the agent that holds it.
     pub fn attached(
         &self,
         lease: LeaseId,
@@ -292,8 +292,8 @@ impl Act<'_> {
     }
 }
 
-impl Life {
-    /// The record of a life that goes on.
+impl Coordination {
+    /// The record of an incarnation that goes on.
     pub fn living(
         &self,
         process: ProcessId,

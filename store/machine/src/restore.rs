@@ -36,7 +36,7 @@ impl Machine {
     /// store, in milliseconds.
     pub fn store_lost_ms_max(&self) -> u64 {
         let known = self.leases.by_id.values().map(|lease| lease.store_lost_ms_max);
-        known.fold(self.cluster.limits.life.store_lost_ms_max, u64::max)
+        known.fold(self.cluster.limits.coordination.store_lost_ms_max, u64::max)
     }
 
     /// Begins a new epoch under another cluster id.
@@ -57,9 +57,9 @@ impl Machine {
             let job = Arc::make_mut(job);
             let jump = |number: &mut u64, by| *number = number.saturating_add(by);
             jump(&mut job.next_number, EPOCH_ITERATIONS);
-            jump(&mut job.life.incarnation, EPOCH_NUMBERS);
-            jump(&mut job.life.generation, EPOCH_NUMBERS);
-            jump(&mut job.life.iteration, EPOCH_ITERATIONS);
+            jump(&mut job.coordination.incarnation, EPOCH_NUMBERS);
+            jump(&mut job.coordination.generation, EPOCH_NUMBERS);
+            jump(&mut job.coordination.iteration, EPOCH_ITERATIONS);
             let Some(open) = job.open.clone() else { continue };
             let run = RunKey { job: name, run: open };
             let lost = self.jobs.run(&run).is_some_and(|run| run.lost_at.is_some());
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(after.cluster_id(), Some("new"));
         assert!(after.sessions.by_id.is_empty() && after.leases.by_id.is_empty());
         let job = &after.jobs.by_name[&train.job];
-        assert!(job.open.is_none() && job.life.iteration == EPOCH_ITERATIONS);
+        assert!(job.open.is_none() && job.coordination.iteration == EPOCH_ITERATIONS);
         assert_eq!(job.automatic_name().as_str(), "r1000002");
         let get = |job: &str| {
             let scope = Scope { job: job.parse().unwrap(), run: None };

@@ -9,9 +9,9 @@ use holdfast_api::{
 };
 
 use crate::applied::{Applied, Effect, RunKey};
-use crate::cluster::{LIFE_LEVEL, RUNS_LEVEL};
+use crate::cluster::{COORDINATION_LEVEL, RUNS_LEVEL};
+use crate::coordination::Live;
 use crate::job::{Job, Left, RunEnd, fence, run_not_found};
-use crate::life::Live;
 use crate::machine::Machine;
 
 /// Most runs that the deletion of a job takes out at once.
@@ -123,7 +123,7 @@ impl Machine {
     /// Refuses a run that has ended, or is about to: nobody enters it any more.
     pub(crate) fn not_over(&self, key: &RunKey) -> Result<(), Refusal> {
         let Some(run) = self.jobs.run(key) else { return Ok(()) };
-        if self.cluster.feature_level < LIFE_LEVEL {
+        if self.cluster.feature_level < COORDINATION_LEVEL {
             return fence(&key.job, &key.run, run).map_or(Ok(()), Err);
         }
         let (cause, at) = match &run.end {
@@ -144,7 +144,7 @@ impl Machine {
         let (Some(run), Some(holders)) = (self.jobs.run(key), self.leases.holders(key)) else {
             return Ok(());
         };
-        let Live { active, standby } = run.life.live;
+        let Live { active, standby } = run.coordination.live;
         let held = RunHeld {
             job: key.job.clone(),
             run: key.run.clone(),
@@ -231,7 +231,7 @@ impl Machine {
             applied.discard(self.jobs.remove(&RunKey { job: name.clone(), run }));
         }
         if let Some(job) = self.jobs.by_name.get_mut(name) {
-            applied.discard(Arc::make_mut(job).life.events.forget());
+            applied.discard(Arc::make_mut(job).coordination.events.forget());
         }
         self.publish(Vec::new(), applied);
         Ok(RunOutcome::JobDeleted { runs, left })
@@ -292,12 +292,12 @@ impl Machine {
     /// The event log says that all is over.
     fn record_end(&mut self, run: &RunKey, by: Option<&Name>, applied: &mut Applied) {
         let (revision, at_ms) = (self.revision + 1, self.time);
-        let events_max = self.cluster.limits.life.events_per_job_max;
-        if self.cluster.feature_level < LIFE_LEVEL {
+        let events_max = self.cluster.limits.coordination.events_per_job_max;
+        if self.cluster.feature_level < COORDINATION_LEVEL {
             return;
         }
-        let Ok((job, life)) = self.jobs.life(run) else { return };
-        let Live { active, standby } = life.live;
+        let Ok((job, coordination)) = self.jobs.coordination(run) else { return };
+        let Live { active, standby } = coordination.live;
         let what = EventKind::RunEnded { by: by.cloned(), processes: active + standby };
         job.events.record(Event { revision, at_ms, run: run.run.clone(), what }, events_max);
         applied.effects.push(Effect::Recorded { job: run.job.clone() });

@@ -21,8 +21,9 @@ fn apply(machine: &mut Machine, commands: Vec<Command>) -> Vec<Answer> {
 fn job(processes: u32) -> Machine {
     let mut machine = Machine::new();
     // The histories of keys and of events would grow, up to their own limits.
-    let life = Box::new(LifeLimits { events_per_job_max: 16, ..LifeLimits::default() });
-    let limits = Limits { history_changes_max: 16, life, ..Limits::default() };
+    let coordination =
+        Box::new(CoordinationLimits { events_per_job_max: 16, ..CoordinationLimits::default() });
+    let limits = Limits { history_changes_max: 16, coordination, ..Limits::default() };
     let level = ClusterCommand::SetFeatureLevel { level: 3 };
     let limits = ClusterCommand::SetLimits { limits };
     apply(&mut machine, vec![Command::Cluster(level), Command::Cluster(limits)]);
@@ -177,8 +178,8 @@ fn cost_of_a_scattered_advance(processes: u32) -> u64 {
     let terms = Terms { conclusion: Conclusion::Advance, ..Terms::default() };
     // Odd ones first, then even ones: neighbours are far apart.
     let order = (1..processes).step_by(2).chain((0..processes).step_by(2));
-    let lives = order.map(|n| (n, come_back(&mut machine, n, u64::from(n) + 1, &policy)));
-    let lives: Vec<_> = lives.collect();
+    let participants = order.map(|n| (n, come_back(&mut machine, n, u64::from(n) + 1, &policy)));
+    let participants: Vec<_> = participants.collect();
     let arrivals = |call| {
         let arrival = |&(process, incarnation): &(ProcessId, Incarnation)| {
             let arrival =
@@ -190,7 +191,7 @@ fn cost_of_a_scattered_advance(processes: u32) -> u64 {
                 arrivals: vec![arrival],
             })
         };
-        lives.iter().map(arrival).collect::<Vec<_>>()
+        participants.iter().map(arrival).collect::<Vec<_>>()
     };
     apply(&mut machine, arrivals(1));
     let mut last = arrivals(2);

@@ -20,7 +20,7 @@ fn a_claimed_length_is_not_believed() {
     for input in lying_images() {
         assert!(Machine::decode(&mut &input[..]).is_err());
     }
-    let image = image_with_life();
+    let image = image_with_coordination();
     for place in FRAME..image.len() - TRAILER {
         let _ = Machine::decode(&mut &lying_at(&image, place)[..]);
     }
@@ -68,7 +68,7 @@ const FRAME: usize = 20;
 const TRAILER: usize = 8;
 
 /// A state with processes, open rounds and kept outcomes.
-fn image_with_life() -> Vec<u8> {
+fn image_with_coordination() -> Vec<u8> {
     let mut machine = Machine::new();
     let scope = Scope::default();
     let grant = LeaseCommand::Grant {
@@ -111,7 +111,7 @@ fn image_with_life() -> Vec<u8> {
         ("quorum", 5, 1, quorum),
         ("open", 6, 1, plain()),
     ];
-    for (round, call, lives, terms) in rounds {
+    for (round, call, participants, terms) in rounds {
         let arrival = |process: u32| Arrival {
             process,
             incarnation: u64::from(process) + 1,
@@ -124,7 +124,7 @@ fn image_with_life() -> Vec<u8> {
             lease: 1.into(),
             round: round.into(),
             terms: Box::new(terms),
-            arrivals: (0..lives).map(arrival).collect(),
+            arrivals: (0..participants).map(arrival).collect(),
         }));
     }
     // Its exit counts as failed, and is kept.

@@ -63,7 +63,7 @@ pub struct Reports(Arc<Mutex<Kept>>);
 #[derive(Default)]
 struct Kept {
     last_place: u64,
-    told: BTreeMap<u64, Told>,
+    told: BTreeMap<u64, Reported>,
     bytes: usize,
     left_out: HashSet<u64>,
     /// Programs that had ended when their agents left, the latest last.
@@ -75,7 +75,7 @@ struct Left {
     at: Instant,
 }
 
-struct Told {
+struct Reported {
     report: AgentReport,
     size: usize,
     at: Instant,
@@ -99,7 +99,7 @@ impl Reports {
     /// All reports as they would read now, and how many had no room.
     fn now(&self) -> (Vec<(AgentReport, u64)>, u64) {
         let kept = self.0.lock();
-        let aged = |told: &Told| {
+        let aged = |told: &Reported| {
             let ms = u64::try_from(told.at.elapsed().as_millis()).unwrap_or(u64::MAX);
             (told.report.clone().aged(ms), ms)
         };
@@ -148,7 +148,7 @@ impl Place {
             return;
         }
         kept.bytes += size;
-        kept.told.insert(self.id, Told { report, size, at: Instant::now() });
+        kept.told.insert(self.id, Reported { report, size, at: Instant::now() });
     }
 }
 
@@ -226,7 +226,7 @@ pub async fn agents(
     let mut all = own(&app.inner.reports, node);
     for (id, answer) in join_all(others).await {
         match answer {
-            Asked::Told(theirs) => {
+            Asked::Reported(theirs) => {
                 all.agents.extend(theirs.agents);
                 all.left_out += theirs.left_out;
                 all.others.extend(theirs.others);
@@ -356,7 +356,7 @@ fn put_in_order(agents: &mut Vec<AgentStatus>) {
 /// What another node said of its agents.
 #[derive(Debug, PartialEq)]
 enum Asked {
-    Told(Agents),
+    Reported(Agents),
     /// It does not know the question: its version is older.
     Older,
     /// No answer, or none that can be read.
@@ -384,7 +384,7 @@ fn understood(status: StatusCode, body: &[u8]) -> Asked {
     match status {
         StatusCode::NOT_FOUND => Asked::Older,
         status if status.is_success() => {
-            serde_json::from_slice(body).map_or(Asked::Silent, Asked::Told)
+            serde_json::from_slice(body).map_or(Asked::Silent, Asked::Reported)
         }
         _ => Asked::Silent,
     }
@@ -548,7 +548,7 @@ mod tests {
         assert_eq!(understood(StatusCode::OK, b"<html>"), Asked::Silent);
         let agents = Agents { agents: vec![told("a", 1, 0)], ..Agents::default() };
         let body = serde_json::to_vec(&agents).unwrap();
-        assert_eq!(understood(StatusCode::OK, &body), Asked::Told(agents));
+        assert_eq!(understood(StatusCode::OK, &body), Asked::Reported(agents));
     }
 
     #[test]

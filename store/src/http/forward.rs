@@ -136,7 +136,7 @@ impl Class {
 
 /// What a client asks of the way its call takes.
 #[derive(Debug, Deserialize)]
-struct Way {
+struct RouteParams {
     /// Whether a follower may pass the call on.
     #[serde(default = "yes")]
     forward: bool,
@@ -194,7 +194,7 @@ async fn take(
     let destination = match app.node() {
         Ok(node) => {
             same_cluster(&parts.headers, node.cluster_id())?;
-            let Query(way) = Query::<Way>::try_from_uri(&parts.uri).map_err(bad_query)?;
+            let Query(way) = Query::<RouteParams>::try_from_uri(&parts.uri).map_err(bad_query)?;
             where_to(node, class, &parts, &way, &body.bytes)
         }
         // The handler says that there is no node yet.
@@ -219,7 +219,13 @@ enum Destination {
     Nowhere(Problem),
 }
 
-fn where_to(node: &Node, class: Class, parts: &Parts, way: &Way, body: &[u8]) -> Destination {
+fn where_to(
+    node: &Node,
+    class: Class,
+    parts: &Parts,
+    way: &RouteParams,
+    body: &[u8],
+) -> Destination {
     if class == Class::Local {
         return Destination::Here;
     }
@@ -257,7 +263,7 @@ fn too_slow(class: Class, limit: Duration) -> Problem {
 
 /// A question that asks for this node's own state: in the address if that is
 /// where its parameters are, else in the body.
-fn stale_will_do(parts: &Parts, way: &Way, body: &[u8]) -> bool {
+fn stale_will_do(parts: &Parts, way: &RouteParams, body: &[u8]) -> bool {
     /// The one field that matters on the way.
     #[derive(Deserialize)]
     struct Wish {
@@ -321,7 +327,7 @@ mod tests {
         let will_do = |method: Method, uri: &str, body: &str| {
             let request = Request::builder().method(method).uri(uri).body(()).unwrap();
             let (parts, ()) = request.into_parts();
-            let Query(way) = Query::<Way>::try_from_uri(&parts.uri).unwrap();
+            let Query(way) = Query::<RouteParams>::try_from_uri(&parts.uri).unwrap();
             stale_will_do(&parts, &way, body.as_bytes())
         };
         assert!(will_do(Method::GET, "/v1/kv/get?key=k&stale=true", ""));

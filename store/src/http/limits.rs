@@ -90,7 +90,7 @@ fn change(limits: &mut Map<String, Value>, wanted: Map<String, Value>) {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_api::LifeLimits;
+    use holdfast_api::CoordinationLimits;
     use serde_json::{from_value, json};
 
     use super::*;
@@ -110,11 +110,11 @@ mod tests {
         let seen = Seen { revision: 1, stale: false };
         let answer = LimitsAnswer { limits: Limits::default(), seen };
         let shown = serde_json::to_value(&answer).unwrap();
-        assert_eq!(shown["life"], serde_json::to_value(LifeLimits::default()).unwrap());
+        assert_eq!(shown["life"], serde_json::to_value(CoordinationLimits::default()).unwrap());
         assert_eq!(from_value::<LimitsAnswer>(shown).unwrap(), answer);
         let Value::Object(wanted) = json!({"life": {"leases_max": 7}}) else { unreachable!() };
-        let life = LifeLimits { leases_max: 7, ..LifeLimits::default() };
+        let coordination = CoordinationLimits { leases_max: 7, ..CoordinationLimits::default() };
         let changed = overlay(&Limits::default(), wanted).unwrap();
-        assert_eq!(changed, Limits { life: Box::new(life), ..Limits::default() });
+        assert_eq!(changed, Limits { coordination: Box::new(coordination), ..Limits::default() });
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! | module | serves |
 //! | --- | --- |
-//! | [`life`] | leases, processes and rounds as JSON |
+//! | [`coordination`] | leases, processes and rounds as JSON |
 //! | [`kv`], [`cluster`], [`limits`] | JSON under `/v1/`, for people and scripts |
 //! | [`agents`] | what agents tell of themselves |
 //! | [`backup`] | the whole state as a stream |
@@ -22,11 +22,11 @@ pub mod admission;
 pub mod agents;
 pub mod backup;
 pub mod cluster;
+pub mod coordination;
 pub mod forward;
 pub mod health;
 pub mod host;
 pub mod kv;
-pub mod life;
 pub mod limits;
 pub mod metrics;
 pub mod openapi;

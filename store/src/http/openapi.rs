@@ -21,7 +21,8 @@ use super::problem::extract::BODY_BYTES_MAX;
 use super::problem::{Failure, ProblemDocument};
 
 use super::{
-    App, admission, agents, backup, cluster, forward, health, kv, life, limits, metrics, strict,
+    App, admission, agents, backup, cluster, coordination, forward, health, kv, limits, metrics,
+    strict,
 };
 
 /// What the description says of itself.
@@ -121,17 +122,17 @@ fn described_routes() -> OpenApiRouter<App> {
         .routes(routes!(c::delete_job))
         .routes(routes!(c::runs))
         .routes(routes!(c::jobs))
-        .routes(routes!(life::lease))
-        .routes(routes!(life::process))
-        .routes(routes!(life::round))
-        .routes(routes!(life::feed))
-        .routes(routes!(life::processes))
-        .routes(routes!(life::rounds))
-        .routes(routes!(life::held))
-        .routes(routes!(life::closed))
-        .routes(routes!(life::plan))
-        .routes(routes!(life::iteration))
-        .routes(routes!(life::events))
+        .routes(routes!(coordination::lease))
+        .routes(routes!(coordination::process))
+        .routes(routes!(coordination::round))
+        .routes(routes!(coordination::feed))
+        .routes(routes!(coordination::processes))
+        .routes(routes!(coordination::rounds))
+        .routes(routes!(coordination::held))
+        .routes(routes!(coordination::closed))
+        .routes(routes!(coordination::plan))
+        .routes(routes!(coordination::iteration))
+        .routes(routes!(coordination::events))
         .routes(routes!(c::status))
         .routes(routes!(c::majority))
         .routes(routes!(c::nodes))

@@ -3,7 +3,7 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`belonging`] | a node that was removed, or strayed, notices |
+//! | [`membership_check`] | a node that was removed, or strayed, notices |
 //! | [`clock`] | log time as the leader counts it |
 //! | [`parking`] | how many bytes of waits and watches are parked |
 //! | [`proposer`] | commands packed into log entries |
@@ -16,17 +16,18 @@
 //! | [`majority`] | which voters answer, and since when others do not |
 //! | [`membership`] | nodes added, promoted, removed; leadership handed over |
 //! | [`status`] | the cluster as operators see it |
-//! | [`succession`] | a dead leader is noticed by its closed connections |
+//! | [`leader_death`] | a dead leader is noticed by its closed connections |
 //! | [`upkeep`] | what the leader looks after on its own |
 //! | [`tenant`] | who shares a node, and how it is shared out |
 //! | [`witness`] | how far other nodes' logs were seen to reach |
 
-pub mod belonging;
 pub mod clock;
 pub mod effects;
 pub mod feeds;
+pub mod leader_death;
 pub mod majority;
 pub mod membership;
+pub mod membership_check;
 pub mod parking;
 pub mod proposer;
 pub mod reader;
@@ -36,7 +37,6 @@ pub mod sanity;
 pub mod scans;
 pub mod scrub;
 pub mod status;
-pub mod succession;
 pub mod tenant;
 pub mod upkeep;
 pub mod waits;
@@ -48,10 +48,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use holdfast_api::{
-    Answer, Blob, Budget, ClusterCommand, Code, Command, Condition, LeaderHint, LifeLimits, NodeId,
-    Outcome, Problem, Proposal, Refusal, Revision, RunCommand, Scope, WatchBatch,
+    Answer, Blob, Budget, ClusterCommand, Code, Command, Condition, CoordinationLimits, LeaderHint,
+    NodeId, Outcome, Problem, Proposal, Refusal, Revision, RunCommand, Scope, WatchBatch,
 };
-use holdfast_machine::{LIFE_LEVEL, Machine, PIPELINE_LEVEL, RUNS_LEVEL};
+use holdfast_machine::{COORDINATION_LEVEL, Machine, PIPELINE_LEVEL, RUNS_LEVEL};
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLockReadGuard};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -488,11 +488,12 @@ impl Node {
             Command::Lease(_)
             | Command::Process(_)
             | Command::Round(_)
-            | Command::Run(RunCommand::Open { takeover: true, .. }) => LIFE_LEVEL,
+            | Command::Run(RunCommand::Open { takeover: true, .. }) => COORDINATION_LEVEL,
             Command::Cluster(ClusterCommand::SetLimits { limits })
-                if *limits.life != LifeLimits::default() || limits.budget != Budget::default() =>
+                if *limits.coordination != CoordinationLimits::default()
+                    || limits.budget != Budget::default() =>
             {
-                LIFE_LEVEL
+                COORDINATION_LEVEL
             }
             _ => return Ok(()),
         };

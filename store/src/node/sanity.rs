@@ -82,23 +82,24 @@ fn are_sane(limits: &Limits) -> Result<(), Problem> {
         (limits.list_page_max >= 1, "list_page_max must be at least 1"),
         (limits.list_page_max <= LIST_PAGE_CEILING, "list_page_max is at most 1 000 000"),
         (
-            limits.life.lease_ttl_ms_min <= limits.life.lease_ttl_ms_max,
+            limits.coordination.lease_ttl_ms_min <= limits.coordination.lease_ttl_ms_max,
             "life.lease_ttl_ms_min exceeds life.lease_ttl_ms_max",
         ),
         (
-            limits.life.lease_ttl_ms_min >= LEASE_TTL_FLOOR_MS,
+            limits.coordination.lease_ttl_ms_min >= LEASE_TTL_FLOOR_MS,
             "life.lease_ttl_ms_min must be at least 500: shorter leases expire while they are renewed",
         ),
         (
-            limits.life.run_ending_ms <= RUN_ENDING_CEILING_MS,
+            limits.coordination.run_ending_ms <= RUN_ENDING_CEILING_MS,
             "life.run_ending_ms is at most 86 400 000, a day",
         ),
         (
-            limits.life.calls_per_process_max >= 1 && limits.life.calls_per_command_max >= 1,
+            limits.coordination.calls_per_process_max >= 1
+                && limits.coordination.calls_per_command_max >= 1,
             "life.calls_per_process_max and life.calls_per_command_max must be at least 1",
         ),
         (
-            limits.life.payload_bytes_max <= limits.command_bytes_max,
+            limits.coordination.payload_bytes_max <= limits.command_bytes_max,
             "life.payload_bytes_max exceeds command_bytes_max",
         ),
         (
@@ -199,10 +200,10 @@ mod tests {
             are_sane(&limits).expect_err("it is refused").message
         };
         for (change, words) in [
-            ((|l| l.life.lease_ttl_ms_min = 0) as fn(&mut Limits), "lease_ttl_ms_min"),
-            (|l| l.life.lease_ttl_ms_max = 1, "lease_ttl_ms_max"),
-            (|l| l.life.run_ending_ms = u64::MAX, "run_ending_ms"),
-            (|l| l.life.calls_per_command_max = 0, "calls_per_command_max"),
+            ((|l| l.coordination.lease_ttl_ms_min = 0) as fn(&mut Limits), "lease_ttl_ms_min"),
+            (|l| l.coordination.lease_ttl_ms_max = 1, "lease_ttl_ms_max"),
+            (|l| l.coordination.run_ending_ms = u64::MAX, "run_ending_ms"),
+            (|l| l.coordination.calls_per_command_max = 0, "calls_per_command_max"),
             (|l| l.session_window = 0, "session_window"),
             (|l| l.list_page_max = u64::MAX, "list_page_max"),
             (|l| l.command_bytes_max = u64::MAX, "command_bytes_max"),

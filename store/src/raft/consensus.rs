@@ -18,7 +18,7 @@ use super::evidence::Evidence;
 use super::network::Network;
 use super::transport::{Target, Transport};
 use super::types::{LogEntry, NodeAddress, TypeConfig};
-use super::wire::{Ask, Channel, Told};
+use super::wire::{Ask, Channel, PeerAnswer};
 use crate::recurring::Troubles;
 use crate::storage::{LogStore, SnapshotStore, StateMachine};
 
@@ -493,7 +493,7 @@ impl Consensus {
         let mut seen = 1;
         while seen <= view.voters.len() / 2 {
             match asked.next().await {
-                Some(Ok(Ok(Told::Gone { gone: true }))) => seen += 1,
+                Some(Ok(Ok(PeerAnswer::Gone { gone: true }))) => seen += 1,
                 Some(_) => {}
                 None => return false,
             }

@@ -22,7 +22,7 @@ use super::append_requests;
 use super::open_appends::OpenAppends;
 use super::transport::{Target, Transport, TransportError, append_one_by_one};
 use super::types::{NodeAddress, TypeConfig, Vote};
-use super::wire::{self, Append, Ask, Channel, SnapshotOffer, Told};
+use super::wire::{self, Append, Ask, Channel, PeerAnswer, SnapshotOffer};
 use crate::storage::SnapshotFile;
 
 /// Longest transfer of one snapshot.
@@ -73,7 +73,7 @@ impl Peer {
         action: RPCTypes,
         ask: Ask,
         option: &RPCOption,
-    ) -> Result<Told, RPCError<TypeConfig>> {
+    ) -> Result<PeerAnswer, RPCError<TypeConfig>> {
         let limit = option.hard_ttl();
         let told = self.transport.ask(self.target.clone(), self.channel, ask, limit).await;
         told.map_err(|error| self.rpc_error(action, error))
@@ -200,7 +200,7 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         option: RPCOption,
     ) -> Result<TransferLeaderResponse<TypeConfig>, RPCError<TypeConfig>> {
         match self.ask(RPCTypes::TransferLeader, (&request).into(), &option).await? {
-            Told::Transfer { accepted: true } => Ok(Ok(())),
+            PeerAnswer::Transfer { accepted: true } => Ok(Ok(())),
             other => Err(RPCError::Network(NetworkError::from_string(format!("{other:?}")))),
         }
     }

@@ -13,7 +13,7 @@ use super::evidence::OpenChannel;
 use super::record::{LogIdRecord, RecordError, VoteRecord, decode, encode};
 use super::tcp::{Wire, framed};
 use super::types::{LogId, TypeConfig, Vote};
-use super::wire::{Append, Appended, Ask, Channel, SnapshotOffer, SnapshotTaken, Told};
+use super::wire::{Append, Appended, Ask, Channel, PeerAnswer, SnapshotOffer, SnapshotTaken};
 
 /// Why a connection from another node ended early.
 #[derive(Debug, thiserror::Error)]
@@ -169,27 +169,29 @@ impl Consensus {
     }
 
     /// Answers one question of another node.
-    pub async fn answer(&self, ask: Ask) -> Result<Told, RecordError> {
-        let failed = |error: String| Told::Failed(error);
+    pub async fn answer(&self, ask: Ask) -> Result<PeerAnswer, RecordError> {
+        let failed = |error: String| PeerAnswer::Failed(error);
         Ok(match ask {
             Ask::Append(append) => {
                 let request = AppendEntriesRequest::try_from(append)?;
                 let response = self.raft.append_entries(request).await;
-                response.map_or_else(|e| failed(e.to_string()), |r| Told::Append(r.into()))
+                response.map_or_else(|e| failed(e.to_string()), |r| PeerAnswer::Append(r.into()))
             }
             Ask::Vote(ballot) => {
                 let response = self.raft.vote(ballot.try_into()?).await;
-                response.map_or_else(|e| failed(e.to_string()), Told::from)
+                response.map_or_else(|e| failed(e.to_string()), PeerAnswer::from)
             }
             Ask::PreVote(ballot) => {
                 let response = self.raft.pre_vote(ballot.try_into()?).await;
-                response.map_or_else(|e| failed(e.to_string()), Told::from)
+                response.map_or_else(|e| failed(e.to_string()), PeerAnswer::from)
             }
-            Ask::Gone { leader, term } => Told::Gone { gone: self.has_lost(leader, term).await },
+            Ask::Gone { leader, term } => {
+                PeerAnswer::Gone { gone: self.has_lost(leader, term).await }
+            }
             Ask::Transfer { from, to, last } => {
                 let request = transfer(from, to, last)?;
                 match self.raft.handle_transfer_leader(request).await {
-                    Ok(result) => Told::Transfer { accepted: result.is_ok() },
+                    Ok(result) => PeerAnswer::Transfer { accepted: result.is_ok() },
                     Err(error) => failed(error.to_string()),
                 }
             }

@@ -22,7 +22,7 @@ use tokio_util::codec::{Framed, LengthDelimitedCodec};
 use super::peer::{PEER_HEADER, PeerError, PeerHello, Witness, Witnesses};
 use super::record::{VoteRecord, decode, encode};
 use super::transport::{Target, Transport, TransportError};
-use super::wire::{Append, Appended, Ask, Channel, SnapshotOffer, SnapshotTaken, Told};
+use super::wire::{Append, Appended, Ask, Channel, PeerAnswer, SnapshotOffer, SnapshotTaken};
 use crate::access::Access;
 use crate::dial::{self, DialError, Patience};
 use crate::recurring::RecurringWith;
@@ -191,7 +191,7 @@ impl TcpTransport {
         target: Target,
         channel: Channel,
         ask: &Ask,
-    ) -> Result<Told, TransportError> {
+    ) -> Result<PeerAnswer, TransportError> {
         let frame = Bytes::from(encode(ask));
         let mut connection = self.connection(&target, channel).await?;
         let told = round_trip(&mut connection, target.node, frame.clone()).await;
@@ -203,7 +203,7 @@ impl TcpTransport {
                 round_trip(&mut connection, target.node, frame).await?
             }
         };
-        if let (Ask::Vote(_), Told::Vote { granted: true, vote, .. }) = (ask, &told) {
+        if let (Ask::Vote(_), PeerAnswer::Vote { granted: true, vote, .. }) = (ask, &told) {
             self.introduction.voted(target.node, vote.term);
         }
         self.keep(target, channel, connection);
@@ -219,7 +219,7 @@ async fn round_trip(
     connection: &mut Connection,
     node: NodeId,
     frame: Bytes,
-) -> Result<Told, TransportError> {
+) -> Result<PeerAnswer, TransportError> {
     connection.send(frame).await.map_err(|e| broken(node, e))?;
     let frame = connection.next().await.ok_or_else(|| broken(node, "it closed"))?;
     decode(&frame.map_err(|e| broken(node, e))?).map_err(|e| broken(node, e))
@@ -236,7 +236,7 @@ impl Transport for Tcp {
         channel: Channel,
         ask: Ask,
         limit: Duration,
-    ) -> BoxFuture<'static, Result<Told, TransportError>> {
+    ) -> BoxFuture<'static, Result<PeerAnswer, TransportError>> {
         let this = self.0.clone();
         Box::pin(async move {
             let node = target.node;

@@ -9,7 +9,7 @@ use futures::stream::{self, BoxStream, StreamExt};
 use holdfast_api::NodeId;
 
 use super::record::{LogIdRecord, LogRecord, VoteRecord};
-use super::wire::{Append, Appended, Ask, Channel, SnapshotOffer, Told};
+use super::wire::{Append, Appended, Ask, Channel, PeerAnswer, SnapshotOffer};
 use crate::storage::SnapshotFile;
 
 /// Why a message got no answer.
@@ -62,7 +62,7 @@ pub trait Transport: Send + Sync + 'static {
         channel: Channel,
         ask: Ask,
         limit: Duration,
-    ) -> BoxFuture<'static, Result<Told, TransportError>>;
+    ) -> BoxFuture<'static, Result<PeerAnswer, TransportError>>;
 
     /// Appends, pipelined: answers come in the order of the requests. Ends
     /// after the last answer once the requests end.
@@ -108,9 +108,11 @@ pub fn append_one_by_one(
             let told = transport.ask(target, channel, Ask::Append(append), limit).await;
             let next = Some((transport, requests));
             Some(match told {
-                Ok(Told::Append(Appended::All)) => (Ok(Appended::Matched(last)), next),
-                Ok(Told::Append(Appended::Conflict(None))) => (Ok(Appended::Conflict(prev)), None),
-                Ok(Told::Append(appended)) => (Ok(appended), None),
+                Ok(PeerAnswer::Append(Appended::All)) => (Ok(Appended::Matched(last)), next),
+                Ok(PeerAnswer::Append(Appended::Conflict(None))) => {
+                    (Ok(Appended::Conflict(prev)), None)
+                }
+                Ok(PeerAnswer::Append(appended)) => (Ok(appended), None),
                 Ok(other) => {
                     (Err(TransportError::Broken { node, why: format!("{other:?}") }), None)
                 }

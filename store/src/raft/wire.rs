@@ -99,7 +99,7 @@ pub enum Ask {
 /// The answer to an [`Ask`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Told {
+pub enum PeerAnswer {
     /// To an append.
     Append(Appended),
     /// To a vote and a pre-vote.
@@ -211,9 +211,9 @@ impl TryFrom<Ballot> for VoteRequest<TypeConfig> {
     }
 }
 
-impl From<VoteResponse<TypeConfig>> for Told {
+impl From<VoteResponse<TypeConfig>> for PeerAnswer {
     fn from(response: VoteResponse<TypeConfig>) -> Self {
-        Told::Vote {
+        PeerAnswer::Vote {
             vote: (&response.vote).into(),
             granted: response.vote_granted,
             last: response.last_log_id.as_ref().map(Into::into),
@@ -232,9 +232,9 @@ impl From<&TransferLeaderRequest<TypeConfig>> for Ask {
 }
 
 /// Reads the answer to a vote.
-pub fn vote_response(told: Told) -> Result<VoteResponse<TypeConfig>, RecordError> {
+pub fn vote_response(told: PeerAnswer) -> Result<VoteResponse<TypeConfig>, RecordError> {
     match told {
-        Told::Vote { vote, granted, last } => {
+        PeerAnswer::Vote { vote, granted, last } => {
             Ok(VoteResponse::new(Vote::try_from(vote)?, log_id(last)?, granted))
         }
         other => Err(unexpected(&other)),
@@ -242,12 +242,14 @@ pub fn vote_response(told: Told) -> Result<VoteResponse<TypeConfig>, RecordError
 }
 
 /// Reads the answer to an append.
-pub fn append_response(told: Told) -> Result<AppendEntriesResponse<TypeConfig>, RecordError> {
+pub fn append_response(told: PeerAnswer) -> Result<AppendEntriesResponse<TypeConfig>, RecordError> {
     Ok(match told {
-        Told::Append(Appended::All) => AppendEntriesResponse::Success,
-        Told::Append(Appended::Matched(id)) => AppendEntriesResponse::PartialSuccess(log_id(id)?),
-        Told::Append(Appended::Conflict(_)) => AppendEntriesResponse::Conflict,
-        Told::Append(Appended::HigherVote(vote)) => {
+        PeerAnswer::Append(Appended::All) => AppendEntriesResponse::Success,
+        PeerAnswer::Append(Appended::Matched(id)) => {
+            AppendEntriesResponse::PartialSuccess(log_id(id)?)
+        }
+        PeerAnswer::Append(Appended::Conflict(_)) => AppendEntriesResponse::Conflict,
+        PeerAnswer::Append(Appended::HigherVote(vote)) => {
             AppendEntriesResponse::HigherVote(vote.try_into()?)
         }
         other => return Err(unexpected(&other)),
@@ -289,9 +291,9 @@ impl From<StreamAppendResult<TypeConfig>> for Appended {
     }
 }
 
-fn unexpected(told: &Told) -> RecordError {
+fn unexpected(told: &PeerAnswer) -> RecordError {
     match told {
-        Told::Failed(why) => RecordError::Impossible(format!("the node has stopped: {why}")),
+        PeerAnswer::Failed(why) => RecordError::Impossible(format!("the node has stopped: {why}")),
         other => RecordError::Impossible(format!("an answer to another question: {other:?}")),
     }
 }

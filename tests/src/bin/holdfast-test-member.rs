@@ -24,7 +24,7 @@ use holdfast_trainer_shim::manager::{
 use holdfast_trainer_shim::{CONTROL_VARIABLE, Holding, Host, Join, Process, Wanted};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// How long the agent may take, and a former life may last.
+/// How long the agent may take, and a former incarnation may last.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Between two steps.

@@ -18,11 +18,11 @@ use std::time::Duration;
 use holdfast_api::{Among, Command, Nonce, Outcome, ProcessCommand, ProcessOutcome, Role};
 use holdfast_client::Deadline;
 use holdfast_tests::link::{Heard, RawLink};
-use holdfast_trainer_shim::{CONTROL_VARIABLE, Hook, Host, Join, Ladder, Process, Wanted};
+use holdfast_trainer_shim::{CONTROL_VARIABLE, Hook, Host, Join, Process, Wanted, Watchdog};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// How long the agent may take, and a former life may last.
+/// How long the agent may take, and a former incarnation may last.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Well below the limits that tests set.
@@ -35,25 +35,25 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     let process: u32 = arguments.next().and_then(|n| n.parse().ok()).expect("PROCESS");
     let control = PathBuf::from(std::env::var_os(CONTROL_VARIABLE).expect("HOLDFAST_CONTROL"));
-    let mut ladder = Ladder::default();
+    let mut watchdog = Watchdog::default();
     match arguments.next().as_deref() {
         Some("--child") => return with_child(&control, process),
         Some("--ladder") => {
             let limits = arguments.next().expect("SOFT,HARD,GRACE");
             let mut limits = limits.split(',').map(|ms| ms.parse::<u64>().expect("milliseconds"));
-            ladder.heartbeat_ms = HEARTBEAT_MS;
-            ladder.soft_ms = limits.next();
-            ladder.hard_ms = limits.next();
-            ladder.grace_ms = limits.next().expect("GRACE");
+            watchdog.heartbeat_ms = HEARTBEAT_MS;
+            watchdog.soft_ms = limits.next();
+            watchdog.hard_ms = limits.next();
+            watchdog.grace_ms = limits.next().expect("GRACE");
         }
         _ => {}
     }
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(1).enable_all().build().expect("a runtime");
-    runtime.block_on(obey(&control, process, ladder));
+    runtime.block_on(obey(&control, process, watchdog));
 }
 
-async fn obey(control: &Path, process: u32, ladder: Ladder) {
+async fn obey(control: &Path, process: u32, watchdog: Watchdog) {
     let host = match Host::attach(control, Wanted::default(), PATIENCE).await {
         Ok(host) => host,
         Err(error) => return println!("refused {} {error}", error.code()),
@@ -61,7 +61,7 @@ async fn obey(control: &Path, process: u32, ladder: Ladder) {
     let patience = Some(Deadline::after(PATIENCE));
     let on_silence = Some(Hook::new(|silence| println!("silent {}", silence.silent_ms)));
     let process = Some(process);
-    let join = Join { process, patience, ladder, on_silence, ..Join::default() };
+    let join = Join { process, patience, watchdog, on_silence, ..Join::default() };
     let process = host.join(join).await.expect("a registration");
     println!("joined {}", process.incarnation());
     let (give, mut orders) = mpsc::unbounded_channel();

@@ -7,29 +7,29 @@ use std::time::Duration;
 use super::{Entry, Event};
 
 /// One incarnation of a process.
-type Life = (u32, u64);
+type Participant = (u32, u64);
 
 /// Something that must not be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "fields are what the variant's text names")]
 pub enum Broken {
     /// A communicator was opened while one of an earlier generation could run.
-    Overlap { generation: u64, earlier: u64, life: Life },
+    Overlap { generation: u64, earlier: u64, participant: Participant },
     /// Something of a generation counted after a later one had begun.
-    Late { generation: u64, later: u64, life: Life },
+    Late { generation: u64, later: u64, participant: Participant },
     /// An id was minted twice for one communicator, or one id for two.
     Minted { generation: u64, name: String },
     /// A communicator was opened by an id that is not its own.
-    ForeignId { generation: u64, life: Life },
+    ForeignId { generation: u64, participant: Participant },
     /// A communicator was opened by somebody who is no member.
-    Stranger { generation: u64, life: Life },
+    Stranger { generation: u64, participant: Participant },
     /// Members of one generation have different lists of them.
-    Lists { generation: u64, life: Life },
+    Lists { generation: u64, participant: Participant },
     /// A communicator was ended in order that a member did not want to end.
-    Closed { generation: u64, life: Life },
+    Closed { generation: u64, participant: Participant },
 }
 
-/// When what a life holds of a generation can no longer run.
+/// When what an incarnation holds of a generation can no longer run.
 struct Holding {
     from: u64,
     /// None = it was never freed, nor is its process gone.
@@ -76,24 +76,24 @@ fn held_by(before: &[Entry], process: u32) -> Option<u64> {
     })
 }
 
-fn life(entry: &Entry) -> Life {
+fn participant(entry: &Entry) -> Participant {
     (entry.process, entry.incarnation)
 }
 
-/// From when to when each life may have had something of each generation running.
-fn holdings(entries: &[Entry]) -> BTreeMap<(u64, Life), Holding> {
-    let mut open: BTreeMap<(u64, Life), (BTreeSet<String>, Holding)> = BTreeMap::new();
+/// From when to when each incarnation may have had something of each generation running.
+fn holdings(entries: &[Entry]) -> BTreeMap<(u64, Participant), Holding> {
+    let mut open: BTreeMap<(u64, Participant), (BTreeSet<String>, Holding)> = BTreeMap::new();
     for entry in entries {
         match &entry.event {
             Event::Open { generation, name, .. } => {
                 let holding = || (BTreeSet::new(), Holding { from: entry.at, until: None });
                 let (names, holding) =
-                    open.entry((*generation, life(entry))).or_insert_with(holding);
+                    open.entry((*generation, participant(entry))).or_insert_with(holding);
                 names.insert(name.clone());
                 holding.until = None;
             }
             Event::Freed { generation, name } => {
-                if let Some((names, holding)) = open.get_mut(&(*generation, life(entry))) {
+                if let Some((names, holding)) = open.get_mut(&(*generation, participant(entry))) {
                     names.remove(name);
                     if names.is_empty() {
                         holding.until.get_or_insert(entry.at);
@@ -103,7 +103,7 @@ fn holdings(entries: &[Entry]) -> BTreeMap<(u64, Life), Holding> {
             // It ran no longer than until the signal; what it was in the middle of
             // the kernel ends.
             Event::Killed | Event::Gone => {
-                let own = open.iter_mut().filter(|((_, whose), _)| *whose == life(entry));
+                let own = open.iter_mut().filter(|((_, whose), _)| *whose == participant(entry));
                 for (_, (_, holding)) in own {
                     holding.until.get_or_insert(entry.at);
                 }
@@ -115,12 +115,12 @@ fn holdings(entries: &[Entry]) -> BTreeMap<(u64, Life), Holding> {
 }
 
 /// The times in which a process did not run: what it holds then does nothing.
-fn pauses(entries: &[Entry]) -> BTreeMap<Life, Vec<(u64, u64)>> {
-    let mut pauses: BTreeMap<Life, Vec<(u64, u64)>> = BTreeMap::new();
+fn pauses(entries: &[Entry]) -> BTreeMap<Participant, Vec<(u64, u64)>> {
+    let mut pauses: BTreeMap<Participant, Vec<(u64, u64)>> = BTreeMap::new();
     for entry in entries {
-        match (&entry.event, pauses.get_mut(&life(entry))) {
+        match (&entry.event, pauses.get_mut(&participant(entry))) {
             (Event::Paused, _) => {
-                pauses.entry(life(entry)).or_default().push((entry.at, u64::MAX));
+                pauses.entry(participant(entry)).or_default().push((entry.at, u64::MAX));
             }
             (Event::Woken | Event::Gone, Some(own)) => {
                 if let Some((_, until)) = own.last_mut().filter(|(_, until)| *until == u64::MAX) {
@@ -138,8 +138,8 @@ fn pauses(entries: &[Entry]) -> BTreeMap<Life, Vec<(u64, u64)>> {
 /// anything is what `late` looks at.
 fn overlaps(entries: &[Entry]) -> Vec<Broken> {
     let (holdings, pauses) = (holdings(entries), pauses(entries));
-    let gone: BTreeSet<Life> =
-        entries.iter().filter(|one| one.event == Event::Gone).map(life).collect();
+    let gone: BTreeSet<Participant> =
+        entries.iter().filter(|one| one.event == Event::Gone).map(participant).collect();
     let mut broken = Vec::new();
     for entry in entries {
         let Event::Open { generation, .. } = &entry.event else { continue };
@@ -155,14 +155,14 @@ fn overlaps(entries: &[Entry]) -> Vec<Broken> {
                     one.event,
                     Event::Killed | Event::Paused | Event::Woken | Event::Gone
                 );
-                life(one) == *whose && is_own
+                participant(one) == *whose && is_own
             });
             let was_killed = pauses.contains_key(whose)
                 && gone.contains(whose)
                 && last_word.is_some_and(|word| word.at < entry.at);
             if runs && !paused && !was_killed {
-                let (generation, earlier, life) = (*generation, *earlier, *whose);
-                broken.push(Broken::Overlap { generation, earlier, life });
+                let (generation, earlier, participant) = (*generation, *earlier, *whose);
+                broken.push(Broken::Overlap { generation, earlier, participant });
             }
         }
     }
@@ -182,8 +182,8 @@ fn late(entries: &[Entry]) -> Vec<Broken> {
             | Event::Step { generation }
                 if *generation < newest =>
             {
-                let (generation, later, life) = (*generation, newest, life(entry));
-                broken.push(Broken::Late { generation, later, life });
+                let (generation, later, participant) = (*generation, newest, participant(entry));
+                broken.push(Broken::Late { generation, later, participant });
             }
             _ => {}
         }
@@ -208,8 +208,8 @@ fn ids(entries: &[Entry]) -> Vec<Broken> {
             Event::Open { generation, name, id }
                 if of.get(&(*generation, name)) != Some(&id.as_str()) =>
             {
-                let (generation, life) = (*generation, life(entry));
-                broken.push(Broken::ForeignId { generation, life });
+                let (generation, participant) = (*generation, participant(entry));
+                broken.push(Broken::ForeignId { generation, participant });
             }
             _ => {}
         }
@@ -219,19 +219,22 @@ fn ids(entries: &[Entry]) -> Vec<Broken> {
 
 /// All members know the same members, and nobody else opened anything.
 fn members(entries: &[Entry]) -> Vec<Broken> {
-    let mut lists: BTreeMap<u64, &Vec<Life>> = BTreeMap::new();
+    let mut lists: BTreeMap<u64, &Vec<Participant>> = BTreeMap::new();
     let mut broken = Vec::new();
     for entry in entries {
         let Event::Active { generation, members, rank } = &entry.event else { continue };
         let same = *lists.entry(*generation).or_insert(members) == members;
-        if !same || members.get(*rank as usize) != Some(&life(entry)) {
-            broken.push(Broken::Lists { generation: *generation, life: life(entry) });
+        if !same || members.get(*rank as usize) != Some(&participant(entry)) {
+            broken.push(Broken::Lists { generation: *generation, participant: participant(entry) });
         }
     }
     for entry in entries {
         let Event::Open { generation, .. } = &entry.event else { continue };
-        if lists.get(generation).is_some_and(|members| !members.contains(&life(entry))) {
-            broken.push(Broken::Stranger { generation: *generation, life: life(entry) });
+        if lists.get(generation).is_some_and(|members| !members.contains(&participant(entry))) {
+            broken.push(Broken::Stranger {
+                generation: *generation,
+                participant: participant(entry),
+            });
         }
     }
     broken
@@ -245,7 +248,7 @@ fn closed(entries: &[Entry]) -> Vec<Broken> {
         match entry.event {
             Event::Stopped { generation } => drop(stopped.insert(generation)),
             Event::Closing { generation } if stopped.contains(&generation) => {
-                broken.push(Broken::Closed { generation, life: life(entry) });
+                broken.push(Broken::Closed { generation, participant: participant(entry) });
             }
             _ => {}
         }
@@ -257,14 +260,14 @@ fn closed(entries: &[Entry]) -> Vec<Broken> {
 mod tests {
     use super::*;
 
-    const FIRST: Life = (0, 10);
-    const SECOND: Life = (1, 11);
+    const FIRST: Participant = (0, 10);
+    const SECOND: Participant = (1, 11);
 
-    fn history(events: &[(Life, Event)]) -> Vec<Entry> {
-        let entry = |(at, (life, event)): (usize, &(Life, Event))| Entry {
+    fn history(events: &[(Participant, Event)]) -> Vec<Entry> {
+        let entry = |(at, (participant, event)): (usize, &(Participant, Event))| Entry {
             at: at as u64 + 1,
-            process: life.0,
-            incarnation: life.1,
+            process: participant.0,
+            incarnation: participant.1,
             event: event.clone(),
         };
         events.iter().enumerate().map(entry).collect()
@@ -286,7 +289,7 @@ mod tests {
         Event::Active { generation, rank, members: vec![FIRST, SECOND] }
     }
 
-    fn both(generation: u64) -> Vec<(Life, Event)> {
+    fn both(generation: u64) -> Vec<(Participant, Event)> {
         vec![
             (FIRST, minted(generation)),
             (FIRST, open(generation)),
@@ -296,7 +299,7 @@ mod tests {
         ]
     }
 
-    fn with(more: &[(Life, Event)]) -> Vec<Broken> {
+    fn with(more: &[(Participant, Event)]) -> Vec<Broken> {
         check(&history(&[&both(5)[..], more].concat()))
     }
 
@@ -308,19 +311,19 @@ mod tests {
             [(FIRST, freed(5)), (SECOND, Event::Killed), (FIRST, minted(9)), (FIRST, open(9))];
         assert_eq!(with(&killed), []);
         // Its agent killed one that was paused: it said nothing after the next one began.
-        let by_agent = |paused: &[(Life, Event)]| {
+        let by_agent = |paused: &[(Participant, Event)]| {
             let next = [(FIRST, minted(9)), (FIRST, open(9)), (SECOND, Event::Gone)];
             with(&[&[(FIRST, freed(5))], paused, &next[..]].concat())
         };
         assert_eq!(by_agent(&[(SECOND, Event::Paused), (SECOND, Event::Woken)]), []);
-        let overlap = Broken::Overlap { generation: 9, earlier: 5, life: SECOND };
+        let overlap = Broken::Overlap { generation: 9, earlier: 5, participant: SECOND };
         assert_eq!(by_agent(&[]), [overlap], "it sat there");
     }
 
     #[test]
     fn two_generations_at_once_are_found() {
         let next = [(FIRST, freed(5)), (FIRST, minted(9)), (FIRST, open(9)), (SECOND, freed(5))];
-        let overlap = Broken::Overlap { generation: 9, earlier: 5, life: SECOND };
+        let overlap = Broken::Overlap { generation: 9, earlier: 5, participant: SECOND };
         assert_eq!(with(&next), [overlap]);
     }
 
@@ -330,7 +333,7 @@ mod tests {
         events.extend([(FIRST, open(9)), (SECOND, Event::Woken), (SECOND, freed(5))]);
         assert_eq!(with(&events), []);
         events.push((SECOND, Event::Step { generation: 5 }));
-        assert_eq!(with(&events), [Broken::Late { generation: 5, later: 9, life: SECOND }]);
+        assert_eq!(with(&events), [Broken::Late { generation: 5, later: 9, participant: SECOND }]);
     }
 
     #[test]
@@ -338,23 +341,26 @@ mod tests {
         let again = [(SECOND, minted(5))];
         assert_eq!(with(&again), [Broken::Minted { generation: 5, name: "g".into() }; 1]);
         let other = Event::Open { generation: 5, name: "g".into(), id: "4".into() };
-        assert_eq!(with(&[(FIRST, other)]), [Broken::ForeignId { generation: 5, life: FIRST }]);
+        assert_eq!(
+            with(&[(FIRST, other)]),
+            [Broken::ForeignId { generation: 5, participant: FIRST }]
+        );
     }
 
     #[test]
     fn all_members_know_the_same_ones() {
         let other = Event::Active { generation: 5, rank: 0, members: vec![FIRST] };
-        assert_eq!(with(&[(FIRST, other)]), [Broken::Lists { generation: 5, life: FIRST }]);
+        assert_eq!(with(&[(FIRST, other)]), [Broken::Lists { generation: 5, participant: FIRST }]);
         let stranger = (2, 12);
         let found = with(&[(stranger, open(5))]);
-        assert_eq!(found, [Broken::Stranger { generation: 5, life: stranger }]);
+        assert_eq!(found, [Broken::Stranger { generation: 5, participant: stranger }]);
     }
 
     #[test]
     fn what_was_stopped_is_not_closed() {
         let events =
             [(FIRST, Event::Stopped { generation: 5 }), (FIRST, Event::Closing { generation: 5 })];
-        assert_eq!(with(&events), [Broken::Closed { generation: 5, life: FIRST }]);
+        assert_eq!(with(&events), [Broken::Closed { generation: 5, participant: FIRST }]);
     }
 
     #[test]

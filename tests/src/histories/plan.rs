@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 /// Exit code of a rank that could not register.
 pub const EXIT_NOT_JOINED: u8 = 3;
 
-/// Exit code of a rank that was told that its life has ended, or will.
+/// Exit code of a rank that was told that its incarnation has ended, or will.
 pub const EXIT_ENDED: u8 = 4;
 
-/// One rank: one operating-system process, one life.
+/// One rank: one operating-system process, one incarnation.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RankPlan {
     /// Nodes of the cluster.
@@ -25,7 +25,7 @@ pub struct RankPlan {
     pub process: ProcessId,
     /// Active or standby.
     pub role: Role,
-    /// Take the place of a former life at once, even if that goes on.
+    /// Take the place of a former incarnation at once, even if that goes on.
     pub takeover: bool,
     /// Control socket of the agent that it joins; none = it holds a lease for
     /// itself.

@@ -1,4 +1,4 @@
-//! The place of one process of a job: its lives come and go in it.
+//! The place of one process of a job: its incarnations come and go in it.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -61,7 +61,7 @@ impl Slot {
         Slot { process, started: 0, running: None }
     }
 
-    /// Starts a new life, under an agent or with a lease of its own.
+    /// Starts a new incarnation, under an agent or with a lease of its own.
     pub fn start(&mut self, job: &JobPlan, agent: Option<&Path>, role: Role, takeover: bool) {
         self.started += 1;
         let program = format!("rank-{}-{}", self.process, self.started);
@@ -145,7 +145,7 @@ impl Slot {
     }
 
     /// Whether the program here has ended by itself, which only one does that
-    /// was told that its life is over, or whose lease was before it had joined.
+    /// was told that its incarnation is over, or whose lease was before it had joined.
     ///
     /// # Panics
     ///
@@ -194,7 +194,7 @@ impl Running {
     }
 }
 
-/// Whether it was told that its life, or what that would have hung on, is over.
+/// Whether it was told that its incarnation, or what that would have hung on, is over.
 fn ended_well(status: ExitStatus) -> bool {
     let codes = [EXIT_ENDED, EXIT_NOT_JOINED].map(i32::from);
     status.code().is_some_and(|code| codes.contains(&code))

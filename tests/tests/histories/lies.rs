@@ -15,7 +15,7 @@ pub const LIES: &[(&str, Lie, Rule)] = &[
     ("leave out of a roll call one that lives", leave_out_of_a_roll_call, Rule::Absence),
     ("leave out of a set one that lives", leave_out_of_a_set, Rule::Absence),
     ("leave out of a generation one that has a part", leave_out_of_a_generation, Rule::Absence),
-    ("name a former life", name_a_former_life, Rule::Presence),
+    ("name a former life", name_a_former_incarnation, Rule::Presence),
     ("skip an iteration", skip_an_iteration, Rule::Iteration),
     ("tell one something else", tell_one_something_else, Rule::Agreement),
     ("tell of the vote among another generation", tell_of_another_generation, Rule::Agreement),
@@ -53,14 +53,14 @@ struct Told {
     arrival: Arrival,
     outcome: Outcome,
     /// Who was told.
-    life: (ProcessId, u64),
+    participant: (ProcessId, u64),
 }
 
 /// Everything that somebody was told.
 fn told(history: &History) -> Vec<Told> {
     let mut all = Vec::new();
     for (program, records) in &history.programs {
-        let Some(life) = life(records) else { continue };
+        let Some(participant) = participant(records) else { continue };
         for (n, pair) in records.windows(2).enumerate() {
             if let [
                 Record { what: What::Call(arrival), .. },
@@ -69,15 +69,15 @@ fn told(history: &History) -> Vec<Told> {
             {
                 let (arrival, outcome) = (arrival.as_ref().clone(), outcome.as_ref().clone());
                 let program = program.clone();
-                all.push(Told { program, place: n + 1, arrival, outcome, life });
+                all.push(Told { program, place: n + 1, arrival, outcome, participant });
             }
         }
     }
     all
 }
 
-/// The life that a program has.
-fn life(records: &[Record]) -> Option<(ProcessId, u64)> {
+/// The incarnation that a program has.
+fn participant(records: &[Record]) -> Option<(ProcessId, u64)> {
     records.windows(2).find_map(|pair| match (&pair[0].what, &pair[1].what) {
         (What::Join { process, .. }, What::Joined { incarnation, .. }) => {
             Some((*process, *incarnation))
@@ -109,8 +109,8 @@ fn unknown(history: &mut History, told: &Told) {
 }
 
 /// The incarnations that a process had.
-fn lives(history: &History, process: ProcessId) -> BTreeSet<u64> {
-    let all = history.programs.values().filter_map(|records| life(records));
+fn participants(history: &History, process: ProcessId) -> BTreeSet<u64> {
+    let all = history.programs.values().filter_map(|records| participant(records));
     all.filter(|(of, _)| *of == process).map(|(_, incarnation)| incarnation).collect()
 }
 
@@ -135,15 +135,15 @@ fn is_roll(arrival: &Arrival) -> bool {
 }
 
 /// Nobody was told of a member, and it says nothing of it.
-fn leave_out(history: &mut History, Told { program, place, outcome, life, .. }: &Told) {
+fn leave_out(history: &mut History, Told { program, place, outcome, participant, .. }: &Told) {
     retell(history, outcome.generation, |told| {
-        told.members.retain(|member| member != life);
+        told.members.retain(|member| member != participant);
         if let Some(absent) = &mut told.absent {
-            absent.push(life.0);
+            absent.push(participant.0);
             absent.sort_unstable();
         }
         if let Some(verdict) = &mut told.verdict {
-            *verdict = Verdict { carried: false, value: None, against: vec![*life] };
+            *verdict = Verdict { carried: false, value: None, against: vec![*participant] };
         }
     });
     records(history, program).drain(place - 1..=*place);
@@ -177,10 +177,11 @@ fn leave_out_of_a_generation(history: &mut History) -> bool {
     found.inspect(|told| leave_out(history, told)).is_some()
 }
 
-fn name_a_former_life(history: &mut History) -> bool {
+fn name_a_former_incarnation(history: &mut History) -> bool {
     for told in amid(history, is_roll) {
-        let (process, incarnation) = told.life;
-        let Some(former) = lives(history, process).range(..incarnation).next_back().copied() else {
+        let (process, incarnation) = told.participant;
+        let Some(former) = participants(history, process).range(..incarnation).next_back().copied()
+        else {
             continue;
         };
         // Whoever is not named was told nothing: this is not a mere disagreement.
@@ -210,7 +211,7 @@ fn skip_an_iteration(history: &mut History) -> bool {
 
 fn tell_one_something_else(history: &mut History) -> bool {
     let Some(mut told) = amid(history, is_roll).into_iter().next() else { return false };
-    told.outcome.members = vec![told.life];
+    told.outcome.members = vec![told.participant];
     records(history, &told.program)[told.place].what = What::Outcome(Box::new(told.outcome));
     true
 }
@@ -225,12 +226,12 @@ fn tell_of_another_generation(history: &mut History) -> bool {
             name(other) == name(one)
                 && other.arrival.round.among != one.arrival.round.among
                 && other.outcome.members.len() > 1
-                && other.outcome.members.contains(&one.life)
+                && other.outcome.members.contains(&one.participant)
                 && other.outcome.generation != one.outcome.generation
         });
         let shared = |other: &&Told| {
             let same = |told: &Told| told.outcome.generation == other.outcome.generation;
-            all.iter().any(|told| same(told) && told.life != one.life)
+            all.iter().any(|told| same(told) && told.participant != one.participant)
         };
         if let Some(other) = other.filter(shared) {
             let outcome = other.outcome.clone();
@@ -246,7 +247,7 @@ fn list_one_that_was_there(history: &mut History) -> bool {
         return false;
     };
     retell(history, one.outcome.generation, |outcome| {
-        outcome.absent = Some(vec![one.life.0]);
+        outcome.absent = Some(vec![one.participant.0]);
     });
     true
 }
@@ -296,7 +297,7 @@ fn turn(history: &mut History, entry: &Among, most: usize) -> usize {
 fn fail_a_block(history: &mut History) -> bool {
     let Some(exit) = success(history) else { return false };
     retell(history, exit.outcome.generation, |outcome| {
-        let against = vec![exit.life];
+        let against = vec![exit.participant];
         outcome.verdict = Some(Verdict { carried: false, value: None, against });
     });
     turn(history, &exit.arrival.round.among, usize::MAX);
@@ -314,11 +315,11 @@ fn make_a_quorum_of_one(history: &mut History) -> bool {
     let Some(one) = all.iter().find(|told| is_quorum(told)) else { return false };
     let generation = one.outcome.generation;
     for other in all.iter().filter(|told| told.outcome.generation == generation) {
-        if other.life != one.life {
+        if other.participant != one.participant {
             unknown(history, other);
         }
     }
-    retell(history, generation, |outcome| outcome.members = vec![one.life]);
+    retell(history, generation, |outcome| outcome.members = vec![one.participant]);
     true
 }
 
@@ -355,16 +356,20 @@ fn close_in_a_former_run(history: &mut History) -> bool {
         // One that was killed early has written nothing.
         let first = records.first().map(|record| &record.what);
         let first = matches!(first, Some(What::Join { run, .. }) if !opened.contains(&run));
-        if let Some(life) = life(records).filter(|_| first) {
-            found = Some((program.clone(), life));
+        if let Some(participant) = participant(records).filter(|_| first) {
+            found = Some((program.clone(), participant));
         }
     }
-    let Some((program, life)) = found else { return false };
+    let Some((program, participant)) = found else { return false };
     let records = records(history, &program);
     let at = records.last().map_or(0, |record| record.at).max(opened_by);
     let call = What::Call(Box::default());
-    let outcome =
-        Outcome { generation: next, witness: u64::MAX, members: vec![life], ..Outcome::default() };
+    let outcome = Outcome {
+        generation: next,
+        witness: u64::MAX,
+        members: vec![participant],
+        ..Outcome::default()
+    };
     // What it was told of its end is left out.
     records.retain(|record| !matches!(record.what, What::Failed { .. } | What::Left));
     if matches!(records.last(), Some(Record { what: What::Call(_), .. })) {
@@ -383,13 +388,13 @@ fn go_on_alone(history: &mut History) -> bool {
     let Some(one) = first.filter(|told| told.outcome.members.len() > 1) else { return false };
     let generation = one.outcome.generation;
     for other in all.iter().filter(|told| told.outcome.generation == generation) {
-        if other.life != one.life {
+        if other.participant != one.participant {
             unknown(history, other);
         }
     }
     retell(history, generation, |outcome| {
-        let place = outcome.members.iter().position(|member| *member == one.life);
-        outcome.members = vec![one.life];
+        let place = outcome.members.iter().position(|member| *member == one.participant);
+        outcome.members = vec![one.participant];
         if let (Some(advance), Some(place)) = (&mut outcome.advance, place) {
             advance.ranks = vec![advance.ranks[place]];
         }

@@ -33,7 +33,7 @@ async fn join(cluster: &Cluster, process: u32, takeover: bool) -> Process {
 }
 
 /// The round has closed with it, so its call was not void; and the values, which
-/// the others have, are no longer kept for it, since its life is over.
+/// the others have, are no longer kept for it, since its incarnation is over.
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_ends_before_it_has_what_was_gathered_is_fenced() {
     let cluster = Cluster::start(1).await;

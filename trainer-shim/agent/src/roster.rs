@@ -34,20 +34,20 @@ const LOOK_TIME_MAX: Duration = Duration::from_secs(5);
 /// All connections of an agent. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Roster {
-    seats: Arc<Mutex<Seats>>,
+    connections: Arc<Mutex<Connections>>,
     /// Held by the one look that is under way.
     looking: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug, Default)]
-struct Seats {
+struct Connections {
     last: u64,
-    taken: BTreeMap<u64, Seat>,
+    taken: BTreeMap<u64, ConnectionRecord>,
     programs: Programs,
 }
 
 #[derive(Debug)]
-struct Seat {
+struct ConnectionRecord {
     connection: Connection,
     /// The name of its namespace.
     door: String,
@@ -97,12 +97,12 @@ pub struct Origin {
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seats = self.roster.seats.lock();
-        let Some(seat) = seats.taken.get(&self.id) else {
+        let connections = self.roster.connections.lock();
+        let Some(record) = connections.taken.get(&self.id) else {
             return f.write_str("a connection that is closed");
         };
-        let peer = seat.connection.peer;
-        match seat.owner.process() {
+        let peer = record.connection.peer;
+        match record.owner.process() {
             Some(Process { pid, rank: Some(rank), .. }) => {
                 write!(f, "process {pid} (rank {rank}) at {peer}")
             }
@@ -115,10 +115,10 @@ impl fmt::Display for Origin {
 impl Roster {
     /// Notes a connection to the namespace of this name.
     pub fn enter(&self, connection: Connection, door: &str) -> Entry {
-        let mut seats = self.seats.lock();
-        seats.last += 1;
-        let id = seats.last;
-        let seat = Seat {
+        let mut connections = self.connections.lock();
+        connections.last += 1;
+        let id = connections.last;
+        let record = ConnectionRecord {
             connection,
             door: door.to_owned(),
             came: Instant::now(),
@@ -126,7 +126,7 @@ impl Roster {
             waiting: None,
             last: None,
         };
-        seats.taken.insert(id, seat);
+        connections.taken.insert(id, record);
         Entry { id, roster: self.clone() }
     }
 
@@ -154,23 +154,24 @@ impl Roster {
 
     fn look(&self) {
         let wanted: Vec<(u64, Connection)> = {
-            let seats = self.seats.lock();
-            let unknown = |seat: &Seat| matches!(seat.owner, Owner::Unknown(n) if n < LOOKS_MAX);
-            let unknown = seats.taken.iter().filter(|(_, seat)| unknown(seat));
-            unknown.map(|(id, seat)| (*id, seat.connection)).collect()
+            let connections = self.connections.lock();
+            let unknown = |record: &ConnectionRecord| matches!(record.owner, Owner::Unknown(n) if n < LOOKS_MAX);
+            let unknown = connections.taken.iter().filter(|(_, record)| unknown(record));
+            unknown.map(|(id, record)| (*id, record.connection)).collect()
         };
         if wanted.is_empty() {
             return;
         }
         let connections: Vec<Connection> = wanted.iter().map(|(_, one)| *one).collect();
         let found = process::clients_of(&connections);
-        let mut seats = self.seats.lock();
-        let seats = &mut *seats;
+        let mut connections = self.connections.lock();
+        let connections = &mut *connections;
         for ((id, _), process) in wanted.into_iter().zip(found) {
-            let Some(seat) = seats.taken.get_mut(&id) else { continue };
-            seat.owner = match (process, seat.owner) {
+            let Some(record) = connections.taken.get_mut(&id) else { continue };
+            record.owner = match (process, record.owner) {
                 (Some(process), _) => {
-                    let met = seats.programs.meet(process, &seat.door, from(&seat.connection));
+                    let met =
+                        connections.programs.meet(process, &record.door, from(&record.connection));
                     if let Some(before) = met {
                         warn!("{before}");
                     }
@@ -184,25 +185,25 @@ impl Roster {
 
     /// Programs whose end nobody watches for yet; from now on the caller does.
     pub fn unwatched(&self) -> Vec<u32> {
-        self.seats.lock().programs.unwatched()
+        self.connections.lock().programs.unwatched()
     }
 
     /// A program that was connected has ended.
     pub fn ended(&self, pid: u32, exit: Option<Exit>) {
-        self.seats.lock().programs.ended(pid, exit);
+        self.connections.lock().programs.ended(pid, exit);
     }
 
     /// A command has ended, as whoever started it tells.
     pub fn command_ended(&self, pid: u32, rank: Option<u64>, exit: Exit) {
-        self.seats.lock().programs.command_ended(pid, rank, exit);
+        self.connections.lock().programs.command_ended(pid, rank, exit);
     }
 
     /// Fills in the clients and the waits, and who has ended.
     pub fn fill(&self, report: &mut AgentReport, now: Instant) {
-        let seats = self.seats.lock();
-        fill_clients(report, &seats, now);
-        fill_waits(report, seats.taken.values(), now);
-        report.ended = seats.programs.report_ended(now);
+        let connections = self.connections.lock();
+        fill_clients(report, &connections, now);
+        fill_waits(report, connections.taken.values(), now);
+        report.ended = connections.programs.report_ended(now);
     }
 }
 
@@ -221,29 +222,29 @@ struct Together {
 
 /// Connections of one process stand together, and those of nobody knows whom
 /// by where they come from.
-fn fill_clients(report: &mut AgentReport, seats: &Seats, now: Instant) {
+fn fill_clients(report: &mut AgentReport, connections: &Connections, now: Instant) {
     let mut clients: BTreeMap<(Option<u64>, Option<u32>, String), Together> = BTreeMap::new();
-    for seat in seats.taken.values() {
-        let process = seat.owner.process();
+    for record in connections.taken.values() {
+        let process = record.owner.process();
         let rank = process.and_then(|process| process.rank);
         let pid = process.map(|process| process.pid);
-        let met = pid.and_then(|pid| seats.programs.get(pid));
-        let together = clients.entry((rank, pid, from(&seat.connection)));
+        let met = pid.and_then(|pid| connections.programs.get(pid));
+        let together = clients.entry((rank, pid, from(&record.connection)));
         let together = together.or_insert_with(|| Together {
             connections: 0,
             waits: false,
-            came: met.map_or(seat.came, |met| met.came),
+            came: met.map_or(record.came, |met| met.came),
             last: met.and_then(|met| met.last.clone()),
         });
         together.connections += 1;
-        together.waits |= seat.waiting.is_some();
-        together.last = LastCall::later(together.last.take(), seat.last.clone());
+        together.waits |= record.waiting.is_some();
+        together.last = LastCall::later(together.last.take(), record.last.clone());
     }
     let connected: BTreeSet<u32> = clients.keys().filter_map(|(_, pid, _)| *pid).collect();
     // A rank that has closed its connections goes on.
     let apart =
         |(pid, program): &(u32, &Program)| program.rank.is_some() && !connected.contains(pid);
-    for (pid, program) in seats.programs.iter().filter(apart) {
+    for (pid, program) in connections.programs.iter().filter(apart) {
         let (came, last) = (program.came, program.last.clone());
         let together = Together { connections: 0, waits: false, came, last };
         clients.insert((program.rank, Some(pid), program.from.clone()), together);
@@ -257,13 +258,17 @@ fn fill_clients(report: &mut AgentReport, seats: &Seats, now: Instant) {
     report.clients = clients.into_iter().take(CLIENTS_MAX).map(client).collect();
 }
 
-fn fill_waits<'a>(report: &mut AgentReport, seats: impl Iterator<Item = &'a Seat>, now: Instant) {
-    let blocked = |seat: &'a Seat| {
-        let waiting = seat.waiting.as_ref()?;
+fn fill_waits<'a>(
+    report: &mut AgentReport,
+    connections: impl Iterator<Item = &'a ConnectionRecord>,
+    now: Instant,
+) {
+    let blocked = |record: &'a ConnectionRecord| {
+        let waiting = record.waiting.as_ref()?;
         let blocked = now.duration_since(waiting.since);
-        (blocked >= BLOCKED_MIN).then_some((blocked, seat.owner.process(), waiting))
+        (blocked >= BLOCKED_MIN).then_some((blocked, record.owner.process(), waiting))
     };
-    let mut waits: Vec<_> = seats.filter_map(blocked).collect();
+    let mut waits: Vec<_> = connections.filter_map(blocked).collect();
     waits.sort_by_key(|(blocked, _, _)| std::cmp::Reverse(*blocked));
     let (mut bytes, total) = (0, waits.len());
     report.waits.clear();
@@ -317,20 +322,21 @@ impl Entry {
     /// Whether its process has another connection, or may have one: whose a
     /// connection is cannot always be known.
     pub fn has_company(&self) -> bool {
-        let seats = self.roster.seats.lock();
-        let own = seats.taken.get(&self.id).and_then(|seat| seat.owner.process());
-        let mut others = seats.taken.iter().filter(|(id, _)| **id != self.id);
+        let connections = self.roster.connections.lock();
+        let own = connections.taken.get(&self.id).and_then(|record| record.owner.process());
+        let mut others = connections.taken.iter().filter(|(id, _)| **id != self.id);
         match own {
-            Some(own) => others
-                .any(|(_, seat)| seat.owner.process().is_none_or(|process| process.pid == own.pid)),
+            Some(own) => others.any(|(_, record)| {
+                record.owner.process().is_none_or(|process| process.pid == own.pid)
+            }),
             None => others.next().is_some(),
         }
     }
 
     /// It asks something of the store.
     pub fn calls(&self, op: &'static str, key: Option<&Blob>) {
-        if let Some(seat) = self.roster.seats.lock().taken.get_mut(&self.id) {
-            seat.last = Some(LastCall::now(op, key));
+        if let Some(record) = self.roster.connections.lock().taken.get_mut(&self.id) {
+            record.last = Some(LastCall::now(op, key));
         }
     }
 
@@ -340,19 +346,19 @@ impl Entry {
     }
 
     fn set(&self, waiting: Option<Waiting>) {
-        if let Some(seat) = self.roster.seats.lock().taken.get_mut(&self.id) {
-            seat.waiting = waiting;
+        if let Some(record) = self.roster.connections.lock().taken.get_mut(&self.id) {
+            record.waiting = waiting;
         }
     }
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        let mut seats = self.roster.seats.lock();
-        if let Some(seat) = seats.taken.remove(&self.id)
-            && let Some(process) = seat.owner.process()
+        let mut connections = self.roster.connections.lock();
+        if let Some(record) = connections.taken.remove(&self.id)
+            && let Some(process) = record.owner.process()
         {
-            seats.programs.closed(process.pid, seat.last);
+            connections.programs.closed(process.pid, record.last);
         }
     }
 }
@@ -405,7 +411,8 @@ pub(crate) mod tests {
         let entries: Vec<Entry> = (1..=5).map(|port| enter(&roster, port)).collect();
         for (entry, pid) in entries.iter().zip([71, 71, 70]) {
             let process = Process { pid, rank: Some(u64::from(pid) - 70), restarts: 0 };
-            roster.seats.lock().taken.get_mut(&entry.id).unwrap().owner = Owner::Known(process);
+            roster.connections.lock().taken.get_mut(&entry.id).unwrap().owner =
+                Owner::Known(process);
         }
         let client = |pid: Option<u32>, connections| AgentClient {
             pid,
@@ -428,7 +435,7 @@ pub(crate) mod tests {
         let origin = entry.origin();
         assert_eq!(origin.to_string(), "an unknown process at 192.0.2.7:1");
         let owner = Owner::Known(Process { pid: 71, rank: Some(3), restarts: 0 });
-        roster.seats.lock().taken.get_mut(&entry.id).unwrap().owner = owner;
+        roster.connections.lock().taken.get_mut(&entry.id).unwrap().owner = owner;
         assert_eq!(origin.to_string(), "process 71 (rank 3) at 192.0.2.7:1");
         drop(entry);
         assert_eq!(origin.to_string(), "a connection that is closed");
@@ -439,10 +446,10 @@ pub(crate) mod tests {
         let roster = Roster::default();
         let [first, second] = [1, 2].map(|port| enter(&roster, port));
         {
-            let mut seats = roster.seats.lock();
+            let mut connections = roster.connections.lock();
             let process = Process { pid: 70, rank: Some(0), restarts: 0 };
-            seats.programs.meet(process, "first", "192.0.2.7".to_owned());
-            seats.taken.values_mut().for_each(|seat| seat.owner = Owner::Known(process));
+            connections.programs.meet(process, "first", "192.0.2.7".to_owned());
+            connections.taken.values_mut().for_each(|record| record.owner = Owner::Known(process));
         }
         let after = Duration::from_secs(60);
         first.calls("SET", Some(&"/k".into()));
@@ -467,7 +474,7 @@ pub(crate) mod tests {
         let [first, second, third] = [1, 2, 3].map(|port| enter(&roster, port));
         let set = |entry: &Entry, pid| {
             let owner = Owner::Known(Process { pid, rank: None, restarts: 0 });
-            roster.seats.lock().taken.get_mut(&entry.id).unwrap().owner = owner;
+            roster.connections.lock().taken.get_mut(&entry.id).unwrap().owner = owner;
         };
         set(&first, 71);
         set(&second, 71);
@@ -518,7 +525,10 @@ pub(crate) mod tests {
         let _entry = enter(&roster, 1);
         let _hangs = Arc::clone(&roster.looking).lock_owned().await;
         roster.look_for_processes().await;
-        assert_eq!(roster.seats.lock().taken.values().next().unwrap().owner, Owner::Unknown(0));
+        assert_eq!(
+            roster.connections.lock().taken.values().next().unwrap().owner,
+            Owner::Unknown(0)
+        );
     }
 
     #[tokio::test]
@@ -527,7 +537,7 @@ pub(crate) mod tests {
         let _entry = enter(&roster, 1);
         for looks in 1..=LOOKS_MAX + 1 {
             roster.look_for_processes().await;
-            let owner = roster.seats.lock().taken.values().next().unwrap().owner;
+            let owner = roster.connections.lock().taken.values().next().unwrap().owner;
             assert_eq!(owner, Owner::Unknown(looks.min(LOOKS_MAX)));
         }
     }

@@ -23,9 +23,9 @@ pub const GROUP_BYTES_MAX: usize = 256;
 /// Most collectives of one communicator that have not ended.
 pub const COLLECTIVES_PENDING_MAX: usize = 1_024;
 
-/// One seat in one generation of a group.
+/// One membership in one generation of a group.
 #[derive(Debug, Clone, Copy)]
-pub struct Seat<'a> {
+pub struct Membership<'a> {
     /// The group's name.
     pub group: &'a str,
     /// The generation.
@@ -119,12 +119,12 @@ impl Communicator {
         nccl: &Nccl,
         device: Option<&Device>,
         id: &UniqueId,
-        seat: Seat<'_>,
+        membership: Membership<'_>,
     ) -> Result<Communicator, NcclError> {
         const CALL: &str = "ncclCommInitRankConfig";
         group::refuse(CALL)?;
         refuse_comm_id().map_err(NcclError::CommIdSet)?;
-        let (name, ranks, rank) = checked(seat)?;
+        let (name, ranks, rank) = checked(membership)?;
         if let Some(device) = device {
             device.make_current()?;
         }
@@ -465,8 +465,8 @@ fn not_ready(call: &'static str, reason: &'static str) -> NcclError {
 }
 
 /// The name, the number of ranks and the rank, as NCCL takes them.
-fn checked(seat: Seat<'_>) -> Result<(CString, c_int, c_int), NcclError> {
-    let Seat { group, generation, ranks, rank } = seat;
+fn checked(membership: Membership<'_>) -> Result<(CString, c_int, c_int), NcclError> {
+    let Membership { group, generation, ranks, rank } = membership;
     let no_such_rank = NcclError::NoSuchRank { rank, ranks };
     if ranks > RANKS_MAX || rank >= ranks {
         return Err(no_such_rank);
@@ -488,17 +488,17 @@ mod tests {
 
     #[test]
     fn seats_are_checked_before_nccl_sees_them() {
-        let seat = Seat { group: "world", generation: 7, ranks: 4, rank: 3 };
-        let (name, ranks, rank) = checked(seat).expect("a seat");
+        let membership = Membership { group: "world", generation: 7, ranks: 4, rank: 3 };
+        let (name, ranks, rank) = checked(membership).expect("a seat");
         assert_eq!((name.as_bytes(), ranks, rank), (b"world/7".as_slice(), 4, 3));
 
         for (ranks, rank) in [(4, 4), (0, 0), (RANKS_MAX + 1, 0), (u32::MAX, u32::MAX - 1)] {
-            let error = checked(Seat { ranks, rank, ..seat }).expect_err("no seat");
+            let error = checked(Membership { ranks, rank, ..membership }).expect_err("no seat");
             assert_eq!(error, NcclError::NoSuchRank { rank, ranks });
         }
         let long = "x".repeat(1 << 20);
         for group in ["", "a\0b", &long] {
-            let error = checked(Seat { group, ..seat }).expect_err("no name");
+            let error = checked(Membership { group, ..membership }).expect_err("no name");
             assert_eq!(error, NcclError::BadName { bytes: group.len() });
         }
     }
@@ -515,8 +515,8 @@ mod tests {
         }
         let nccl = Nccl::load(Some(library.as_ref())).expect("a library");
         let id = UniqueId::from_bytes([0; UniqueId::BYTES]);
-        let seat = Seat { group: "world", generation: 7, ranks: 2, rank: 0 };
-        Communicator::begin_init(&nccl, None, &id, seat).expect_err("there is no GPU");
+        let membership = Membership { group: "world", generation: 7, ranks: 2, rank: 0 };
+        Communicator::begin_init(&nccl, None, &id, membership).expect_err("there is no GPU");
         // SAFETY: it takes no arguments and may be called at any time.
         let code = unsafe { (nccl.symbols().group_end)() };
         assert_eq!(ResultCode(code), crate::codes::INVALID_USAGE, "a group was open");

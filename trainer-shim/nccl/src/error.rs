@@ -165,7 +165,7 @@ pub enum NcclError {
         /// The version that has it.
         since: Version,
     },
-    /// There is no such seat.
+    /// There is no such rank.
     #[error("there is no rank {rank} among {ranks}; at most {RANKS_MAX} ranks, counted from 0")]
     NoSuchRank {
         /// The rank.

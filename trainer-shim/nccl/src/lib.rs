@@ -7,8 +7,8 @@
 //! # fn example(id: holdfast_nccl::UniqueId) -> Result<(), Box<dyn std::error::Error>> {
 //! let nccl = Nccl::load(None)?;
 //! let device = Device::open(0)?;
-//! let seat = Seat { group: "world", generation: 7, ranks: 4, rank: 1 };
-//! let mut communicator = Communicator::begin_init(&nccl, Some(&device), &id, seat)?;
+//! let membership = Membership { group: "world", generation: 7, ranks: 4, rank: 1 };
+//! let mut communicator = Communicator::begin_init(&nccl, Some(&device), &id, membership)?;
 //! while communicator.state()? == State::InProgress {
 //!     // Obey whoever says that generation 7 is revoked: `communicator.abort()`.
 //! }
@@ -74,7 +74,7 @@ pub mod unique_id;
 pub mod version;
 
 pub use codes::ResultCode;
-pub use communicator::{Communicator, Reduction, Seat, State};
+pub use communicator::{Communicator, Membership, Reduction, State};
 pub use device::{Buffer, Device, Element, Stream};
 pub use error::{DeviceError, Failure, LoadError, MintError, NcclError};
 pub use group::{Group, group};

@@ -7,7 +7,9 @@ mod build;
 
 use std::panic::AssertUnwindSafe;
 
-use holdfast_nccl::{Communicator, Nccl, NcclError, ResultCode, Seat, State, UniqueId, group};
+use holdfast_nccl::{
+    Communicator, Membership, Nccl, NcclError, ResultCode, State, UniqueId, group,
+};
 use tempfile::TempDir;
 
 const SUCCESS: i32 = 0;
@@ -47,8 +49,8 @@ impl Library {
 
     fn begin(&self, rank: u32) -> Result<Communicator, NcclError> {
         let id = self.nccl.mint().expect("an id");
-        let seat = Seat { group: "world", generation: 7, ranks: 4, rank };
-        Communicator::begin_init(&self.nccl, None, &id, seat)
+        let membership = Membership { group: "world", generation: 7, ranks: 4, rank };
+        Communicator::begin_init(&self.nccl, None, &id, membership)
     }
 
     /// One that is formed, its beginning not counted.

@@ -4,10 +4,10 @@ mod support;
 
 use std::path::Path;
 
-use holdfast_nccl::{Communicator, Nccl, NcclError, Seat, UniqueId, Version, codes};
+use holdfast_nccl::{Communicator, Membership, Nccl, NcclError, UniqueId, Version, codes};
 use support::{Counts, in_a_process_of_its_own, library, variable};
 
-const SEAT: Seat<'_> = Seat { group: "world", generation: 7, ranks: 2, rank: 0 };
+const MEMBERSHIP: Membership<'_> = Membership { group: "world", generation: 7, ranks: 2, rank: 0 };
 
 #[test]
 fn it_says_its_version_and_can_what_that_version_can() {
@@ -48,13 +48,13 @@ fn wrong_seats_are_refused_before_nccl_sees_them() {
     let nccl = Nccl::load(Some(&library)).expect("a library");
     let id = UniqueId::from_bytes([0; UniqueId::BYTES]);
     let long = "g".repeat(1 << 20);
-    for (seat, code) in [
-        (Seat { rank: 2, ..SEAT }, "nccl_no_such_rank"),
-        (Seat { ranks: u32::MAX, ..SEAT }, "nccl_no_such_rank"),
-        (Seat { group: &long, ..SEAT }, "nccl_bad_name"),
-        (Seat { group: "a\0b", ..SEAT }, "nccl_bad_name"),
+    for (membership, code) in [
+        (Membership { rank: 2, ..MEMBERSHIP }, "nccl_no_such_rank"),
+        (Membership { ranks: u32::MAX, ..MEMBERSHIP }, "nccl_no_such_rank"),
+        (Membership { group: &long, ..MEMBERSHIP }, "nccl_bad_name"),
+        (Membership { group: "a\0b", ..MEMBERSHIP }, "nccl_bad_name"),
     ] {
-        let error = Communicator::begin_init(&nccl, None, &id, seat).expect_err("refused");
+        let error = Communicator::begin_init(&nccl, None, &id, membership).expect_err("refused");
         assert_eq!(error.code(), code, "{error}");
     }
 }
@@ -71,7 +71,8 @@ fn without_a_gpu() {
     let nccl = Nccl::load(Some(&library)).expect("a library");
     let id = UniqueId::from_bytes([0; UniqueId::BYTES]);
     let form = || {
-        let error = Communicator::begin_init(&nccl, None, &id, SEAT).expect_err("there is no GPU");
+        let error =
+            Communicator::begin_init(&nccl, None, &id, MEMBERSHIP).expect_err("there is no GPU");
         let NcclError::Failed(failure) = &error else { panic!("{error}") };
         assert_eq!(failure.call, "ncclCommInitRankConfig");
         assert_eq!(failure.code, codes::UNHANDLED_CUDA_ERROR);

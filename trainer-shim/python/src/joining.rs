@@ -8,7 +8,7 @@ use std::time::Duration;
 use holdfast_api::name::{RUN_AUTO, RUN_NEW, default_name};
 use holdfast_api::{Name, Policy, Role, Scope};
 use holdfast_client::{Options, TlsFiles, parse_endpoints};
-use holdfast_trainer_shim::{Hook, HostOptions, Join, Ladder, Wanted};
+use holdfast_trainer_shim::{Hook, HostOptions, Join, Wanted, Watchdog};
 use pyo3::prelude::*;
 
 use crate::arguments::{limit, milliseconds, refused, seconds, steps};
@@ -82,7 +82,7 @@ impl Joining {
             open_run: self.open_run && run.is_some(),
         };
         let limit_ms = |timeout: Option<f64>| Ok::<_, PyErr>(limit(py, timeout)?.map(milliseconds));
-        let ladder = Ladder {
+        let watchdog = Watchdog {
             heartbeat_ms: milliseconds(seconds(py, self.heartbeat)?),
             soft_ms: limit_ms(self.soft_timeout)?,
             hard_ms: limit_ms(self.hard_timeout)?,
@@ -96,7 +96,7 @@ impl Joining {
             policy: self.policy.policy(py)?,
             takeover: self.takeover,
             patience: None,
-            ladder,
+            watchdog,
             on_silence: self.on_silence.map(hook),
             main_thread: None,
         };

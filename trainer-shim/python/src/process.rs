@@ -109,7 +109,7 @@ impl NativeProcess {
         Ok(self.held(py)?.process.id())
     }
 
-    /// This life of it.
+    /// This incarnation of it.
     #[getter]
     fn incarnation(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.held(py)?.process.incarnation())

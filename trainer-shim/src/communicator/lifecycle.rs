@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use super::backend::State;
 use super::buffer::{Buffer, Reduction};
 use super::failure::Failure;
-use super::work::{Completer, Event, Told, Work};
+use super::work::{Completer, Event, Notified, Work};
 
 /// Most operations that wait in one communicator.
 pub const OPERATIONS_WAITING_MAX: usize = 1024;
@@ -109,7 +109,7 @@ impl Lifecycle {
     }
 
     /// All members have joined.
-    pub(super) fn ready(&mut self) -> Told {
+    pub(super) fn ready(&mut self) -> Notified {
         self.state = State::Ready;
         self.initialised.happen(Ok(()))
     }
@@ -136,7 +136,7 @@ impl Lifecycle {
 #[must_use]
 pub(super) struct Ended {
     commands: VecDeque<Command>,
-    told: Told,
+    told: Notified,
     failure: Failure,
 }
 

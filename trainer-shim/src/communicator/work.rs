@@ -167,13 +167,13 @@ impl Event {
     }
 
     /// The first time counts. Whom to tell, once no lock is held.
-    pub(super) fn happen(&mut self, result: Result<(), Failure>) -> Told {
+    pub(super) fn happen(&mut self, result: Result<(), Failure>) -> Notified {
         match self {
-            Event::Happened(_) => Told(Vec::new(), result),
+            Event::Happened(_) => Notified(Vec::new(), result),
             Event::Awaited(waiting) => {
                 let waiting = std::mem::take(waiting);
                 *self = Event::Happened(result.clone());
-                Told(waiting, result)
+                Notified(waiting, result)
             }
         }
     }
@@ -181,9 +181,9 @@ impl Event {
 
 /// Those who waited for an event that has happened.
 #[must_use]
-pub(super) struct Told(Vec<Completer<()>>, Result<(), Failure>);
+pub(super) struct Notified(Vec<Completer<()>>, Result<(), Failure>);
 
-impl Told {
+impl Notified {
     pub(super) fn tell(self) {
         for completer in self.0 {
             completer.complete(self.1.clone());

@@ -22,8 +22,8 @@ use tokio::time::Instant;
 use super::frame::{self, FrameError, Frames};
 use super::is_trusted;
 use super::wire::{
-    FROM_AGENT_BYTES_MAX, FROM_PROGRAM_BYTES_MAX, FromAgent, FromProgram, IN_FLIGHT_MAX,
-    LASTING_MAX, LINE_BYTES_MAX, Over, Request, Response, Sign, Silence, Wanted, Welcome,
+    FROM_AGENT_BYTES_MAX, FROM_PROGRAM_BYTES_MAX, FromAgent, FromProgram, Heartbeat, IN_FLIGHT_MAX,
+    LASTING_MAX, LINE_BYTES_MAX, Over, Request, Response, Silence, Wanted, Welcome,
 };
 use crate::error::Error;
 use crate::validity::boot_time;
@@ -32,8 +32,8 @@ use crate::waiting::span_of;
 /// Pieces of one subscription that wait for the program.
 const PIECES_MAX: usize = 64;
 
-/// Most signs of life that wait to be sent: later ones tell the same and more.
-const SIGNS_MAX: usize = 4;
+/// Most heartbeats that wait to be sent: later ones tell the same and more.
+const HEARTBEATS_MAX: usize = 4;
 
 /// What is asked of the agent, and what waits for its answer.
 #[derive(Debug)]
@@ -140,7 +140,7 @@ impl Connected {
             Err(_) => return Err(failed(format!("it did not answer in {patience:?}"))),
         };
         let (reader, writer) = stream;
-        let (sender, outbox) = mpsc::channel(IN_FLIGHT_MAX + 2 * LASTING_MAX + SIGNS_MAX);
+        let (sender, outbox) = mpsc::channel(IN_FLIGHT_MAX + 2 * LASTING_MAX + HEARTBEATS_MAX);
         let shared = Shared {
             outbox: sender,
             room: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
@@ -246,8 +246,8 @@ impl Agent {
     }
 
     /// Tells how the processes are doing; left out if the agent does not read.
-    pub fn tell(&self, signs: Vec<Sign>) -> Result<(), Error> {
-        let frame = encode(&FromProgram::Signs(signs))?;
+    pub fn tell(&self, heartbeats: Vec<Heartbeat>) -> Result<(), Error> {
+        let frame = encode(&FromProgram::Heartbeats(heartbeats))?;
         let outbox = &self.shared.outbox;
         if outbox.capacity() > IN_FLIGHT_MAX + 2 * LASTING_MAX {
             // One whose socket is broken is heard of elsewhere.

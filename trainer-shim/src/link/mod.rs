@@ -6,7 +6,7 @@
 //! JSON ([`Request`]); the agent answers with one ([`Response`]). From there on
 //! both send frames: a little-endian `u32` length, then that many bytes of
 //! MessagePack with named fields, [`FromProgram`] one way and [`FromAgent`] the
-//! other; in both, questions and answers are those of a node's stream. The connection is the life of the program's processes: when it
+//! other; in both, questions and answers are those of a node's stream. The connection is the incarnation of the program's processes: when it
 //! closes, or the program ends, the agent tells the cluster that they are gone.
 //!
 //! | module | holds |
@@ -29,8 +29,8 @@ pub(crate) use agent::{Agent, Connected, Ended, Listening, Said, Subscription};
 pub use frame::{FrameError, Frames, decode, encode, frames};
 pub use wire::{
     CONTROL_VARIABLE, FROM_AGENT_BYTES_MAX, FROM_PROGRAM_BYTES_MAX, FromAgent, FromProgram,
-    IN_FLIGHT_MAX, LASTING_MAX, LINE_BYTES_MAX, Over, Request, Response, Sign, Silence, Wanted,
-    Welcome,
+    Heartbeat, IN_FLIGHT_MAX, LASTING_MAX, LINE_BYTES_MAX, Over, Request, Response, Silence,
+    Wanted, Welcome,
 };
 
 /// Where commands go, and where feeds come from.

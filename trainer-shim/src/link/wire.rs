@@ -5,7 +5,7 @@ use holdfast_api::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::vitals::Ladder;
+use crate::vitals::Watchdog;
 
 /// The variable that names the agent's control socket.
 pub const CONTROL_VARIABLE: &str = "HOLDFAST_CONTROL";
@@ -25,7 +25,7 @@ pub const LASTING_MAX: usize = 1_024;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// This connection is to be the life of its processes.
+    /// This connection is to be the incarnation of its processes.
     Process(Wanted),
 }
 
@@ -104,21 +104,22 @@ pub enum FromProgram {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         within_ms: Option<u64>,
     },
-    /// Signs of life of this connection's processes. Not answered.
-    Signs(Vec<Sign>),
+    /// Heartbeats of this connection's processes. Not answered.
+    Heartbeats(Vec<Heartbeat>),
 }
 
 /// How one process is doing: its counters, of which the agent notices whether
 /// they grow.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Sign {
+pub struct Heartbeat {
     /// The process.
     pub process: ProcessId,
-    /// Its life.
+    /// Its incarnation.
     pub incarnation: Incarnation,
     /// What happens when it falls silent.
-    pub ladder: Ladder,
+    #[serde(rename = "ladder")]
+    pub watchdog: Watchdog,
     /// How often it has pinged.
     pub pings: u64,
     /// Its progress; none = it does not tell.
@@ -178,7 +179,7 @@ pub enum FromAgent {
 pub struct Silence {
     /// The process.
     pub process: ProcessId,
-    /// Its life.
+    /// Its incarnation.
     pub incarnation: Incarnation,
     /// For how long, in milliseconds.
     pub silent_ms: u64,

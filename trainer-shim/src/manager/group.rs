@@ -34,7 +34,7 @@ impl GroupCommunicator {
         &self.held
     }
 
-    /// Its generation: unique in the life of the job.
+    /// Its generation: unique in the incarnation of the job.
     pub fn generation(&self) -> Generation {
         self.held.generation()
     }

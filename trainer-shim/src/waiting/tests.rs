@@ -143,7 +143,7 @@ fn many_are_named_by_their_stretches_and_the_rest_is_counted() {
 }
 
 #[test]
-fn a_former_life_is_named_with_what_replaces_it() {
+fn a_former_incarnation_is_named_with_what_replaces_it() {
     let scope = Scope { job: "train".parse().unwrap(), run: Some("r7".parse().unwrap()) };
     assert_eq!(
         held(&info(3, None), NOW, &scope, Some(Duration::from_secs(10))),

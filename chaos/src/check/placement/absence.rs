@@ -114,16 +114,17 @@ impl Placement<'_> {
         let point = self.closings[&generation];
         let mut found = Vec::new();
         for process in self.story.processes(closing.run) {
-            let lives = self.story.lives_of(closing.run, process);
-            if closing.members.iter().any(|member| lives.contains(member)) {
+            let participants = self.story.participants_of(closing.run, process);
+            if closing.members.iter().any(|member| participants.contains(member)) {
                 continue;
             }
-            let mut ways = self.gaps(generation, point, lives.clone());
+            let mut ways = self.gaps(generation, point, participants.clone());
             if closing.round.verb != Verb::Advance {
-                ways.extend(self.outside(point, lives));
+                ways.extend(self.outside(point, participants));
             }
             let suspect = self.suspect(closing, process);
-            let suspect = suspect.map_or("none".to_owned(), |life| format!("incarnation {life}"));
+            let suspect = suspect
+                .map_or("none".to_owned(), |participant| format!("incarnation {participant}"));
             let text =
                 format!("process {process}, of which {suspect} was alive and active all the time");
             found.push(Absent { ways, text });
@@ -143,13 +144,13 @@ impl Placement<'_> {
         let required = self.requires_all(generation);
         let mut found = Vec::new();
         for &process in set {
-            let lives = self.story.lives_of(closing.run, process);
-            if closing.members.iter().any(|member| lives.contains(member)) {
+            let participants = self.story.participants_of(closing.run, process);
+            if closing.members.iter().any(|member| participants.contains(member)) {
                 continue;
             }
             let mut ways = Vec::new();
-            for n in lives.clone().filter(|_| !required) {
-                let next = lives.contains(&(n + 1)).then(|| (point, self.starts[n + 1]));
+            for n in participants.clone().filter(|_| !required) {
+                let next = participants.contains(&(n + 1)).then(|| (point, self.starts[n + 1]));
                 ways.push([(self.ends[n], point)].into_iter().chain(next).collect());
             }
             if !required {
@@ -158,8 +159,8 @@ impl Placement<'_> {
             let text = match self.suspect(closing, process) {
                 _ if required => format!("process {process} of its set, of which all are required"),
                 None => format!("process {process} of its set, which had not joined"),
-                Some(life) => format!(
-                    "process {process} of its set, of which incarnation {life} was alive all the time"
+                Some(participant) => format!(
+                    "process {process} of its set, of which incarnation {participant} was alive all the time"
                 ),
             };
             found.push(Absent { ways, text });
@@ -167,11 +168,11 @@ impl Placement<'_> {
         found
     }
 
-    /// A life may have begun and ended before a closing without anybody having
+    /// An incarnation may have begun and ended before a closing without anybody having
     /// heard of it: before the first that is known.
     fn lived_unheard(&mut self, run: usize, process: ProcessId, point: Point) -> Vec<Vec<Before>> {
-        let first = self.story.lives_of(run, process).next();
-        let before = first.map_or(END, |n| self.story.lives[n].registered.1);
+        let first = self.story.participants_of(run, process).next();
+        let before = first.map_or(END, |n| self.story.participants[n].registered.1);
         let first = first.map(|n| (point, self.starts[n]));
         let mut ways = Vec::new();
         for (_, _, asked) in self
@@ -197,13 +198,13 @@ impl Placement<'_> {
         let required = self.requires_all(generation);
         let mut found = Vec::new();
         for (process, incarnation) in self.story.scope_of(scope).unwrap_or_default() {
-            let Some(life) = self.story.find(process, incarnation) else { continue };
-            if closing.members.contains(&life) {
+            let Some(participant) = self.story.find(process, incarnation) else { continue };
+            if closing.members.contains(&participant) {
                 continue;
             }
             let ways = match required {
                 true => Vec::new(),
-                false => self.parts_over(generation, closing, scope, life),
+                false => self.parts_over(generation, closing, scope, participant),
             };
             let text = format!(
                 "incarnation {incarnation} of process {process}, which had a part in generation {scope} all the time"
@@ -213,25 +214,27 @@ impl Placement<'_> {
         found
     }
 
-    /// How the part of a life in a generation can be over when a round among it
+    /// How the part of an incarnation in a generation can be over when a round among it
     /// closes; of an atomic block also by an exit that failed without a word.
     fn parts_over(
         &mut self,
         generation: Generation,
         closing: &Closing,
         scope: Generation,
-        life: usize,
+        participant: usize,
     ) -> Vec<Vec<Before>> {
         let (began, point) = (self.closings.get(&scope).copied(), self.closings[&generation]);
-        let mut ways = vec![vec![(self.ends[life], point)]];
-        for (n, Call { arrival, at, answer }) in self.story.lives[life].calls.iter().enumerate() {
+        let mut ways = vec![vec![(self.ends[participant], point)]];
+        for (n, Call { arrival, at, answer }) in
+            self.story.participants[participant].calls.iter().enumerate()
+        {
             let in_block =
                 |verb| arrival.round.verb == verb && arrival.round.name == closing.round.name;
             let withdrawn = matches!(answer, Some((_, Answer::Failed(Meaning::Void))));
             let over = arrival.round.verb == Verb::Advance
                 || closing.round.verb == Verb::Exit
                     && (in_block(Verb::Enter) || arrival.round == closing.round && withdrawn);
-            if !over || self.counted.get(&(life, n)) == Some(&scope) {
+            if !over || self.counted.get(&(participant, n)) == Some(&scope) {
                 continue;
             }
             let to = match answer {
@@ -249,17 +252,24 @@ impl Placement<'_> {
     /// Whether all who were told say that the round waits for the dead, too.
     fn requires_all(&self, generation: Generation) -> bool {
         let mut told = self.story.closings[&generation].iter();
-        told.all(|(life, call)| self.story.lives[*life].calls[*call].arrival.require_all)
+        told.all(|(participant, call)| {
+            self.story.participants[*participant].calls[*call].arrival.require_all
+        })
     }
 
     /// When a process has nobody who is alive and active: before its first such
     /// life, between two of them, after the last. An empty way is one that
     /// needs nothing.
-    fn gaps(&self, generation: Generation, point: Point, lives: Range<usize>) -> Vec<Vec<Before>> {
+    fn gaps(
+        &self,
+        generation: Generation,
+        point: Point,
+        participants: Range<usize>,
+    ) -> Vec<Vec<Before>> {
         let mut ways = Vec::new();
         let mut gap = Vec::new();
-        for n in lives {
-            let from = match self.story.lives[n].role {
+        for n in participants {
+            let from = match self.story.participants[n].role {
                 Role::Active => Some(self.starts[n]),
                 Role::Standby => self.activations[n].map(|g| self.closings[&g]),
             };
@@ -273,11 +283,11 @@ impl Placement<'_> {
         ways
     }
 
-    /// When a life of a process waits in an advance and is no member yet: such
+    /// When an incarnation of a process waits in an advance and is no member yet: such
     /// a one counts in no other round.
-    fn outside(&self, point: Point, lives: Range<usize>) -> Vec<Vec<Before>> {
+    fn outside(&self, point: Point, participants: Range<usize>) -> Vec<Vec<Before>> {
         let mut ways = Vec::new();
-        for n in lives {
+        for n in participants {
             let first = self.activations[n].map(|generation| (point, self.closings[&generation]));
             for (from, to) in &self.advances[n] {
                 let within = [(*from, point), (point, *to), (point, self.ends[n])];
@@ -290,8 +300,8 @@ impl Placement<'_> {
     /// Who of a process may have been alive at a closing.
     fn suspect(&self, closing: &Closing, process: ProcessId) -> Option<Incarnation> {
         let by = closing.within.0;
-        let mut lives = self.story.lives_of(closing.run, process);
-        let latest = lives.rfind(|n| self.story.lives[*n].registered.0 <= by);
-        latest.map(|n| self.story.lives[n].incarnation)
+        let mut participants = self.story.participants_of(closing.run, process);
+        let latest = participants.rfind(|n| self.story.participants[*n].registered.0 <= by);
+        latest.map(|n| self.story.participants[n].incarnation)
     }
 }

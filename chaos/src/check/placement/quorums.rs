@@ -30,8 +30,9 @@ impl Placement<'_> {
     /// Callers may differ in their numbers: what all of them agree to.
     fn size(&self, generation: Generation, closing: &Closing, findings: &mut Findings) {
         let inside = closing.members.iter().zip(&closing.calls);
-        let numbers = inside
-            .filter_map(|(life, call)| self.story.lives[*life].calls[(*call)?].arrival.quorum);
+        let numbers = inside.filter_map(|(participant, call)| {
+            self.story.participants[*participant].calls[(*call)?].arrival.quorum
+        });
         let (fewest, most) = numbers.unzip::<u32, u32, Vec<u32>, Vec<u32>>();
         let fewest = fewest.into_iter().min().unwrap_or(1) as usize;
         let most = most.into_iter().max().map_or(usize::MAX, |most| most as usize);
@@ -56,12 +57,12 @@ impl Placement<'_> {
     ) -> bool {
         let mut untold = BTreeSet::new();
         let mut fewest = u32::MAX;
-        for (life, of) in self.story.lives.iter().enumerate() {
+        for (participant, of) in self.story.participants.iter().enumerate() {
             for (n, call) in of.calls.iter().enumerate() {
                 let same = of.run == closing.run && call.arrival.round == closing.round;
                 let early = call.is_open() && call.at <= closing.observed.1;
-                if same && early && !self.counted.contains_key(&(life, n)) {
-                    untold.insert(life);
+                if same && early && !self.counted.contains_key(&(participant, n)) {
+                    untold.insert(participant);
                     fewest = fewest.min(call.arrival.quorum.map_or(1, |(fewest, _)| fewest));
                 }
             }
@@ -69,17 +70,24 @@ impl Placement<'_> {
         if untold.is_empty() || untold.len() < fewest as usize {
             return false;
         }
-        let both = former.members.iter().filter(|life| untold.contains(life)).count();
-        let others: Vec<usize> =
-            former.members.iter().copied().filter(|life| !untold.contains(life)).collect();
+        let both = former.members.iter().filter(|participant| untold.contains(participant)).count();
+        let others: Vec<usize> = former
+            .members
+            .iter()
+            .copied()
+            .filter(|participant| !untold.contains(participant))
+            .collect();
         let living = self.surely_living(generation, &others);
         living == 0 || both > living
     }
 
     /// How many of these surely live when a generation closes.
-    fn surely_living(&mut self, generation: Generation, lives: &[usize]) -> usize {
+    fn surely_living(&mut self, generation: Generation, participants: &[usize]) -> usize {
         let point = self.closings[&generation];
-        lives.iter().filter(|life| !self.order.allows(&[(self.ends[**life], point)])).count()
+        participants
+            .iter()
+            .filter(|participant| !self.order.allows(&[(self.ends[**participant], point)]))
+            .count()
     }
 
     /// Those of the quorum before that are not in this one and surely live are
@@ -93,7 +101,7 @@ impl Placement<'_> {
         findings: &mut Findings,
     ) {
         let (both, others): (Vec<usize>, Vec<usize>) =
-            former.members.iter().partition(|life| closing.members.contains(life));
+            former.members.iter().partition(|participant| closing.members.contains(participant));
         let living = self.surely_living(generation, &others);
         if living > 0 && both.len() <= living {
             let text = format!(

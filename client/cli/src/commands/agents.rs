@@ -7,7 +7,7 @@ use std::time::Duration;
 use holdfast_api::{Agents, Code, Name, Problem, routes};
 use holdfast_client::{Error, fetch};
 
-use super::{Context, known, signs};
+use super::{Context, heartbeats, known};
 use crate::config::{Source, Sourced, Timeout};
 use crate::exit::Failure;
 use crate::output::{Document, cell, counted, printable, write_rows};
@@ -160,7 +160,7 @@ impl Document for Agents {
             for one in &report.processes {
                 let Some(silent_ms) = one.main_thread_silent_ms else { continue };
                 let pid = one.pid.map(|pid| format!(", pid {pid}")).unwrap_or_default();
-                let (host, what) = (printable(&report.host), signs::main_thread(silent_ms));
+                let (host, what) = (printable(&report.host), heartbeats::main_thread(silent_ms));
                 writeln!(
                     out,
                     "job {}, run {}: the main thread of process {} (host {host}{pid}) {what}",

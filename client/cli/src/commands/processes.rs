@@ -7,7 +7,7 @@ use holdfast_api::{
 };
 use serde::Serialize;
 
-use super::signs::{self, Signs};
+use super::heartbeats::{self, Heartbeats};
 use super::{Context, agents, known, talk_of_time, unexpected_answer};
 use crate::exit::Failure;
 use crate::log_time::{LogNow, span};
@@ -31,8 +31,8 @@ pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
     };
     // A cluster that cannot tell of agents can still tell of processes.
     let agents = agents::ask(context).await.unwrap_or_default();
-    let signs = Signs::of(&agents, &scope);
-    let watched = processes.iter().map(|one| signs.get(one.process, one.incarnation).cloned());
+    let heartbeats = Heartbeats::of(&agents, &scope);
+    let watched = processes.iter().map(|one| heartbeats.get(one.process, one.incarnation).cloned());
     let watched = watched.collect();
     context.emit(&Processes { processes, watched, now, revision })?;
     talk_of_time(context, now);
@@ -112,7 +112,7 @@ impl Processes {
             cell(Some(waits.join(" ")).filter(|waits| !waits.is_empty())),
             cell(watched.map(|one| &one.last_call).filter(|call| !call.is_empty())),
             cell(watched.and_then(|one| one.progress)),
-            cell(watched.and_then(|one| one.main_thread_silent_ms).map(signs::main_thread)),
+            cell(watched.and_then(|one| one.main_thread_silent_ms).map(heartbeats::main_thread)),
         ]
     }
 }

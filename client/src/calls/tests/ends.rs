@@ -1,7 +1,7 @@
 //! How calls end, and what their errors tell.
 
 use holdfast_api::LeaseCommand;
-use holdfast_api::stream::MINOR_LIFE;
+use holdfast_api::stream::MINOR_COORDINATION;
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn a_refusal_after_a_lost_try_does_not_claim_that_nothing_happened() {
 #[test]
 fn a_node_that_is_too_old_is_not_asked() {
     let mut bench = Bench::with_session(8);
-    bench.calls.linked(MINOR_LIFE - 1, 0);
+    bench.calls.linked(MINOR_COORDINATION - 1, 0);
     let renew = Command::Lease(LeaseCommand::KeepAlive { lease: 1.into() });
     let renewal = bench.submit(None, |reply| Ask::Propose { command: renew, reply });
     let events = Read::Events { job: Scope::default().job, after: 0, limit: 1 };
@@ -89,7 +89,7 @@ fn closing_ends_every_call_and_the_session() {
     let close = SessionCommand::Close { session: SESSION.into() };
     let body = Proposal { session: None, command: Command::Session(close) };
     assert_eq!(request.body, RequestBody::Propose(body));
-    assert!(!bench.calls.tenancy.is_over());
+    assert!(!bench.calls.session_keeper.is_over());
     bench.reply(request.id, answer(Outcome::Session(SessionOutcome::Closed), false));
-    assert!(bench.calls.tenancy.is_over());
+    assert!(bench.calls.session_keeper.is_over());
 }

@@ -67,7 +67,7 @@ fn a_marked_command_keeps_its_place_until_its_answer_is_safe() {
     marked.now().unwrap();
     plain.now().unwrap();
     assert_eq!(notes.taken(), ["session 70, window 10", "1 by 9", "2", "2 released"]);
-    let held = |bench: &Bench| bench.calls.tenancy.session().map(Session::ack);
+    let held = |bench: &Bench| bench.calls.session_keeper.session().map(Session::ack);
     assert_eq!(held(&bench), Some(1), "an answer that is acknowledged is forgotten");
     bench.calls.abandon(marked_id);
     assert_eq!(held(&bench), Some(3));
@@ -78,7 +78,7 @@ fn a_marked_command_keeps_its_place_until_its_answer_is_safe() {
 fn what_another_process_had_sent_goes_out_first_under_its_own_sequence() {
     let mut bench = Bench::new();
     let session = Session::resumed(SESSION.into(), 10, 8, [5].into());
-    bench.calls.tenancy.resumed(session, TTL, bench.now);
+    bench.calls.session_keeper.resumed(session, TTL, bench.now);
     let fresh = bench.propose(2);
     let (reply, result) = oneshot::channel();
     let mut call = Call::new(Ask::Propose { command: add(1), reply }, None, 1, Permits::default());
@@ -109,7 +109,7 @@ fn a_pipeline_keeps_its_place_until_the_last_of_its_answers_is_safe() {
     assert_eq!(notes.taken(), Vec::<String>::new(), "one answer is not safe yet");
     bench.calls.settled(ids[1]);
     assert_eq!(notes.taken(), ["2 released"]);
-    assert_eq!(bench.calls.tenancy.session().map(Session::ack), Some(3));
+    assert_eq!(bench.calls.session_keeper.session().map(Session::ack), Some(3));
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_pipeline_taken_apart_gives_its_place_back() {
     calls.into_iter().for_each(|call| drop(call.now().unwrap()));
     ids.into_iter().for_each(|id| bench.calls.settled(id));
     assert_eq!(notes.taken(), ["3 released"]);
-    assert_eq!(bench.calls.tenancy.session().map(Session::ack), Some(4));
+    assert_eq!(bench.calls.session_keeper.session().map(Session::ack), Some(4));
 }
 
 #[tokio::test]
@@ -136,7 +136,7 @@ async fn each_command_of_a_pipeline_of_another_process_is_claimed_by_its_mark() 
     let mut bench = Bench::new();
     bench.calls.linked(MINOR, LEVEL_PIPELINES);
     let session = Session::resumed(SESSION.into(), 10, 8, [5].into());
-    bench.calls.tenancy.resumed(session, TTL, bench.now);
+    bench.calls.session_keeper.resumed(session, TTL, bench.now);
     let op = |n| match add(n) {
         Command::Kv { op, .. } => op,
         other => panic!("{other:?}"),

@@ -183,7 +183,7 @@ fn what_was_on_the_wire_when_the_session_ended_waits_for_its_own_answer() {
 #[test]
 fn a_session_is_opened_without_a_lease_that_has_ended() {
     let mut bench = Bench::new();
-    bench.calls.tenancy.holds(5.into());
+    bench.calls.session_keeper.holds(5.into());
     let mut call = bench.propose(1);
     let with_lease = |request: &Request| match &request.body {
         RequestBody::Propose(Proposal {

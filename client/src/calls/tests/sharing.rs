@@ -164,13 +164,13 @@ fn who_does_not_wait_is_not_held_back_by_who_came_before() {
 #[test]
 fn who_does_not_wait_is_not_held_back_by_who_succeeds_the_lead() {
     let mut bench = Bench::new();
-    let [lead, heir] = [SECOND, 2 * SECOND].map(|pause| bench.read_at(bench.now + pause));
+    let [lead, successor] = [SECOND, 2 * SECOND].map(|pause| bench.read_at(bench.now + pause));
     let hasty = bench.read(false);
     bench.calls.abandon(lead.id);
     let sent = bench.sent();
     assert_eq!(sent.len(), 1);
     bench.reply(sent[0].id, seen(5));
-    assert_eq!([heir, hasty].map(revision), [5, 5]);
+    assert_eq!([successor, hasty].map(revision), [5, 5]);
 }
 
 #[test]

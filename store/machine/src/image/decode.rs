@@ -10,15 +10,15 @@ use imbl::{OrdMap, Vector};
 
 use super::encode::RUN_LOST;
 use super::frame::{Reader, yes_or_no};
-use super::{FIRST_VERSION, LIFE_VERSION, held, life};
+use super::{COORDINATION_VERSION, FIRST_VERSION, coordination, held};
 use crate::applied::RunKey;
 use crate::cluster::{Cluster, SECRET_IDS_LEVEL};
 use crate::codec::{DecodeError, unpack};
+use crate::coordination::JobCoordination;
+use crate::coordination::act::Timers;
 use crate::history::History;
 use crate::job::{Job, Jobs, Left, Run, RunEnd, Stored, Usage};
 use crate::lease::{Lease, Leases};
-use crate::life::JobLife;
-use crate::life::act::Timers;
 use crate::machine::Machine;
 use crate::session::{Session, Sessions, weight};
 
@@ -29,8 +29,8 @@ pub(super) fn machine(version: u32, input: &mut Reader<'_>) -> Result<Machine, D
     let jobs = jobs(version, input, revision)?;
     let level = cluster.feature_level;
     let sessions = sessions(input, time, level)?;
-    let leases = if version >= LIFE_VERSION {
-        life::read_leases(input, time, sessions.leader_since, level)?
+    let leases = if version >= COORDINATION_VERSION {
+        coordination::read_leases(input, time, sessions.leader_since, level)?
     } else {
         Leases::default()
     };
@@ -46,15 +46,15 @@ fn timers(jobs: &Jobs, leases: &Leases) -> Result<Timers, DecodeError> {
     for (job, found) in &jobs.by_name {
         for (run, found) in &found.runs {
             let run = RunKey { job: job.clone(), run: run.clone() };
-            life::check_attached(leases, &run, &found.life)?;
-            life::note_timers(&mut timers, &run, &found.life);
+            coordination::check_attached(leases, &run, &found.coordination)?;
+            coordination::note_timers(&mut timers, &run, &found.coordination);
         }
         match found.open.clone() {
             Some(open) => {
                 let run = RunKey { job: job.clone(), run: open };
-                held::note_timers(&mut timers, &run, &found.life.held);
+                held::note_timers(&mut timers, &run, &found.coordination.held);
             }
-            None if found.life.held.timers().next().is_some() => {
+            None if found.coordination.held.timers().next().is_some() => {
                 return invalid("a job without an open run waits for what it holds");
             }
             None => {}
@@ -103,12 +103,12 @@ fn jobs(version: u32, input: &mut Reader<'_>, revision: Revision) -> Result<Jobs
 
 fn job(version: u32, input: &mut Reader<'_>, revision: Revision) -> Result<Job, DecodeError> {
     let mut job = Job { next_number: input.u64()?, ..Job::default() };
-    if version >= LIFE_VERSION {
-        job.life = life::read_job(input, revision)?;
+    if version >= COORDINATION_VERSION {
+        job.coordination = coordination::read_job(input, revision)?;
     }
     for _ in 0..input.u64()? {
         let name = name(input)?;
-        let run = run(version, input, revision, &job.life)?;
+        let run = run(version, input, revision, &job.coordination)?;
         if run.is_open() && job.open.replace(name.clone()).is_some() {
             return invalid("a job has two open runs");
         }
@@ -125,21 +125,21 @@ fn run(
     version: u32,
     input: &mut Reader<'_>,
     revision: Revision,
-    job: &JobLife,
+    job: &JobCoordination,
 ) -> Result<Run, DecodeError> {
     let mut run = Run::new(input.u64()?, input.u64()?);
     if run.opened > revision {
         return invalid("a run was opened at a later revision than the present one");
     }
     let state = input.u64()?;
-    if state == RUN_LOST && version >= LIFE_VERSION {
+    if state == RUN_LOST && version >= COORDINATION_VERSION {
         run.lost_at = Some(input.u64()?);
     } else if yes_or_no(state)? {
         let at = input.u64()?;
         let by = text(input)?;
         let by = if by.is_empty() { None } else { Some(parse_name(by)?) };
         let time = if version > FIRST_VERSION { end_time(input)? } else { None };
-        let left = if version >= LIFE_VERSION && input.bool()? {
+        let left = if version >= COORDINATION_VERSION && input.bool()? {
             Some(Left { host: text(input)?.into(), at: input.u64()? })
         } else {
             None
@@ -169,8 +169,8 @@ fn run(
         }
         ascending(&mut run.queues, key, values, "queues")?;
     }
-    if version >= LIFE_VERSION {
-        run.life = life::read(input, revision, job)?;
+    if version >= COORDINATION_VERSION {
+        run.coordination = coordination::read(input, revision, job)?;
     }
     Ok(run)
 }

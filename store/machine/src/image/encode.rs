@@ -6,7 +6,7 @@ use std::io;
 use holdfast_api::{Change, ChangeKind, Name, WatchBatch};
 
 use super::frame::Writer;
-use super::{FIRST_VERSION, LIFE_VERSION, life};
+use super::{COORDINATION_VERSION, FIRST_VERSION, coordination};
 use crate::cluster::Cluster;
 use crate::codec::pack;
 use crate::deadlines::Use;
@@ -23,8 +23,8 @@ pub(super) fn machine(machine: &Machine, version: u32, out: &mut Writer<'_>) -> 
     self::cluster(cluster, version, out)?;
     self::jobs(jobs, version, out)?;
     self::sessions(sessions, out)?;
-    if version >= LIFE_VERSION {
-        life::write_leases(leases, out)?;
+    if version >= COORDINATION_VERSION {
+        coordination::write_leases(leases, out)?;
     }
     self::history(history, out)
 }
@@ -55,10 +55,11 @@ fn jobs(jobs: &Jobs, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
     for (name, job) in by_name {
         out.bytes(name.as_str().as_bytes())?;
         // The order, the open run and the accounts follow from the runs.
-        let Job { runs, by_opening: _, open: _, next_number, usage: _, life } = job.as_ref();
+        let Job { runs, by_opening: _, open: _, next_number, usage: _, coordination } =
+            job.as_ref();
         out.u64(*next_number)?;
-        if version >= LIFE_VERSION {
-            life::write_job(life, out)?;
+        if version >= COORDINATION_VERSION {
+            coordination::write_job(coordination, out)?;
         }
         out.length(runs.len())?;
         for (name, run) in runs {
@@ -73,7 +74,7 @@ fn jobs(jobs: &Jobs, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
 pub(super) const RUN_LOST: u64 = 2;
 
 fn run(run: &Run, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
-    let Run { opened, opened_at, end, lost_at, usage: _, keys, queues, life } = run;
+    let Run { opened, opened_at, end, lost_at, usage: _, keys, queues, coordination } = run;
     out.u64(*opened)?;
     out.u64(*opened_at)?;
     match (end, lost_at) {
@@ -90,7 +91,7 @@ fn run(run: &Run, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
             out.bool(time.is_some())?;
             out.u64(time.unwrap_or_default())?;
         }
-        if version >= LIFE_VERSION {
+        if version >= COORDINATION_VERSION {
             out.bool(left.is_some())?;
             if let Some(Left { host, at }) = left {
                 out.bytes(host.as_bytes())?;
@@ -114,8 +115,8 @@ fn run(run: &Run, version: u32, out: &mut Writer<'_>) -> io::Result<()> {
             out.bytes(value.as_bytes())?;
         }
     }
-    if version >= LIFE_VERSION {
-        life::write(life, out)?;
+    if version >= COORDINATION_VERSION {
+        coordination::write(coordination, out)?;
     }
     Ok(())
 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use holdfast_api::{Generation, LogTime, Members, Ranks, Revision, Revocation};
 use imbl::{OrdMap, OrdSet};
 
+use super::coordination::{base, key, numbers, read_base, read_key, read_numbers};
 use super::decode::{ascending, invalid};
 use super::frame::{Reader, Writer};
-use super::life::{base, key, numbers, read_base, read_key, read_numbers};
 use crate::applied::RunKey;
 use crate::codec::{DecodeError, pack, unpack};
-use crate::life::act::{TimerOf, Timers};
+use crate::coordination::act::{TimerOf, Timers};
 use crate::round::held::{HeldRound, HeldRounds, Unseen};
 
 pub(super) fn write(held: &HeldRounds, out: &mut Writer<'_>) -> io::Result<()> {

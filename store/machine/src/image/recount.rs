@@ -6,7 +6,7 @@
 use proptest::prelude::*;
 
 use crate::applied::RunKey;
-use crate::life::{Life, Outcome};
+use crate::coordination::{Coordination, Outcome};
 use crate::machine::Machine;
 use crate::round::held::HeldRounds;
 
@@ -19,10 +19,13 @@ fn compare(machine: &Machine, copy: &Machine) -> Result<(), TestCaseError> {
     prop_assert_eq!(&machine.leases.by_nonce, &copy.leases.by_nonce);
     prop_assert_eq!(&machine.leases.by_run, &copy.leases.by_run);
     for (job, found) in &machine.jobs.by_name {
-        compare_held(&found.life.held, &copy.jobs.by_name.get(job).unwrap().life.held)?;
+        compare_held(
+            &found.coordination.held,
+            &copy.jobs.by_name.get(job).unwrap().coordination.held,
+        )?;
         for (run, found) in &found.runs {
             let key = RunKey { job: job.clone(), run: run.clone() };
-            compare_life(&found.life, &copy.jobs.run(&key).unwrap().life)?;
+            compare_coordination(&found.coordination, &copy.jobs.run(&key).unwrap().coordination)?;
         }
     }
     Ok(())
@@ -41,26 +44,29 @@ fn compare_held(held: &HeldRounds, copy: &HeldRounds) -> Result<(), TestCaseErro
     Ok(())
 }
 
-fn compare_life(life: &Life, copy: &Life) -> Result<(), TestCaseError> {
-    prop_assert_eq!(life.live, copy.live);
-    prop_assert_eq!(&life.naming, &copy.naming);
-    prop_assert_eq!(life.named, copy.named);
-    prop_assert_eq!(life.payload_bytes, copy.payload_bytes);
-    prop_assert_eq!(&life.standing, &copy.standing);
-    prop_assert_eq!(&life.of_generations, &copy.of_generations);
-    prop_assert_eq!(&life.advances, &copy.advances);
-    let counts = |life: &Life| -> Vec<_> {
-        life.rounds.iter().map(|(key, round)| (key.clone(), round.tally.clone())).collect()
+fn compare_coordination(
+    coordination: &Coordination,
+    copy: &Coordination,
+) -> Result<(), TestCaseError> {
+    prop_assert_eq!(coordination.live, copy.live);
+    prop_assert_eq!(&coordination.naming, &copy.naming);
+    prop_assert_eq!(coordination.named, copy.named);
+    prop_assert_eq!(coordination.payload_bytes, copy.payload_bytes);
+    prop_assert_eq!(&coordination.standing, &copy.standing);
+    prop_assert_eq!(&coordination.of_generations, &copy.of_generations);
+    prop_assert_eq!(&coordination.advances, &copy.advances);
+    let counts = |coordination: &Coordination| -> Vec<_> {
+        coordination.rounds.iter().map(|(key, round)| (key.clone(), round.tally.clone())).collect()
     };
-    prop_assert_eq!(counts(life), counts(copy));
+    prop_assert_eq!(counts(coordination), counts(copy));
     // Who holds what it waits for is counted as it comes and goes, and told by name.
-    for round in life.rounds.values() {
+    for round in coordination.rounds.values() {
         let holders = round.arrivals.values().filter(|arrived| arrived.holds).count();
         prop_assert_eq!(round.tally.holders as usize, holders);
     }
 
     let held = |outcome: &Outcome| (outcome.holders, outcome.payload_bytes);
-    prop_assert!(life.outcomes.values().map(held).eq(copy.outcomes.values().map(held)));
+    prop_assert!(coordination.outcomes.values().map(held).eq(copy.outcomes.values().map(held)));
     Ok(())
 }
 
@@ -73,7 +79,7 @@ proptest! {
 
     #[test]
     fn counts_are_what_is_there(
-        entries in prop_oneof![generate::entries(40), generate::life_entries(60)]
+        entries in prop_oneof![generate::entries(40), generate::coordination_entries(60)]
     ) {
         let mut machine = Machine::new();
         for entry in &entries {

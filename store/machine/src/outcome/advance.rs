@@ -10,8 +10,8 @@ use holdfast_api::{
 };
 
 use super::assignment::{Assigned, Candidate, Lost, assign};
-use crate::life::act::Act;
-use crate::life::{Advanced, JobLife, Life, Ranked};
+use crate::coordination::act::Act;
+use crate::coordination::{Advanced, Coordination, JobCoordination, Ranked};
 use crate::round::RoundKey;
 
 /// What an advance comes to, before anything is remembered of it.
@@ -30,22 +30,23 @@ impl Act<'_> {
         policy: &Policy,
         members: &Arc<Members>,
     ) -> Concluded {
-        let is_first = self.life.advanced.is_none();
-        let turnover = self.life.turnover(members);
-        let is_incident = self.life.is_incident(members);
+        let is_first = self.coordination.advanced.is_none();
+        let turnover = self.coordination.turnover(members);
+        let is_incident = self.coordination.is_incident(members);
         if is_incident {
             self.job.note_incident(self.time);
         }
         let incidents = self.job.incidents_within(policy.restarts_window_ms, self.time);
-        let Advance { ranks, dropped, stop } = self.life.advance(policy, members, incidents);
+        let Advance { ranks, dropped, stop } =
+            self.coordination.advance(policy, members, incidents);
         self.job.iteration += 1;
         let iteration = self.job.iteration;
         let shared = Arc::new(ranks.clone());
         if stop.is_none() {
             let (members, ranks) = (members.clone(), shared.clone());
-            self.life.ranked = Some(Ranked { members, ranks });
+            self.coordination.ranked = Some(Ranked { members, ranks });
         }
-        self.life.advanced = Some(Advanced {
+        self.coordination.advanced = Some(Advanced {
             iteration,
             generation,
             members: members.clone(),
@@ -71,7 +72,7 @@ impl Act<'_> {
     }
 }
 
-impl Life {
+impl Coordination {
     /// How these members differ from those of the advance before; none if they do
     /// not. From here on faults count anew.
     fn turnover(&mut self, members: &Members) -> Option<Turnover> {
@@ -82,7 +83,8 @@ impl Life {
             return None;
         }
         let of = |some: &Members, others: &Members| {
-            let some = some.iter().filter(|(id, life)| !others.contains(*id, *life));
+            let some =
+                some.iter().filter(|(id, coordination)| !others.contains(*id, *coordination));
             some.map(|(process, _)| process).collect()
         };
         let (left, joined) = (of(&last.members, members), of(members, &last.members));
@@ -139,7 +141,13 @@ impl Life {
     }
 
     /// Incidents that would count at an advance with these members.
-    pub fn incidents_at(&self, job: &JobLife, policy: &Policy, members: &Members, now: u64) -> u64 {
+    pub fn incidents_at(
+        &self,
+        job: &JobCoordination,
+        policy: &Policy,
+        members: &Members,
+        now: u64,
+    ) -> u64 {
         let before = job.incidents_within(policy.restarts_window_ms, now);
         before + u64::from(self.is_incident(members))
     }

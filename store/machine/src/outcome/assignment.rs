@@ -66,7 +66,7 @@ pub(crate) struct Assigned {
 /// A candidate that no step has left out yet. Ranks can be far apart while
 /// steps are at work, but no two are equal.
 #[derive(Debug, Clone, Copy)]
-struct Seat {
+struct Candidacy {
     place: usize,
     rank: u64,
     /// It has had no rank so far, and `rank` only keeps the order.
@@ -83,39 +83,45 @@ pub(crate) fn assign(
     candidates: &[Candidate<'_>],
     lost: &[Lost<'_>],
 ) -> Assigned {
-    let mut seats = seats(candidates, steps.is_empty());
+    let mut candidacies = candidacies(candidates, steps.is_empty());
     let mut left_out = Vec::new();
     for (number, step) in (0..).zip(steps) {
         let mut out = Vec::new();
         match step {
-            AssignmentStep::Shift => shift(&mut seats),
-            AssignmentStep::FillGaps => fill_gaps(&mut seats),
+            AssignmentStep::Shift => shift(&mut candidacies),
+            AssignmentStep::FillGaps => fill_gaps(&mut candidacies),
             AssignmentStep::FilterGrouped { label, min, max } => {
-                out = filter_grouped(&mut seats, candidates, label, (*min).into(), (*max).into());
+                out = filter_grouped(
+                    &mut candidacies,
+                    candidates,
+                    label,
+                    (*min).into(),
+                    (*max).into(),
+                );
             }
-            AssignmentStep::MaxActive { max } => out = keep_lowest(&mut seats, *max as usize),
+            AssignmentStep::MaxActive { max } => out = keep_lowest(&mut candidacies, *max as usize),
             AssignmentStep::DivisibleBy { divisor } => {
-                let rest = seats.len().checked_rem(*divisor as usize).unwrap_or(0);
-                let number = seats.len() - rest;
-                out = keep_lowest(&mut seats, number);
+                let rest = candidacies.len().checked_rem(*divisor as usize).unwrap_or(0);
+                let number = candidacies.len() - rest;
+                out = keep_lowest(&mut candidacies, number);
             }
             AssignmentStep::Tree { layers } => {
-                out = tree::assign(layers, candidates, lost, &mut seats);
+                out = tree::assign(layers, candidates, lost, &mut candidacies);
             }
         }
         left_out.extend(out.into_iter().map(|place| (place, number)));
     }
     left_out.sort_unstable();
     let mut ranks = vec![None; candidates.len()];
-    for (rank, seat) in (0..).zip(seats) {
-        ranks[seat.place] = Some(rank);
+    for (rank, candidacy) in (0..).zip(candidacies) {
+        ranks[candidacy.place] = Some(rank);
     }
     Assigned { ranks, left_out }
 }
 
 /// Everybody in the order of their earlier ranks, which they keep, and then
 /// the newcomers; or all as newcomers.
-fn seats(candidates: &[Candidate<'_>], afresh: bool) -> Vec<Seat> {
+fn candidacies(candidates: &[Candidate<'_>], afresh: bool) -> Vec<Candidacy> {
     let previous = |place: usize| candidates[place].previous.filter(|_| !afresh);
     let mut places: Vec<usize> = (0..candidates.len()).collect();
     places.sort_by_key(|place| {
@@ -123,59 +129,59 @@ fn seats(candidates: &[Candidate<'_>], afresh: bool) -> Vec<Seat> {
         (rank.is_none(), rank, candidates[*place].process)
     });
     let mut free = 0;
-    let seat = |place| {
+    let candidacy = |place| {
         let rank = previous(place).map_or(free, |rank| free.max(rank.into()));
         free = rank + 1;
-        Seat { place, rank, newcomer: previous(place).is_none() }
+        Candidacy { place, rank, newcomer: previous(place).is_none() }
     };
-    places.into_iter().map(seat).collect()
+    places.into_iter().map(candidacy).collect()
 }
 
 /// Closes the gaps; the order stays.
-fn shift(seats: &mut [Seat]) {
-    for (rank, seat) in (0..).zip(seats) {
-        (seat.rank, seat.newcomer) = (rank, false);
+fn shift(candidacies: &mut [Candidacy]) {
+    for (rank, candidacy) in (0..).zip(candidacies) {
+        (candidacy.rank, candidacy.newcomer) = (rank, false);
     }
 }
 
 /// The highest ranks go into the gaps, in their order; everybody whose rank is
-/// below the number of seats stays.
-fn fill_gaps(seats: &mut [Seat]) {
-    let world = seats.len() as u64;
-    let stay = seats.partition_point(|seat| seat.rank < world);
-    let (staying, moving) = seats.split_at_mut(stay);
-    let mut held = staying.iter().map(|seat| seat.rank).peekable();
+/// below the number of candidates stays.
+fn fill_gaps(candidacies: &mut [Candidacy]) {
+    let world = candidacies.len() as u64;
+    let stay = candidacies.partition_point(|candidacy| candidacy.rank < world);
+    let (staying, moving) = candidacies.split_at_mut(stay);
+    let mut held = staying.iter().map(|candidacy| candidacy.rank).peekable();
     let gaps = (0..world).filter(|rank| held.next_if_eq(rank).is_none());
-    for (seat, gap) in moving.iter_mut().zip(gaps) {
-        seat.rank = gap;
+    for (candidacy, gap) in moving.iter_mut().zip(gaps) {
+        candidacy.rank = gap;
     }
-    seats.sort_unstable_by_key(|seat| seat.rank);
-    seats.iter_mut().for_each(|seat| seat.newcomer = false);
+    candidacies.sort_unstable_by_key(|candidacy| candidacy.rank);
+    candidacies.iter_mut().for_each(|candidacy| candidacy.newcomer = false);
 }
 
 /// Leaves out the groups that are too small or too big. Those who have no such
 /// label are a group. Gaps stay.
 fn filter_grouped(
-    seats: &mut Vec<Seat>,
+    candidacies: &mut Vec<Candidacy>,
     candidates: &[Candidate<'_>],
     label: &str,
     min: u64,
     max: u64,
 ) -> Vec<usize> {
     let mut groups: BTreeMap<Option<&String>, u64> = BTreeMap::new();
-    for seat in &*seats {
-        *groups.entry(candidates[seat.place].labels.get(label)).or_default() += 1;
+    for candidacy in &*candidacies {
+        *groups.entry(candidates[candidacy.place].labels.get(label)).or_default() += 1;
     }
     let suits = |number: u64| min <= number && (max == 0 || number <= max);
-    let goes = |seat: &mut Seat| {
-        !groups.get(&candidates[seat.place].labels.get(label)).is_some_and(|n| suits(*n))
+    let goes = |candidacy: &mut Candidacy| {
+        !groups.get(&candidates[candidacy.place].labels.get(label)).is_some_and(|n| suits(*n))
     };
-    seats.extract_if(.., goes).map(|seat| seat.place).collect()
+    candidacies.extract_if(.., goes).map(|candidacy| candidacy.place).collect()
 }
 
 /// Leaves out all but this many.
-fn keep_lowest(seats: &mut Vec<Seat>, number: usize) -> Vec<usize> {
-    seats.drain(number.min(seats.len())..).map(|seat| seat.place).collect()
+fn keep_lowest(candidacies: &mut Vec<Candidacy>, number: usize) -> Vec<usize> {
+    candidacies.drain(number.min(candidacies.len())..).map(|candidacy| candidacy.place).collect()
 }
 
 /// Says what is wrong with the steps of an assignment, and what to do about it.

@@ -11,8 +11,8 @@ use imbl::OrdMap;
 
 use super::block::{Exit, block};
 use super::vote::vote;
-use crate::life::Life;
-use crate::life::act::Act;
+use crate::coordination::Coordination;
+use crate::coordination::act::Act;
 use crate::round::{Arrived, Round, RoundKey, Unfinished};
 
 impl Act<'_> {
@@ -41,7 +41,7 @@ impl Act<'_> {
             Conclusion::Advance => return self.advance(key, generation, policy, members),
         };
         if let Concluded::Vote { against, .. } = &mut concluded {
-            self.life.tell_ends(against);
+            self.coordination.tell_ends(against);
         }
         self.remember(key, generation, members);
         concluded
@@ -56,7 +56,7 @@ impl Act<'_> {
             return members.clone();
         }
         let latest = |process: &ProcessId| {
-            let record = self.life.processes.get(process);
+            let record = self.coordination.processes.get(process);
             (*process, record.map_or(0, |record| record.incarnation))
         };
         Arc::new(key.set().iter().map(latest).collect())
@@ -70,7 +70,8 @@ impl Act<'_> {
         arrivals: &OrdMap<ProcessId, Arrived>,
     ) -> Concluded {
         let generation = key.generation().unwrap_or_default();
-        let known = self.life.blocks.get(&generation).and_then(|block| block.verdict.as_ref());
+        let known =
+            self.coordination.blocks.get(&generation).and_then(|block| block.verdict.as_ref());
         if let Some(verdict) = known {
             return verdict.as_ref().clone();
         }
@@ -91,16 +92,16 @@ impl Act<'_> {
         };
         let mut verdict = block(scope, exit);
         if let Concluded::Block { against, .. } = &mut verdict {
-            self.life.tell_ends(against);
+            self.coordination.tell_ends(against);
         }
-        if let Some(block) = self.life.blocks.get_mut(&generation) {
+        if let Some(block) = self.coordination.blocks.get_mut(&generation) {
             block.verdict = Some(Arc::new(verdict.clone()));
         }
         verdict
     }
 }
 
-impl Life {
+impl Coordination {
     /// How those ended who were not there.
     fn tell_ends(&self, against: &mut [Against]) {
         for Against { process, incarnation, why } in against {
@@ -112,7 +113,7 @@ impl Life {
         }
     }
 
-    /// How a life ended, if it did and is known.
+    /// How an incarnation ended, if it did and is known.
     pub(super) fn end_of(&self, process: ProcessId, incarnation: Incarnation) -> Option<Cause> {
         let record = self.processes.get(&process)?;
         if record.incarnation > incarnation {

@@ -84,7 +84,7 @@ fn most_frequent<'a>(tally: impl IntoIterator<Item = (&'a [u8], u32)>) -> Option
     tally.into_iter().reduce(more).map(|(vote, _)| vote)
 }
 
-/// Each member of the base, in order, with its payload; none = that life is
+/// Each member of the base, in order, with its payload; none = that incarnation is
 /// not in the round. Walks both lists once.
 fn of_base<'a>(
     base: &'a Members,
@@ -245,7 +245,7 @@ mod tests {
             let of_base: Vec<_> = members
                 .iter()
                 .zip(votes.iter().cloned())
-                .filter(|((process, life), _)| base.contains(*process, *life))
+                .filter(|((process, coordination), _)| base.contains(*process, *coordination))
                 .collect();
             let fewer: Members = of_base.iter().map(|(member, _)| *member).collect();
             let theirs: Vec<Blob> = of_base.into_iter().map(|(_, vote)| vote).collect();
@@ -254,7 +254,7 @@ mod tests {
             }
         }
 
-        /// One more yes never undoes an `And`; one life less never carries it,
+        /// One more yes never undoes an `And`; one incarnation less never carries it,
         /// nor a unanimous vote.
         #[test]
         fn and_is_monotone(voters in voters(), one in 0..12usize) {
@@ -280,7 +280,7 @@ mod tests {
             let cast: Vec<&[u8]> = members
                 .iter()
                 .zip(&votes)
-                .filter(|((process, life), vote)| base.contains(*process, *life) && !vote.is_empty())
+                .filter(|((process, coordination), vote)| base.contains(*process, *coordination) && !vote.is_empty())
                 .map(|(_, vote)| vote.as_bytes())
                 .collect();
             let best = cast.iter().map(|vote| vote[0]).min();

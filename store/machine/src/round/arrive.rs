@@ -12,8 +12,8 @@ use imbl::OrdMap;
 
 use super::{Arrived, Base, Numbers, Round, RoundKey, Tally, Unfinished};
 use crate::applied::{Applied, RunKey};
-use crate::life::act::{Act, TimerOf};
-use crate::life::{Call, CallState};
+use crate::coordination::act::{Act, TimerOf};
+use crate::coordination::{Call, CallState};
 use crate::machine::Machine;
 use crate::size;
 
@@ -23,7 +23,7 @@ impl Machine {
         command: &RoundCommand,
         applied: &mut Applied,
     ) -> Result<Outcome, Refusal> {
-        self.at_life_level()?;
+        self.at_coordination_level()?;
         let outcome = match command {
             RoundCommand::Arrive { lease, round, terms, arrivals } => {
                 let run = self.leases.run(*lease)?;
@@ -61,10 +61,10 @@ impl Machine {
         let (at, run, of) = timer;
         let (round, generation) = match of {
             TimerOf::Round(key) => {
-                (key.name.clone(), self.jobs.run(run)?.life.rounds.get(key)?.generation)
+                (key.name.clone(), self.jobs.run(run)?.coordination.rounds.get(key)?.generation)
             }
             TimerOf::Held(generation) => {
-                let held = &self.jobs.by_name.get(&run.job)?.life.held;
+                let held = &self.jobs.by_name.get(&run.job)?.coordination.held;
                 (held.of_generation(*generation)?.0.name.clone(), *generation)
             }
         };
@@ -85,14 +85,14 @@ impl Act<'_> {
         let waits = |(_, round): &(&RoundKey, &Round)| {
             round.generation == generation && round.timer == Some(at) && at <= now
         };
-        let waiting = self.life.rounds_named(name).find(waits);
+        let waiting = self.coordination.rounds_named(name).find(waits);
         let Some(key) = waiting.map(|(key, _)| key.clone()) else {
             return match self.held_time_has_come(generation, at, now) {
                 true => RoundOutcome::Reached,
                 false => RoundOutcome::StillOpen,
             };
         };
-        if let Some(round) = self.life.rounds.get_mut(&key) {
+        if let Some(round) = self.coordination.rounds.get_mut(&key) {
             round.reached = at;
         }
         self.changed = true;
@@ -108,14 +108,14 @@ impl Act<'_> {
         arrivals: &[Arrival],
     ) -> Result<RoundOutcome, Refusal> {
         let limits = self.limits.clone();
-        let name_max = limits.life.round_name_bytes_max;
+        let name_max = limits.coordination.round_name_bytes_max;
         size::within("round_name_bytes_max", name.len() as u64, name_max)?;
-        let processes_max = limits.life.processes_per_run_max;
+        let processes_max = limits.coordination.processes_per_run_max;
         size::within("processes_per_run_max", arrivals.len() as u64, processes_max)?;
         check(terms, processes_max)?;
         let mut key = RoundKey::of(name, terms);
         // One copy of a long set is enough.
-        if let Some((known, _)) = self.life.rounds.get_key_value(&key) {
+        if let Some((known, _)) = self.coordination.rounds.get_key_value(&key) {
             key = known.clone();
         }
         let numbers = Numbers::of(terms);
@@ -146,11 +146,12 @@ impl Act<'_> {
         self.check_room(record.calls.len() as u64, payload)?;
         self.check_exit(key)?;
         // The acknowledgement may have taken the last arrival of a generation.
-        if self.life.rounds.get(key).is_some_and(|round| round.arrivals.is_empty()) {
+        if self.coordination.rounds.get(key).is_some_and(|round| round.arrivals.is_empty()) {
             self.take_round(key);
         }
         let waiting = |round: &Round| round.arrivals.get(&process).map(|arrived| arrived.call);
-        if let Some(waiting) = self.life.rounds.get(key).and_then(waiting).filter(|call| *call > 0)
+        if let Some(waiting) =
+            self.coordination.rounds.get(key).and_then(waiting).filter(|call| *call > 0)
         {
             return Err(Refusal::AlreadyWaiting {
                 process,
@@ -158,14 +159,14 @@ impl Act<'_> {
                 call: waiting,
             });
         }
-        match self.life.rounds.get(key) {
+        match self.coordination.rounds.get(key) {
             Some(round) => self.admit_to(key, round, numbers, process, incarnation)?,
             None => {
                 let base = match key.generation() {
                     Some(generation) => {
                         let held = self.job.held.of_generation(generation);
                         let base = held.map(|(_, held)| held.base.clone());
-                        let base = base.or_else(|| self.life.base_of(generation));
+                        let base = base.or_else(|| self.coordination.base_of(generation));
                         Some(base.ok_or(Refusal::GenerationUnknown { generation })?)
                     }
                     None => None,
@@ -192,12 +193,12 @@ impl Act<'_> {
         let (Conclusion::Exit, Some(generation)) = (key.conclusion, key.generation()) else {
             return Ok(());
         };
-        match self.life.blocks.get(&generation) {
+        match self.coordination.blocks.get(&generation) {
             Some(block) if block.name == key.name => Ok(()),
             Some(_) => Err(Refusal::TermsInvalid {
                 why: format!("generation {generation} entered a block of another name"),
             }),
-            None if self.life.base_of(generation).is_some() => Err(Refusal::TermsInvalid {
+            None if self.coordination.base_of(generation).is_some() => Err(Refusal::TermsInvalid {
                 why: format!("generation {generation} entered no block"),
             }),
             None => Err(Refusal::GenerationUnknown { generation }),
@@ -237,8 +238,8 @@ impl Act<'_> {
         let Arrival { process, incarnation, .. } = *arrival;
         let held = self.job.held.get(key);
         let holds = held.is_some_and(|held| held.holds(process, incarnation));
-        self.life.uncount(process);
-        let round = self.life.rounds.get_mut(key).expect("found or opened above");
+        self.coordination.uncount(process);
+        let round = self.coordination.rounds.get_mut(key).expect("found or opened above");
         let mut arrived = Arrived { holds, ..Arrived::new(arrival, numbers.clone(), self.time) };
         round.tally.holders += u32::from(holds);
         // An exit that has failed stays failed.
@@ -248,12 +249,12 @@ impl Act<'_> {
         }
         round.arrivals.insert(process, arrived);
         let generation = round.generation;
-        let record = self.life.processes.get_mut(&process).expect("found above");
+        let record = self.coordination.processes.get_mut(&process).expect("found above");
         let newcomer = record.member_since == 0;
         let call = Call { round: key.clone(), at: self.revision, state: CallState::Waiting };
         record.calls.insert(arrival.call, call);
-        self.life.payload_bytes += arrival.payload.len() as u64;
-        self.life.count(process, self.time);
+        self.coordination.payload_bytes += arrival.payload.len() as u64;
+        self.coordination.count(process, self.time);
         self.changed = true;
         self.dirty.insert(key.clone());
         self.arrived_at_held(key, process);
@@ -266,7 +267,7 @@ impl Act<'_> {
     /// Somebody waits in an advance, or does so no longer: other rounds look
     /// whether they can do without.
     fn advance_changed(&mut self, newcomer: bool) {
-        let others = self.life.rounds.keys().filter(|key| key.is_among_active());
+        let others = self.coordination.rounds.keys().filter(|key| key.is_among_active());
         let others: Vec<RoundKey> =
             others.filter(|key| newcomer || !key.is_advance()).cloned().collect();
         self.dirty.extend(others);
@@ -275,12 +276,12 @@ impl Act<'_> {
     /// Who goes to an advance has no part any more in what is among an earlier
     /// generation.
     fn end_part(&mut self, process: ProcessId) {
-        let Some(record) = self.life.processes.get(&process) else {
+        let Some(record) = self.coordination.processes.get(&process) else {
             return;
         };
         let incarnation = record.incarnation;
-        let over = self.life.of_generations.iter().filter(|key| {
-            let base = self.life.rounds.get(key).and_then(|round| round.base.as_ref());
+        let over = self.coordination.of_generations.iter().filter(|key| {
+            let base = self.coordination.rounds.get(key).and_then(|round| round.base.as_ref());
             base.is_some_and(|base| {
                 record.has_part(base.witness) && base.members.contains(process, incarnation)
             })
@@ -292,20 +293,20 @@ impl Act<'_> {
         let waiting: Vec<(u64, RoundKey)> =
             waiting.map(|(number, call)| (*number, call.round.clone())).collect();
         for (number, key) in waiting {
-            let generation = self.life.rounds.get(&key).map_or(0, |round| round.generation);
+            let generation = self.coordination.rounds.get(&key).map_or(0, |round| round.generation);
             let failure = RoundFailure {
                 generation,
                 why: FailedWhy::Regroup,
                 arrived: 0,
                 missing_count: 1,
-                missing: vec![self.life.missing(process)],
+                missing: vec![self.coordination.missing(process)],
                 specs: None,
                 revoked: None,
             };
             self.settle_call(process, number, Some(CallState::Failed(Arc::new(failure))), None);
         }
         for key in over {
-            let Some(round) = self.life.rounds.get_mut(&key) else {
+            let Some(round) = self.coordination.rounds.get_mut(&key) else {
                 continue;
             };
             round.tally.live -= 1;
@@ -315,14 +316,14 @@ impl Act<'_> {
             }
             self.dirty.insert(key);
         }
-        if let Some(record) = self.life.processes.get_mut(&process) {
+        if let Some(record) = self.coordination.processes.get_mut(&process) {
             record.part_over = self.revision;
         }
     }
 
     /// Who enters a block again before it has left it has failed in it.
     fn enter_again(&mut self, name: &Blob, process: ProcessId, incarnation: u64) {
-        let open = self.life.blocks.iter().filter(|(_, block)| {
+        let open = self.coordination.blocks.iter().filter(|(_, block)| {
             block.verdict.is_none()
                 && block.name == *name
                 && block.base.members.contains(process, incarnation)
@@ -330,7 +331,7 @@ impl Act<'_> {
         let open: Vec<(Generation, Base)> =
             open.map(|(generation, block)| (*generation, block.base.clone())).collect();
         for (generation, base) in open {
-            let record = self.life.processes.get(&process).expect("it arrives");
+            let record = self.coordination.processes.get(&process).expect("it arrives");
             if !record.has_part(base.witness) {
                 continue;
             }
@@ -341,7 +342,7 @@ impl Act<'_> {
                 is_quorum: false,
                 is_held: false,
             };
-            if !self.life.rounds.contains_key(&key) {
+            if !self.coordination.rounds.contains_key(&key) {
                 let round = self.gathering(Some(base));
                 self.open(&key, round);
             }
@@ -357,7 +358,7 @@ impl Act<'_> {
         incarnation: u64,
         how: Unfinished,
     ) {
-        let Some(round) = self.life.rounds.get_mut(key) else {
+        let Some(round) = self.coordination.rounds.get_mut(key) else {
             return;
         };
         match round.arrivals.get_mut(&process) {
@@ -391,9 +392,9 @@ impl Act<'_> {
     /// The first arrival opens a generation.
     pub fn open(&mut self, key: &RoundKey, mut round: Round) {
         round.generation = self.job.next_generation();
-        round.tally = self.life.tally_of(key, &round);
-        self.life.index(key);
-        self.life.rounds.insert(key.clone(), round);
+        round.tally = self.coordination.tally_of(key, &round);
+        self.coordination.index(key);
+        self.coordination.rounds.insert(key.clone(), round);
     }
 
     /// The same call again gets what it got, or waits on.
@@ -406,11 +407,11 @@ impl Act<'_> {
         let Arrival { process, call, payload, .. } = arrival;
         let before = match &known.state {
             CallState::Waiting => {
-                let round = self.life.rounds.get(&known.round);
+                let round = self.coordination.rounds.get(&known.round);
                 round.and_then(|round| Some(&round.arrivals.get(process)?.payload))
             }
             CallState::Closed(generation) => {
-                let outcome = self.life.outcomes.get(generation);
+                let outcome = self.coordination.outcomes.get(generation);
                 outcome.and_then(|outcome| {
                     let (place, _) = outcome.members.find(*process)?;
                     outcome.payloads.get(place)
@@ -422,7 +423,7 @@ impl Act<'_> {
         if !void && known.round != *key || before.is_some_and(|before| before != payload) {
             return Err(Refusal::CallMismatch { process: *process, call: *call });
         }
-        let round = self.life.rounds.get(key).filter(|round| {
+        let round = self.coordination.rounds.get(key).filter(|round| {
             matches!(known.state, CallState::Waiting) && round.arrivals.contains_key(process)
         });
         Ok(match round {
@@ -432,26 +433,27 @@ impl Act<'_> {
     }
 
     fn check_room(&self, calls: u64, payload: &Blob) -> Result<(), Refusal> {
-        let limits = &self.limits.life;
+        let limits = &self.limits.coordination;
         let length = payload.len() as u64;
         size::within("payload_bytes_max", length, limits.payload_bytes_max)?;
         if calls >= limits.calls_per_process_max {
             return Err(self.full("calls_per_process_max", limits.calls_per_process_max));
         }
         let bytes_max = limits.run_payload_bytes_max;
-        if length > 0 && self.life.payload_bytes.saturating_add(length) > bytes_max {
+        if length > 0 && self.coordination.payload_bytes.saturating_add(length) > bytes_max {
             return Err(self.full("run_payload_bytes_max", bytes_max));
         }
         Ok(())
     }
 
     fn check_room_for_round(&self, key: &RoundKey) -> Result<(), Refusal> {
-        let max = self.limits.life.rounds_per_run_max;
-        if self.life.rounds.len() as u64 >= max {
+        let max = self.limits.coordination.rounds_per_run_max;
+        if self.coordination.rounds.len() as u64 >= max {
             return Err(self.full("rounds_per_run_max", max));
         }
-        let (named, named_max) = (key.set().len() as u64, self.limits.life.named_per_run_max);
-        if named > 0 && self.life.named + named > named_max {
+        let (named, named_max) =
+            (key.set().len() as u64, self.limits.coordination.named_per_run_max);
+        if named > 0 && self.coordination.named + named > named_max {
             return Err(self.full("named_per_run_max", named_max));
         }
         Ok(())
@@ -464,7 +466,7 @@ impl Act<'_> {
 
     fn withdraw_all(&mut self, lease: LeaseId, calls: &[CallId]) -> Result<RoundOutcome, Refusal> {
         self.check_number(calls)?;
-        let calls_max = self.limits.life.calls_per_process_max;
+        let calls_max = self.limits.coordination.calls_per_process_max;
         let mut new: BTreeMap<ProcessId, BTreeSet<u64>> = BTreeMap::new();
         for CallId { process, incarnation, call } in calls {
             let record = self.attached(lease, *process, *incarnation)?;
@@ -484,14 +486,14 @@ impl Act<'_> {
     }
 
     fn check_number(&self, calls: &[CallId]) -> Result<(), Refusal> {
-        let max = self.limits.life.calls_per_command_max;
+        let max = self.limits.coordination.calls_per_command_max;
         size::within("calls_per_command_max", calls.len() as u64, max)
     }
 
     /// A call that was decided stays what it is. One that has not arrived yet
     /// is void, too: its arrival may come later, when nobody waits any more.
     fn withdraw(&mut self, process: ProcessId, number: u64) {
-        let Some(record) = self.life.processes.get_mut(&process) else {
+        let Some(record) = self.coordination.processes.get_mut(&process) else {
             return;
         };
         let lease = record.lease;
@@ -520,8 +522,8 @@ impl Act<'_> {
         state: Option<CallState>,
         unfinished: Option<Unfinished>,
     ) {
-        self.life.uncount(process);
-        let Some(record) = self.life.processes.get_mut(&process) else {
+        self.coordination.uncount(process);
+        let Some(record) = self.coordination.processes.get_mut(&process) else {
             return;
         };
         let (incarnation, lease) = (record.incarnation, record.lease);
@@ -535,12 +537,12 @@ impl Act<'_> {
             record.calls.insert(number, call);
             self.tell(lease);
         }
-        if let Some(round) = self.life.rounds.get_mut(&key)
+        if let Some(round) = self.coordination.rounds.get_mut(&key)
             && let Some(arrived) = round.arrivals.remove(&process)
         {
-            self.life.payload_bytes -= arrived.payload.len() as u64;
+            self.coordination.payload_bytes -= arrived.payload.len() as u64;
             self.left_held(&key, &arrived);
-            let Some(round) = self.life.rounds.get_mut(&key) else { return };
+            let Some(round) = self.coordination.rounds.get_mut(&key) else { return };
             if key.conclusion == Conclusion::Exit
                 && let Some(how) = unfinished
             {
@@ -549,7 +551,7 @@ impl Act<'_> {
                 round.tally.add_unfinished();
             }
         }
-        self.life.count(process, self.time);
+        self.coordination.count(process, self.time);
         self.changed = true;
         if key.is_advance() {
             self.advance_changed(newcomer);
@@ -575,7 +577,7 @@ impl Act<'_> {
     /// Calls below `ack` are over: what they came to need not be kept, and one
     /// that still waits is withdrawn.
     fn acknowledge(&mut self, process: ProcessId, ack: u64) {
-        let Some(record) = self.life.processes.get_mut(&process) else {
+        let Some(record) = self.coordination.processes.get_mut(&process) else {
             return;
         };
         if ack <= record.ack {
@@ -594,7 +596,7 @@ impl Act<'_> {
                 CallState::Closed(generation) => self.release(generation),
                 CallState::Failed(_) | CallState::Withdrawn => {}
             }
-            if let Some(record) = self.life.processes.get_mut(&process) {
+            if let Some(record) = self.coordination.processes.get_mut(&process) {
                 record.calls.remove(&number);
             }
         }

@@ -11,8 +11,8 @@ use imbl::OrdMap;
 
 use super::decide::{Decision, decide};
 use super::{Arrived, Base, Block, Round, RoundKey, Unfinished};
-use crate::life::act::Act;
-use crate::life::{Call, CallState, Outcome};
+use crate::coordination::act::Act;
+use crate::coordination::{Call, CallState, Outcome};
 
 impl Act<'_> {
     /// Looks at one round, and does what is to be done.
@@ -27,7 +27,7 @@ impl Act<'_> {
         if key.is_among_active() {
             self.answer_over(key);
         }
-        let Some(round) = self.life.rounds.get(key) else {
+        let Some(round) = self.coordination.rounds.get(key) else {
             return;
         };
         if round.arrivals.is_empty() {
@@ -35,14 +35,14 @@ impl Act<'_> {
             return;
         }
         if round.waiting() == 0
-            && let Some(round) = self.life.rounds.get_mut(key)
+            && let Some(round) = self.coordination.rounds.get_mut(key)
         {
             round.counted_since = None;
         }
-        let Some(round) = self.life.rounds.get(key) else {
+        let Some(round) = self.coordination.rounds.get(key) else {
             return;
         };
-        match decide(&self.life.facts(key, round, &self.job.held)) {
+        match decide(&self.coordination.facts(key, round, &self.job.held)) {
             Decision::Close { promoted } => {
                 let evicted = round.evicted.clone();
                 self.close(key, promoted, evicted);
@@ -50,12 +50,15 @@ impl Act<'_> {
             // What they hold is waited for.
             Decision::Evict { .. } if key.is_held => {
                 let evicted = self.evict(key);
-                if let Some(round) = self.life.rounds.get_mut(key) {
+                if let Some(round) = self.coordination.rounds.get_mut(key) {
                     round.counted_since = Some(self.time);
                     // An earlier deadline of it may have ended others.
                     let all = round.evicted.iter().chain(evicted.iter());
                     let all: OrdMap<ProcessId, Incarnation> = all.collect();
-                    round.evicted = all.iter().map(|(process, life)| (*process, *life)).collect();
+                    round.evicted = all
+                        .iter()
+                        .map(|(process, coordination)| (*process, *coordination))
+                        .collect();
                 }
                 self.dirty.insert(key.clone());
             }
@@ -72,15 +75,15 @@ impl Act<'_> {
     /// Standbys whose job is over need not wait: the last member has left in
     /// order, and nobody active is alive.
     fn answer_over(&mut self, key: &RoundKey) {
-        let over_before = self.life.past.over_before;
-        if over_before == 0 || self.life.live.active > 0 {
+        let over_before = self.coordination.past.over_before;
+        if over_before == 0 || self.coordination.live.active > 0 {
             return;
         }
-        let Some(round) = self.life.rounds.get(key) else {
+        let Some(round) = self.coordination.rounds.get(key) else {
             return;
         };
         let old = round.arrivals.iter().filter(|(process, _)| {
-            let record = self.life.processes.get(process);
+            let record = self.coordination.processes.get(process);
             record.is_some_and(|record| record.since < over_before)
         });
         let old: Vec<(ProcessId, u64)> = old.map(|(process, a)| (*process, a.call)).collect();
@@ -103,13 +106,13 @@ impl Act<'_> {
 
     /// Ends all live active processes that it waits for.
     fn evict(&mut self, key: &RoundKey) -> Members {
-        let Some(round) = self.life.rounds.get(key) else {
+        let Some(round) = self.coordination.rounds.get(key) else {
             return Members::default();
         };
         let generation = round.generation;
         let arrivals = round.arrivals.clone();
-        let formed = self.life.standing.is_formed();
-        let absent = self.life.processes.iter().filter(|(process, record)| {
+        let formed = self.coordination.standing.is_formed();
+        let absent = self.coordination.processes.iter().filter(|(process, record)| {
             let newcomer = record.member_since == 0 && record.is_advancing();
             record.is_alive()
                 && record.role == Role::Active
@@ -127,24 +130,25 @@ impl Act<'_> {
 
     /// Fixes the outcome, once and for all members.
     fn close(&mut self, key: &RoundKey, promoted: u32, evicted: Members) {
-        let Some(round) = self.life.rounds.get(key) else {
+        let Some(round) = self.coordination.rounds.get(key) else {
             return;
         };
         let numbers = round.numbers();
-        let (policy, taken) = (self.life.governing(round.arrivals.keys().copied()), round.clone());
+        let (policy, taken) =
+            (self.coordination.governing(round.arrivals.keys().copied()), round.clone());
         let (all, left) = self.divide(key, &taken, promoted);
         // Who failed in a block without a call is in its verdict, and is told nothing.
         let told = all.iter().filter(|(_, arrived)| arrived.call > 0);
         let arrivals: OrdMap<ProcessId, Arrived> =
             told.map(|(process, arrived)| (*process, arrived.clone())).collect();
-        let differing = self.life.differing(key, &taken, arrivals.keys().copied());
+        let differing = self.coordination.differing(key, &taken, arrivals.keys().copied());
         self.take_round(key);
         let generation = taken.generation;
         let promoted = self.promote(&arrivals, generation);
         let members: Members = arrivals.iter().map(|(id, a)| (*id, a.incarnation)).collect();
         let payloads: Vec<Blob> = arrivals.values().map(|a| a.payload.clone()).collect();
         let closes_group = key.is_among_active() && numbers.rule == Rule::All;
-        let (same_as, members) = self.life.roster(generation, members);
+        let (same_as, members) = self.coordination.roster(generation, members);
         if closes_group {
             self.let_in(&members, generation);
         }
@@ -178,7 +182,7 @@ impl Act<'_> {
         self.hand_out(key, &arrivals, &CallState::Closed(generation));
         self.changed = true;
         if key.is_quorum && !key.is_held {
-            self.life.note_quorum(key, generation, members.clone());
+            self.coordination.note_quorum(key, generation, members.clone());
         }
         let payload_bytes: u64 = payloads.iter().map(|payload| payload.len() as u64).sum();
         if count > 0 {
@@ -189,7 +193,7 @@ impl Act<'_> {
                 payload_bytes,
                 holders: count,
             };
-            self.life.outcomes.insert(generation, outcome);
+            self.coordination.outcomes.insert(generation, outcome);
         }
         self.keep_waiting(key, generation, taken.base, left);
     }
@@ -209,10 +213,11 @@ impl Act<'_> {
         };
         let (mut members, mut left) = (OrdMap::new(), OrdMap::new());
         for (process, arrived) in in_turn(key, round) {
-            let record = self.life.processes.get(process).expect("who arrived is registered");
+            let record =
+                self.coordination.processes.get(process).expect("who arrived is registered");
             let is_member = match key.is_among_active() && record.role == Role::Standby {
                 true => promoted > 0,
-                false => room > 0 && self.life.counts(key, record),
+                false => room > 0 && self.coordination.counts(key, record),
             };
             if !is_member {
                 left.insert(*process, arrived.clone());
@@ -231,7 +236,7 @@ impl Act<'_> {
     /// processes.
     fn promote(&mut self, arrivals: &OrdMap<ProcessId, Arrived>, generation: u64) -> Members {
         let standbys = arrivals.iter().filter(|(process, arrived)| {
-            let record = self.life.processes.get(process);
+            let record = self.coordination.processes.get(process);
             let is_of_active = record.is_some_and(|record| {
                 let call = record.calls.get(&arrived.call);
                 call.is_some_and(|call| call.round.is_among_active())
@@ -240,16 +245,16 @@ impl Act<'_> {
         });
         let promoted: Members = standbys.map(|(process, a)| (*process, a.incarnation)).collect();
         for (process, incarnation) in promoted.iter() {
-            self.life.uncount(process);
-            if let Some(record) = self.life.processes.get_mut(&process) {
+            self.coordination.uncount(process);
+            if let Some(record) = self.coordination.processes.get_mut(&process) {
                 record.role = Role::Active;
             }
-            self.life.live.standby -= 1;
-            self.life.live.active += 1;
-            if let Some(record) = self.life.processes.get(&process) {
-                self.life.standing.add(process, record);
+            self.coordination.live.standby -= 1;
+            self.coordination.live.active += 1;
+            if let Some(record) = self.coordination.processes.get(&process) {
+                self.coordination.standing.add(process, record);
             }
-            self.life.count(process, self.time);
+            self.coordination.count(process, self.time);
             self.membership_changed = true;
             self.record(EventKind::Promoted { process, incarnation, generation });
         }
@@ -258,31 +263,34 @@ impl Act<'_> {
 
     /// From this closing on they are members, until they end.
     fn let_in(&mut self, members: &Members, generation: u64) {
-        let was_formed = self.life.standing.is_formed();
+        let was_formed = self.coordination.standing.is_formed();
         for (process, _) in members.iter() {
-            let is_new =
-                self.life.processes.get(&process).is_some_and(|record| record.member_since == 0);
+            let is_new = self
+                .coordination
+                .processes
+                .get(&process)
+                .is_some_and(|record| record.member_since == 0);
             if !is_new {
                 continue;
             }
-            self.life.uncount(process);
-            if let Some(record) = self.life.processes.get(&process) {
-                self.life.standing.remove(process, record);
+            self.coordination.uncount(process);
+            if let Some(record) = self.coordination.processes.get(&process) {
+                self.coordination.standing.remove(process, record);
             }
-            if let Some(record) = self.life.processes.get_mut(&process) {
+            if let Some(record) = self.coordination.processes.get_mut(&process) {
                 record.member_since = generation;
             }
-            if let Some(record) = self.life.processes.get(&process) {
-                self.life.standing.add(process, record);
+            if let Some(record) = self.coordination.processes.get(&process) {
+                self.coordination.standing.add(process, record);
             }
-            self.life.count(process, self.time);
+            self.coordination.count(process, self.time);
             self.membership_changed = true;
         }
         if !was_formed {
-            self.life.recount(self.time);
+            self.coordination.recount(self.time);
             self.membership_changed = true;
         }
-        let past = &mut self.life.past;
+        let past = &mut self.coordination.past;
         let expected = members.len() as u32;
         // Others may have waited for somebody who is not expected any more.
         self.membership_changed |= past.expected != expected;
@@ -311,7 +319,7 @@ impl Act<'_> {
         };
         round.arrivals = left.into_iter().map(anew).collect();
         self.open(key, round);
-        if let Some(round) = self.life.rounds.get_mut(key)
+        if let Some(round) = self.coordination.rounds.get_mut(key)
             && round.waiting() > 0
         {
             round.counted_since = Some(self.time);
@@ -321,18 +329,18 @@ impl Act<'_> {
 
     /// Those in scope that have ended, or have no part any more.
     fn absent(&self, key: &RoundKey, round: &Round) -> Vec<Missing> {
-        let missing = |process| self.life.missing(process);
+        let missing = |process| self.coordination.missing(process);
         let absent: Box<dyn Iterator<Item = ProcessId>> = match (key.among.as_ref(), &round.base) {
             (Among::Set(set), _) => {
                 let alive = |id: &ProcessId| {
-                    self.life.processes.get(id).is_some_and(|record| record.is_alive())
+                    self.coordination.processes.get(id).is_some_and(|record| record.is_alive())
                 };
                 Box::new(set.iter().copied().filter(move |process| !alive(process)))
             }
             (Among::Generation(_), Some(base)) => {
                 let of_base = base.members.iter();
                 let absent = of_base.filter(|(process, incarnation)| {
-                    let record = self.life.living(*process, *incarnation);
+                    let record = self.coordination.living(*process, *incarnation);
                     !record.is_ok_and(|record| record.has_part(base.witness))
                 });
                 Box::new(absent.map(|(process, _)| process))
@@ -345,14 +353,14 @@ impl Act<'_> {
     /// All waiting calls are void, for ever. The exits of an atomic block stay
     /// there as failed ones.
     fn fail(&mut self, key: &RoundKey, why: FailedWhy) {
-        let Some(round) = self.life.rounds.get(key) else {
+        let Some(round) = self.coordination.rounds.get(key) else {
             return;
         };
         let (missing_count, missing) = match why {
-            FailedWhy::Regroup => self.life.missing_in_advance(key, round),
+            FailedWhy::Regroup => self.coordination.missing_in_advance(key, round),
             FailedWhy::SpecMismatch => (0, Vec::new()),
             FailedWhy::Deadline | FailedWhy::Over | FailedWhy::Revoked => {
-                self.life.missing_in(key, round, usize::MAX)
+                self.coordination.missing_in(key, round, usize::MAX)
             }
         };
         let revoked = self.job.held.revocation(key).filter(|_| why == FailedWhy::Revoked);
@@ -371,7 +379,7 @@ impl Act<'_> {
         };
         self.begin_to_stop(key);
         for arrived in arrivals.values() {
-            self.life.payload_bytes -= arrived.payload.len() as u64;
+            self.coordination.payload_bytes -= arrived.payload.len() as u64;
         }
         self.hand_out(key, &arrivals, &CallState::Failed(failure));
         // To regroup is no failure, and everybody of a job may do so at once.
@@ -404,19 +412,20 @@ impl Act<'_> {
     ) {
         let mut newcomer = false;
         for (process, arrived) in arrivals.iter().filter(|(_, arrived)| arrived.call > 0) {
-            let record = self.life.processes.get(process).expect("who arrived is registered");
+            let record =
+                self.coordination.processes.get(process).expect("who arrived is registered");
             // Of a member nothing depends on what it waits in.
             let counts = record.member_since == 0;
             if counts {
                 newcomer = true;
-                self.life.uncount(*process);
+                self.coordination.uncount(*process);
             }
-            let record = self.life.processes.get_mut(process).expect("found above");
+            let record = self.coordination.processes.get_mut(process).expect("found above");
             let call = Call { round: key.clone(), at: self.revision, state: state.clone() };
             record.calls.insert(arrived.call, call);
             let lease = record.lease;
             if counts {
-                self.life.count(*process, self.time);
+                self.coordination.count(*process, self.time);
             }
             if self.told.insert(lease) {
                 self.leases.tell(lease, self.revision);
@@ -430,9 +439,9 @@ impl Act<'_> {
         let base = Base { witness: self.revision, members: members.clone(), is_held: false };
         if key.conclusion == Conclusion::Block {
             let block = Block { name: key.name.clone(), base, verdict: None };
-            self.life.open_block(generation, block);
+            self.coordination.open_block(generation, block);
         } else if key.is_among_active() {
-            self.life.remember(key.conclusion, generation, base);
+            self.coordination.remember(key.conclusion, generation, base);
         }
     }
 }

@@ -11,9 +11,9 @@ use imbl::{OrdMap, OrdSet};
 use super::decide::{Decision, Facts, Former, Group, Phase, decide, quorum_least};
 use super::held::HeldRounds;
 use super::{Numbers, Round, RoundKey, most_frequent};
-use crate::life::{Life, Process};
+use crate::coordination::{Coordination, Process};
 
-impl Life {
+impl Coordination {
     /// What there is of a round.
     pub fn facts(&self, key: &RoundKey, round: &Round, held: &HeldRounds) -> Facts {
         let numbers = round.numbers();

@@ -13,8 +13,8 @@ use imbl::{OrdMap, OrdSet};
 use super::held::{HeldRound, HeldRounds, Unseen};
 use super::{Arrived, Base, Numbers, Round, RoundKey};
 use crate::applied::{Applied, RunKey};
-use crate::life::Life;
-use crate::life::act::{Act, TimerOf};
+use crate::coordination::Coordination;
+use crate::coordination::act::{Act, TimerOf};
 use crate::machine::Machine;
 use crate::size;
 
@@ -26,7 +26,7 @@ impl Machine {
         why: ReleaseWhy,
         applied: &mut Applied,
     ) -> Result<RoundOutcome, Refusal> {
-        let max = self.cluster.limits().life.calls_per_command_max;
+        let max = self.cluster.limits().coordination.calls_per_command_max;
         size::within("calls_per_command_max", releases.len() as u64, max)?;
         let of_all = releases.iter().filter(|release| release.generation == 0).count();
         size::within("releases_of_all_max", of_all as u64, RELEASES_OF_ALL_MAX)?;
@@ -75,7 +75,7 @@ impl Machine {
 
     /// The run in which a job goes on, whichever its caller knows.
     pub(super) fn present_run(&self, scope: &Scope) -> Result<RunKey, Refusal> {
-        self.at_life_level()?;
+        self.at_coordination_level()?;
         if !self.jobs.by_name.contains_key(&scope.job) {
             return Err(Refusal::JobNotFound { job: scope.job.clone() });
         }
@@ -153,14 +153,14 @@ impl Act<'_> {
 
     /// Rounds of this name look whether they still wait for its holders.
     fn held_changed(&mut self, key: &RoundKey) {
-        let named = self.life.rounds_named(&key.name).map(|(key, _)| key.clone());
+        let named = self.coordination.rounds_named(&key.name).map(|(key, _)| key.clone());
         self.dirty.extend(named);
         self.dirty.insert(key.clone());
     }
 
     /// An arrival is not that of a holder any more.
     fn not_arrived_as_holder(&mut self, key: &RoundKey, process: ProcessId) {
-        if let Some(round) = self.life.rounds.get_mut(key)
+        if let Some(round) = self.coordination.rounds.get_mut(key)
             && let Some(arrived) = round.arrivals.get_mut(&process)
             && std::mem::take(&mut arrived.holds)
         {
@@ -190,7 +190,8 @@ impl Act<'_> {
 
     /// What is being built on a generation ends: nobody comes to it any more.
     fn end_built(&mut self, generation: Generation) {
-        let built = self.life.of_generations.iter().filter(|k| k.generation() == Some(generation));
+        let built =
+            self.coordination.of_generations.iter().filter(|k| k.generation() == Some(generation));
         self.dirty.extend(built.cloned());
     }
 
@@ -202,7 +203,7 @@ impl Act<'_> {
         };
         held.changed = revision;
         let of_living = held.base.members.iter().filter_map(|(process, incarnation)| {
-            let record = self.life.processes.get(&process)?;
+            let record = self.coordination.processes.get(&process)?;
             (record.incarnation == incarnation).then_some(record.lease)
         });
         let leases: OrdSet<LeaseId> =
@@ -212,7 +213,7 @@ impl Act<'_> {
         }
     }
 
-    /// A life ends: what it was a member of is revoked, and what it holds is
+    /// An incarnation ends: what it was a member of is revoked, and what it holds is
     /// released if its exit was seen.
     pub fn end_holds(
         &mut self,
@@ -263,7 +264,9 @@ impl Act<'_> {
 
     /// A holder has arrived, or somebody who is none.
     pub fn arrived_at_held(&mut self, key: &RoundKey, process: ProcessId) {
-        let Some(arrived) = self.life.rounds.get(key).and_then(|r| r.arrivals.get(&process)) else {
+        let Some(arrived) =
+            self.coordination.rounds.get(key).and_then(|r| r.arrivals.get(&process))
+        else {
             return;
         };
         let (holds, names, incarnation) = (arrived.holds, arrived.names, arrived.incarnation);
@@ -276,7 +279,7 @@ impl Act<'_> {
             && !held.newcomer
             && held.holding() > 0
             && !held.is_full()
-            && self.life.would_join(key, process, held.members.len() as u32)
+            && self.coordination.would_join(key, process, held.members.len() as u32)
         {
             held.newcomer = true;
             self.tell_holders(key);
@@ -288,7 +291,7 @@ impl Act<'_> {
         if !arrived.holds {
             return;
         }
-        if let Some(round) = self.life.rounds.get_mut(key) {
+        if let Some(round) = self.coordination.rounds.get_mut(key) {
             round.tally.holders = round.tally.holders.saturating_sub(1);
         }
         self.begin_to_stop(key);
@@ -325,7 +328,7 @@ impl Act<'_> {
             self.revoke_generation(&key, RevokeCause::NotReady { form_ms_max });
             return true;
         }
-        let arrivals = self.life.rounds.get(&key).map(|round| round.arrivals.clone());
+        let arrivals = self.coordination.rounds.get(&key).map(|round| round.arrivals.clone());
         let arrivals = arrivals.unwrap_or_default();
         let still = held.base.members.iter().filter(|(process, incarnation)| {
             held.holds(*process, *incarnation)
@@ -342,7 +345,7 @@ impl Act<'_> {
 
     /// When a held generation looks again by itself.
     pub fn set_held_timer(&mut self, key: &RoundKey) {
-        let arrived = self.life.rounds.get(key).map_or(0, |round| round.tally.holders);
+        let arrived = self.coordination.rounds.get(key).map_or(0, |round| round.tally.holders);
         let Some(held) = self.job.held.get_mut(key) else {
             return;
         };
@@ -422,7 +425,7 @@ impl Act<'_> {
             timer: None,
         };
         self.job.held.insert(key.clone(), held);
-        self.life.mark_held(generation);
+        self.coordination.mark_held(generation);
         self.dirty.insert(key.clone());
         self.record(EventKind::Formed { round: key.name.clone(), generation, members: count });
         Some(Held { generation, again: false })
@@ -460,11 +463,11 @@ impl Act<'_> {
     /// Whether there is room for one more held round; the one that was drained
     /// first makes room.
     pub fn check_room_to_hold(&mut self, key: &RoundKey) -> Result<(), Refusal> {
-        let max = self.limits.life.held_per_job_max;
+        let max = self.limits.coordination.held_per_job_max;
         if !key.is_held || self.job.held.get(key).is_some() || (self.job.held.len() as u64) < max {
             return Ok(());
         }
-        let gathers = |key: &RoundKey| self.life.rounds.contains_key(key);
+        let gathers = |key: &RoundKey| self.coordination.rounds.contains_key(key);
         match self.job.held.forgettable(self.time, gathers) {
             Some(drained) => {
                 self.forget_held(&drained);
@@ -500,7 +503,7 @@ impl Act<'_> {
     }
 }
 
-impl Life {
+impl Coordination {
     /// Whether who has arrived would be in the next closing, if those came who hold
     /// the present one: a spare, too, if there is room in the world.
     fn would_join(&self, key: &RoundKey, process: ProcessId, members: u32) -> bool {
@@ -519,7 +522,7 @@ impl HeldRounds {
     pub fn end_run(
         &mut self,
         revocation: &Arc<Revocation>,
-        life: &Life,
+        coordination: &Coordination,
         leases: &[(LeaseId, LogTime)],
     ) {
         for key in self.keys_of(|held| held.holding() > 0) {
@@ -532,7 +535,7 @@ impl HeldRounds {
                 held.stop_from = revocation.at_ms;
             }
             for (process, incarnation) in held.base.members.clone().iter() {
-                if let Ok(record) = life.living(process, incarnation)
+                if let Ok(record) = coordination.living(process, incarnation)
                     && held.holds(process, incarnation)
                 {
                     let unseen = Unseen { lease: record.lease, free_at: None };

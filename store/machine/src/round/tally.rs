@@ -8,7 +8,7 @@ use holdfast_api::{Generation, Incarnation, LogTime, Policy, ProcessId, Role};
 use imbl::{OrdMap, OrdSet};
 
 use super::{Numbers, Round, RoundKey, Tally, most_frequent};
-use crate::life::{CallState, Life, Process};
+use crate::coordination::{CallState, Coordination, Process};
 
 /// In the place of a generation: not a member yet.
 const NOT_IN: Generation = Generation::MAX;
@@ -109,7 +109,7 @@ impl Process {
     }
 }
 
-impl Life {
+impl Coordination {
     /// Whether the arrival of a process counts.
     pub fn counts(&self, key: &RoundKey, record: &Process) -> bool {
         !key.is_among_active()

@@ -92,7 +92,7 @@ proptest! {
     /// whole state, which can be written, read back and gone on with.
     #[test]
     fn what_an_image_says_is_checked(
-        entries in prop_oneof![generate::entries(12), generate::life_entries(12)],
+        entries in prop_oneof![generate::entries(12), generate::coordination_entries(12)],
         place: prop::sample::Index,
         byte: u8,
     ) {

@@ -8,10 +8,10 @@ pub use crate::cases::*;
 /// Processes of a case.
 pub const PROCESSES: usize = 4;
 
-/// Lives of all processes: a process has two at most.
-pub const LIVES: usize = 2 * PROCESSES;
+/// Incarnations of all processes: a process has two at most.
+pub const PARTICIPANTS: usize = 2 * PROCESSES;
 
-/// Calls of one life.
+/// Calls of one incarnation.
 pub const CALLS: usize = 4;
 
 /// Names of rounds.
@@ -21,34 +21,38 @@ pub const NAMES: usize = 3;
 pub const HOSTS: usize = PROCESSES;
 
 /// Life 2 p is the first of process p, life 2 p + 1 its second.
-pub type Life = usize;
+pub type Participant = usize;
 
-pub fn process_of(life: Life) -> usize {
-    life / 2
+pub fn process_of(participant: Participant) -> usize {
+    participant / 2
 }
 
 /// Log time, in last calls: whatever began in one of them is over in the next.
 pub type Tick = u8;
 
-/// A set of lives.
+/// A set of incarnations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
-pub struct Lives(u8);
+pub struct Participants(u8);
 
-impl Lives {
-    pub fn of(is_in: impl Fn(Life) -> bool) -> Lives {
-        Lives((0..LIVES).filter(|life| is_in(*life)).fold(0, |all, life| all | 1 << life))
+impl Participants {
+    pub fn of(is_in: impl Fn(Participant) -> bool) -> Participants {
+        Participants(
+            (0..PARTICIPANTS)
+                .filter(|participant| is_in(*participant))
+                .fold(0, |all, participant| all | 1 << participant),
+        )
     }
 
-    pub fn has(self, life: Life) -> bool {
-        self.0 & 1 << life != 0
+    pub fn has(self, participant: Participant) -> bool {
+        self.0 & 1 << participant != 0
     }
 
-    pub fn insert(&mut self, life: Life) {
-        self.0 |= 1 << life;
+    pub fn insert(&mut self, participant: Participant) {
+        self.0 |= 1 << participant;
     }
 
-    pub fn remove(&mut self, life: Life) {
-        self.0 &= !(1 << life);
+    pub fn remove(&mut self, participant: Participant) {
+        self.0 &= !(1 << participant);
     }
 
     pub fn len(self) -> u8 {
@@ -59,36 +63,36 @@ impl Lives {
         self.0 == 0
     }
 
-    pub fn iter(self) -> impl Iterator<Item = Life> + Clone {
-        (0..LIVES).filter(move |life| self.has(*life))
+    pub fn iter(self) -> impl Iterator<Item = Participant> + Clone {
+        (0..PARTICIPANTS).filter(move |participant| self.has(*participant))
     }
 
     /// The first so many.
-    pub fn first(self, count: u8) -> Lives {
-        let mut first = Lives::default();
-        self.iter().take(count.into()).for_each(|life| first.insert(life));
+    pub fn first(self, count: u8) -> Participants {
+        let mut first = Participants::default();
+        self.iter().take(count.into()).for_each(|participant| first.insert(participant));
         first
     }
 }
 
-impl BitAnd for Lives {
-    type Output = Lives;
-    fn bitand(self, other: Lives) -> Lives {
-        Lives(self.0 & other.0)
+impl BitAnd for Participants {
+    type Output = Participants;
+    fn bitand(self, other: Participants) -> Participants {
+        Participants(self.0 & other.0)
     }
 }
 
-impl BitOr for Lives {
-    type Output = Lives;
-    fn bitor(self, other: Lives) -> Lives {
-        Lives(self.0 | other.0)
+impl BitOr for Participants {
+    type Output = Participants;
+    fn bitor(self, other: Participants) -> Participants {
+        Participants(self.0 | other.0)
     }
 }
 
-impl Sub for Lives {
-    type Output = Lives;
-    fn sub(self, other: Lives) -> Lives {
-        Lives(self.0 & !other.0)
+impl Sub for Participants {
+    type Output = Participants;
+    fn sub(self, other: Participants) -> Participants {
+        Participants(self.0 & !other.0)
     }
 }
 
@@ -168,7 +172,7 @@ pub struct Numbers {
 /// doubled.
 #[derive(Clone, Copy, Default)]
 pub struct Faults {
-    /// Lives of these processes are declared dead at any time, rightly or not.
+    /// Incarnations of these processes are declared dead at any time, rightly or not.
     pub deaths: &'static [usize],
     /// Whether only those die that come back.
     pub come_back: bool,
@@ -187,8 +191,8 @@ pub struct Faults {
 #[derive(Clone, Copy)]
 pub struct Case {
     pub name: &'static str,
-    /// How many lives each process has; none = it never joins.
-    pub lives: [u8; PROCESSES],
+    /// How many incarnations each process has; none = it never joins.
+    pub participants: [u8; PROCESSES],
     pub standby: [bool; PROCESSES],
     pub host: [usize; PROCESSES],
     /// The processes that have registered before it begins.
@@ -215,25 +219,25 @@ pub struct Case {
 }
 
 impl Case {
-    /// Whether a life may ever be.
-    pub fn has(&self, life: Life) -> bool {
-        (life % 2) < usize::from(self.lives[process_of(life)])
+    /// Whether an incarnation may ever be.
+    pub fn has(&self, participant: Participant) -> bool {
+        (participant % 2) < usize::from(self.participants[process_of(participant)])
     }
 
-    pub fn lives(&self) -> impl Iterator<Item = Life> + use<'_> {
-        (0..LIVES).filter(|life| self.has(*life))
+    pub fn participants(&self) -> impl Iterator<Item = Participant> + use<'_> {
+        (0..PARTICIPANTS).filter(|participant| self.has(*participant))
     }
 
-    pub fn step(&self, life: Life, step: u8) -> Step {
-        self.calls[process_of(life)][usize::from(step)]
+    pub fn step(&self, participant: Participant, step: u8) -> Step {
+        self.calls[process_of(participant)][usize::from(step)]
     }
 
-    pub fn policy(&self, life: Life) -> Policy {
-        self.policy[process_of(life)]
+    pub fn policy(&self, participant: Participant) -> Policy {
+        self.policy[process_of(participant)]
     }
 
-    pub fn numbers(&self, life: Life) -> Numbers {
-        self.numbers[process_of(life)]
+    pub fn numbers(&self, participant: Participant) -> Numbers {
+        self.numbers[process_of(participant)]
     }
 
     pub fn is_among(&self, process: usize) -> bool {
@@ -267,8 +271,8 @@ impl Case {
 
     /// Where a program goes on that is told to regroup: at its next advance,
     /// or else at the one before.
-    pub fn regroups_at(&self, life: Life, at: u8) -> u8 {
-        let calls = self.calls[process_of(life)];
+    pub fn regroups_at(&self, participant: Participant, at: u8) -> u8 {
+        let calls = self.calls[process_of(participant)];
         let is_advance = |at: &usize| calls[*at].kind == Kind::Advance;
         let at = usize::from(at);
         let next = (at..calls.len()).find(is_advance);

@@ -42,7 +42,7 @@ const TRIPLE: &[Step] = &[ADVANCE, ADVANCE, ADVANCE];
 /// Everything of the network, and nothing else.
 const NETWORK: Case = Case {
     name: "",
-    lives: [0; PROCESSES],
+    participants: [0; PROCESSES],
     standby: [false; PROCESSES],
     host: [0, 1, 2, 3],
     joined: &[],
@@ -61,10 +61,10 @@ const NETWORK: Case = Case {
 /// Rules alone: programs that go to their ends.
 const RULES: Case = Case { leaves_at_the_end: true, network: false, lively: true, ..NETWORK };
 
-/// Three rounds of two processes with two lives each.
+/// Three rounds of two processes with two incarnations each.
 pub const RETURN: Case = Case {
     name: "two processes die and come back, in three rounds",
-    lives: [2, 2, 0, 0],
+    participants: [2, 2, 0, 0],
     calls: [TRIPLE, TRIPLE, NOBODY, NOBODY],
     faults: Faults { deaths: EVERYBODY, ..NONE },
     ..NETWORK
@@ -72,7 +72,7 @@ pub const RETURN: Case = Case {
 
 pub const THREE: Case = Case {
     name: "three processes die, and one comes back",
-    lives: [2, 1, 1, 0],
+    participants: [2, 1, 1, 0],
     calls: [ONE, TWO, TWO, NOBODY],
     faults: Faults { deaths: EVERYBODY, ..NONE },
     ..NETWORK
@@ -80,7 +80,7 @@ pub const THREE: Case = Case {
 
 pub const GIVE_UP: Case = Case {
     name: "two processes give up, or hear and say so",
-    lives: [2, 1, 0, 0],
+    participants: [2, 1, 0, 0],
     calls: [TWO, TWO, NOBODY, NOBODY],
     faults: Faults { deaths: EVERYBODY, withdrawals: EVERYBODY, acknowledgements: true, ..NONE },
     ..NETWORK
@@ -89,7 +89,7 @@ pub const GIVE_UP: Case = Case {
 /// Two of three processes on one host.
 pub const HOST: Case = Case {
     name: "three processes on two hosts, which die as a whole",
-    lives: [2, 1, 1, 0],
+    participants: [2, 1, 1, 0],
     host: [0, 0, 1, 2],
     calls: [ONE, ONE, TWO, NOBODY],
     faults: Faults { host_deaths: true, ..NONE },
@@ -100,7 +100,7 @@ const FAILS: Numbers = Numbers { deadline: Some(Then::Fail), ..NUMBERS };
 
 pub const FAIL: Case = Case {
     name: "rounds that fail at their deadlines",
-    lives: [2, 1, 0, 0],
+    participants: [2, 1, 0, 0],
     calls: [TWO, TWO, NOBODY, NOBODY],
     numbers: [FAILS; PROCESSES],
     ticks: 1,
@@ -110,7 +110,7 @@ pub const FAIL: Case = Case {
 
 pub const CROSSED: Case = Case {
     name: "two rounds, in which two processes wait for each other until the deadlines",
-    lives: [1, 1, 0, 0],
+    participants: [1, 1, 0, 0],
     calls: [&[ADVANCE, OTHER], &[OTHER, ADVANCE], NOBODY, NOBODY],
     numbers: [FAILS; PROCESSES],
     ticks: 1,
@@ -122,7 +122,7 @@ const EVICTS: Numbers = Numbers { deadline: Some(Then::Evict), ..NUMBERS };
 
 pub const EVICT: Case = Case {
     name: "rounds that evict at their deadlines",
-    lives: [1, 1, 2, 0],
+    participants: [1, 1, 2, 0],
     calls: [ONE, ONE, ONE, NOBODY],
     numbers: [EVICTS; PROCESSES],
     ticks: 1,
@@ -133,7 +133,7 @@ const SETTLES: Numbers = Numbers { min: 2, max: 3, ..NUMBERS };
 
 pub const QUORUM: Case = Case {
     name: "two of three are enough, when time has passed",
-    lives: [1, 1, 1, 0],
+    participants: [1, 1, 1, 0],
     calls: [QUORUM_TWICE, QUORUM_ONCE, QUORUM_ONCE, NOBODY],
     numbers: [SETTLES; PROCESSES],
     ticks: 1,
@@ -143,7 +143,7 @@ pub const QUORUM: Case = Case {
 
 pub const SET: Case = Case {
     name: "a set with somebody who joins late, and one process that is not in it",
-    lives: [2, 1, 1, 0],
+    participants: [2, 1, 1, 0],
     set: Some(&[0, 1]),
     calls: [ROLLS, ROLLS, ROLLS, NOBODY],
     faults: Faults { deaths: EVERYBODY, ..NONE },
@@ -154,7 +154,7 @@ const REQUIRES: Numbers = Numbers { require_all: true, ..NUMBERS };
 
 pub const REQUIRED: Case = Case {
     name: "a set that is blocked by its dead until they return",
-    lives: [2, 1, 0, 0],
+    participants: [2, 1, 0, 0],
     set: Some(&[0, 1]),
     calls: [ROLLS, ROLLS, NOBODY, NOBODY],
     numbers: [REQUIRES; PROCESSES],
@@ -166,7 +166,7 @@ const PAIR: Policy = Policy { world: 2, members_min: 1, last_call: false };
 
 pub const SPARE: Case = Case {
     name: "a spare for a world of two, which never begins below it",
-    lives: [2, 1, 1, 0],
+    participants: [2, 1, 1, 0],
     standby: [false, false, true, false],
     calls: [TWO, TWO, TWO, NOBODY],
     policy: [PAIR; PROCESSES],
@@ -180,7 +180,7 @@ const CALLED_PAIR: Policy = Policy { last_call: true, ..PAIR };
 
 pub const FORMATION: Case = Case {
     name: "a world of two with a spare, a slow primary and a last call",
-    lives: [1, 1, 1, 0],
+    participants: [1, 1, 1, 0],
     standby: [false, false, true, false],
     calls: [TWO, TWO, ONE, NOBODY],
     policy: [CALLED_PAIR; PROCESSES],
@@ -191,7 +191,7 @@ pub const FORMATION: Case = Case {
 
 pub const LAST_CALL: Case = Case {
     name: "three members, of whom some are lost, leave, and come back",
-    lives: [1, 2, 1, 0],
+    participants: [1, 2, 1, 0],
     joined: &[0, 1, 2],
     calls: [TWO, TRIPLE, TWO, NOBODY],
     policy: [Policy { world: 3, members_min: 1, last_call: true }; PROCESSES],
@@ -204,7 +204,7 @@ const LOOP: &[Step] = &[ADVANCE, LIVE, ADVANCE, LIVE];
 
 pub const LOOPS: Case = Case {
     name: "three loops of advance and roll call, with restarts",
-    lives: [2, 1, 1, 0],
+    participants: [2, 1, 1, 0],
     joined: &[0, 1, 2],
     calls: [LOOP, LOOP, LOOP, NOBODY],
     faults: Faults { deaths: &[0, 1], withdrawals: &[2], ..NONE },
@@ -216,7 +216,7 @@ const ROLL_FIRST: &[Step] = &[LIVE, ADVANCE, LIVE];
 
 pub const ROLLS_FIRST: Case = Case {
     name: "programs that begin with a roll call, with restarts",
-    lives: [2, 2, 1, 0],
+    participants: [2, 2, 1, 0],
     joined: &[0, 1],
     calls: [ROLL_FIRST, ROLL_FIRST, ROLL_FIRST, NOBODY],
     faults: Faults { deaths: &[0, 1], ..NONE },
@@ -225,7 +225,7 @@ pub const ROLLS_FIRST: Case = Case {
 
 pub const MINIMUM: Case = Case {
     name: "loops of two members, both of whom are needed",
-    lives: [2, 2, 0, 0],
+    participants: [2, 2, 0, 0],
     joined: &[0, 1],
     calls: [LOOP, LOOP, NOBODY, NOBODY],
     leaves_at_the_end: false,
@@ -237,7 +237,7 @@ pub const MINIMUM: Case = Case {
 
 pub const OVER: Case = Case {
     name: "spares that wait, and members that leave",
-    lives: [1, 1, 1, 1],
+    participants: [1, 1, 1, 1],
     standby: [false, false, true, true],
     joined: &[0, 1, 2, 3],
     calls: [TWO, TWO, TWO, TWO],
@@ -249,7 +249,7 @@ pub const OVER: Case = Case {
 
 pub const DIFFER: Case = Case {
     name: "three processes with three opinions",
-    lives: [1, 1, 1, 1],
+    participants: [1, 1, 1, 1],
     calls: [ONE; PROCESSES],
     policy: [
         Policy { world: 4, members_min: 1, last_call: true },
@@ -264,7 +264,7 @@ pub const DIFFER: Case = Case {
 
 pub const TWO_QUORUMS: Case = Case {
     name: "four processes, of whom two are a quorum",
-    lives: [1, 1, 1, 1],
+    participants: [1, 1, 1, 1],
     joined: &[0, 1, 2, 3],
     calls: [QUORUM_TWICE, QUORUM_TWICE, QUORUM_TWICE, QUORUM_ONCE],
     numbers: [Numbers { min: 2, max: 3, ..NUMBERS }; PROCESSES],
@@ -279,7 +279,7 @@ const STRICT: Policy = Policy { world: 0, members_min: 3, last_call: false };
 /// Of the strict one an eviction makes the one that governs.
 pub const STRICT_AFTER: Case = Case {
     name: "evictions, with two lenient members and a strict one",
-    lives: [2, 1, 1, 0],
+    participants: [2, 1, 1, 0],
     joined: &[0, 1, 2],
     calls: [TWO, TWO, TWO, NOBODY],
     policy: [POLICY, STRICT, POLICY, POLICY],
@@ -297,7 +297,7 @@ pub const STRICT_BEFORE: Case = Case {
 
 pub const VOTES: Case = Case {
     name: "votes among the members of an iteration, which some give up",
-    lives: [2, 1, 1, 0],
+    participants: [2, 1, 1, 0],
     joined: &[0, 1, 2],
     calls: [&[ADVANCE, VOTE, ADVANCE, VOTE]; PROCESSES],
     faults: Faults { deaths: &[0], withdrawals: &[1, 2], ..NONE },
@@ -310,7 +310,7 @@ const EXIT_TWICE: &[Step] = &[ENTRY, EXIT, EXIT];
 
 pub const BLOCKS: Case = Case {
     name: "atomic blocks of two, with deaths, restarts and withdrawals",
-    lives: [2, 1, 0, 0],
+    participants: [2, 1, 0, 0],
     joined: &[0, 1],
     calls: [BLOCK, BLOCK, NOBODY, NOBODY],
     faults: Faults { deaths: &[0, 1], leaves: &[1], withdrawals: &[0, 1], ..NONE },
@@ -319,7 +319,7 @@ pub const BLOCKS: Case = Case {
 
 pub const BLOCKS_OF_THREE: Case = Case {
     name: "an atomic block of three, one of whom may leave it twice, and one fails",
-    lives: [1, 1, 1, 1],
+    participants: [1, 1, 1, 1],
     joined: &[0, 1, 2],
     calls: [EXIT_TWICE, BLOCK, &[ENTRY, EXIT, ENTRY, FAILED_EXIT], BLOCK],
     faults: Faults { withdrawals: &[0], ..NONE },
@@ -328,7 +328,7 @@ pub const BLOCKS_OF_THREE: Case = Case {
 
 pub const BLOCK_DEADLINE: Case = Case {
     name: "blocks whose exits have a deadline",
-    lives: [1, 1, 1, 0],
+    participants: [1, 1, 1, 0],
     joined: &[0, 1, 2],
     calls: [&[ENTRY, EXIT, EXIT], BLOCK, BLOCK, NOBODY],
     numbers: [FAILS; PROCESSES],
@@ -339,7 +339,7 @@ pub const BLOCK_DEADLINE: Case = Case {
 
 pub const BLOCK_ADVANCE: Case = Case {
     name: "blocks and advances, to which a member goes without leaving its block",
-    lives: [1, 1, 2, 0],
+    participants: [1, 1, 2, 0],
     joined: &[0, 1, 2],
     calls: [&[ENTRY, EXIT, ADVANCE], &[ENTRY, EXIT, ADVANCE], &[ENTRY, ADVANCE, EXIT], NOBODY],
     faults: Faults { deaths: &[2], withdrawals: &[0, 2], ..NONE },
@@ -348,7 +348,7 @@ pub const BLOCK_ADVANCE: Case = Case {
 
 pub const BLOCK_AGAIN: Case = Case {
     name: "a member that enters its block again without having left it",
-    lives: [2, 1, 1, 0],
+    participants: [2, 1, 1, 0],
     joined: &[0, 1, 2],
     calls: [&[ENTRY, ENTRY, EXIT], BLOCK, BLOCK, NOBODY],
     faults: Faults { deaths: &[0], withdrawals: &[0, 1], ..NONE },
@@ -357,7 +357,7 @@ pub const BLOCK_AGAIN: Case = Case {
 
 pub const VOTE_GONE: Case = Case {
     name: "a member that goes to an advance without having voted, and gives it up",
-    lives: [1, 1, 1, 0],
+    participants: [1, 1, 1, 0],
     joined: &[0, 1, 2],
     calls: [&[ADVANCE, ADVANCE, LIVE], &[ADVANCE, VOTE, LIVE], &[ADVANCE, VOTE, LIVE], NOBODY],
     faults: Faults { deaths: &[2], withdrawals: &[0], withdrawals_from: 1, ..NONE },
@@ -366,7 +366,7 @@ pub const VOTE_GONE: Case = Case {
 
 pub const LONGEST: Case = Case {
     name: "newcomers with another minimum than the one that stayed",
-    lives: [2, 2, 1, 0],
+    participants: [2, 2, 1, 0],
     joined: &[0, 1, 2],
     calls: [TWO, TWO, TRIPLE, NOBODY],
     policy: [POLICY, POLICY, STRICT, POLICY],
@@ -377,7 +377,7 @@ pub const LONGEST: Case = Case {
 
 pub const SET_DIFFERS: Case = Case {
     name: "a set of four, one of whom requires the dead",
-    lives: [1, 1, 1, 2],
+    participants: [1, 1, 1, 2],
     joined: &[0, 1, 2, 3],
     set: Some(&[0, 1, 2, 3]),
     calls: [ROLLS; PROCESSES],
@@ -389,7 +389,7 @@ pub const SET_DIFFERS: Case = Case {
 
 pub const FORMATION_DEADLINE: Case = Case {
     name: "deadlines while the declared world is not complete",
-    lives: [1, 1, 1, 0],
+    participants: [1, 1, 1, 0],
     calls: [TWO, TWO, ONE, NOBODY],
     policy: [Policy { world: 3, members_min: 1, last_call: false }; PROCESSES],
     numbers: [EVICTS; PROCESSES],
@@ -400,7 +400,7 @@ pub const FORMATION_DEADLINE: Case = Case {
 
 pub const QUORUM_WORLD: Case = Case {
     name: "a quorum that waits for the declared world",
-    lives: [1, 1, 1, 0],
+    participants: [1, 1, 1, 0],
     calls: [&[QUORUM_CALL, ADVANCE], &[QUORUM_CALL, ADVANCE], QUORUM_ONCE, NOBODY],
     policy: [CALLED_PAIR; PROCESSES],
     numbers: [Numbers { min: 1, max: 3, ..NUMBERS }; PROCESSES],

@@ -3,9 +3,9 @@
 /// A rule of rounds, processes or outcomes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Clause {
-    /// When a life ends, its arrival goes with it.
-    ArrivalEndsWithItsLife,
-    /// A life that has ended is refused whatever it says.
+    /// When an incarnation ends, its arrival goes with it.
+    ArrivalEndsWithItsParticipant,
+    /// An incarnation that has ended is refused whatever it says.
     EndedIsFenced,
     /// Who asks after its end hears of the end, and of nothing kept for it.
     FencedBeforeKept,
@@ -104,8 +104,8 @@ pub enum Clause {
     /// A vote needs everybody of its scope.
     VoteNeedsItsScope,
 
-    /// A block needs every life of the generation that entered it.
-    BlockNeedsAllOfItsLives,
+    /// A block needs every incarnation of the generation that entered it.
+    BlockNeedsAllOfItsParticipants,
     /// An exit that was withdrawn has failed.
     WithdrawnExitFails,
     /// An exit that was void at a deadline has failed.

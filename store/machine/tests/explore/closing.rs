@@ -1,19 +1,19 @@
 //! What a round comes to when it closes or fails.
 
-use crate::case::{Kind, LIVES, Lives, PROCESSES};
+use crate::case::{Kind, PARTICIPANTS, PROCESSES, Participants};
 use crate::clause::Clause;
 use crate::server::{Act, Block, Event, Key, Known, NO_CALL, Outcome, Round, Why};
 
 impl Act<'_> {
-    pub fn close(&mut self, key: Key, promotable: u8, evicted: Lives) {
+    pub fn close(&mut self, key: Key, promotable: u8, evicted: Participants) {
         let Some(round) = self.server.take(key) else {
             return;
         };
         let case = self.rules.case;
         let is_over_all = key.scope == 0 && case.set.is_none();
         let apart = match is_over_all {
-            true => round.lives() - self.facts().counted(key, &round),
-            false => Lives::default(),
+            true => round.participants() - self.facts().counted(key, &round),
+            false => Participants::default(),
         };
         let only_arrived = self.rules.has(Clause::OnlyArrivedSpares);
         let spares = match only_arrived {
@@ -22,17 +22,18 @@ impl Act<'_> {
         };
         let promoted = spares.first(promotable);
         let most = self.facts().most(key, &round);
-        let surplus = round.lives() - apart - (round.lives() - apart).first(most);
+        let surplus = round.participants() - apart - (round.participants() - apart).first(most);
         let left = (apart - promoted) | surplus;
         let mut members = round.arrived;
-        left.iter().for_each(|life| members[life] = 0);
-        for life in promoted.iter() {
-            self.server.records[life].active = true;
-            members[life] = if members[life] > 0 { members[life] } else { NO_CALL };
+        left.iter().for_each(|participant| members[participant] = 0);
+        for participant in promoted.iter() {
+            self.server.records[participant].active = true;
+            members[participant] =
+                if members[participant] > 0 { members[participant] } else { NO_CALL };
         }
         self.server.generations += 1;
         let generation = self.server.generations;
-        let there = Lives::of(|life| members[life] > 0);
+        let there = Participants::of(|participant| members[participant] > 0);
         let scope = if key.scope > 0 { self.facts().scope(key) } else { there };
         let outcome = Outcome {
             generation,
@@ -47,9 +48,9 @@ impl Act<'_> {
             succeeded: self.succeeded(key, scope, there & round.well),
         };
         self.note(key, generation, there);
-        for life in there.iter().filter(|life| members[*life] < NO_CALL) {
-            let place = usize::from(members[life]) - 1;
-            self.server.records[life].calls[place] = Known::Closed(generation);
+        for participant in there.iter().filter(|participant| members[*participant] < NO_CALL) {
+            let place = usize::from(members[participant]) - 1;
+            self.server.records[participant].calls[place] = Known::Closed(generation);
         }
         self.server.outcomes.push(outcome);
         self.release(generation);
@@ -58,32 +59,32 @@ impl Act<'_> {
     }
 
     /// Who was not needed waits on.
-    fn keep_waiting(&mut self, key: Key, before: &Round, left: Lives) {
+    fn keep_waiting(&mut self, key: Key, before: &Round, left: Participants) {
         if left.is_empty() {
             return;
         }
         let mut round = Round { gathering: self.gather(), ..Round::default() };
-        for life in left.iter() {
-            round.arrived[life] = before.arrived[life];
-            round.came[life] = before.came[life];
+        for participant in left.iter() {
+            round.arrived[participant] = before.arrived[participant];
+            round.came[participant] = before.came[participant];
         }
         round.well = before.well & left;
         self.server.put(key, round);
     }
 
-    fn absent(&self, key: Key, scope: Lives, there: Lives) -> [bool; PROCESSES] {
+    fn absent(&self, key: Key, scope: Participants, there: Participants) -> [bool; PROCESSES] {
         let set = self.rules.case.set.filter(|_| key.scope == 0);
         std::array::from_fn(|process| {
-            let lives = [2 * process, 2 * process + 1];
+            let participants = [2 * process, 2 * process + 1];
             let is_of_it = match set {
                 Some(set) => set.contains(&process),
-                None => lives.iter().any(|life| scope.has(*life)),
+                None => participants.iter().any(|participant| scope.has(*participant)),
             };
-            is_of_it && !lives.iter().any(|life| there.has(*life))
+            is_of_it && !participants.iter().any(|participant| there.has(*participant))
         })
     }
 
-    fn iteration(&mut self, key: Key, members: &[u8; LIVES]) -> u8 {
+    fn iteration(&mut self, key: Key, members: &[u8; PARTICIPANTS]) -> u8 {
         if key.kind != Kind::Advance {
             return 0;
         }
@@ -96,7 +97,7 @@ impl Act<'_> {
     }
 
     /// Whether a vote is carried, or a block done: all of its scope say so.
-    fn succeeded(&self, key: Key, scope: Lives, well: Lives) -> Option<bool> {
+    fn succeeded(&self, key: Key, scope: Participants, well: Participants) -> Option<bool> {
         let has = |clause| self.rules.has(clause);
         let live = self.server.live();
         match key.kind {
@@ -108,7 +109,7 @@ impl Act<'_> {
             Kind::Exit => {
                 let block = self.server.blocks.iter().find(|block| block.entry == key.scope);
                 let failed = block.map(|block| block.failed).unwrap_or_default();
-                let all = has(Clause::BlockNeedsAllOfItsLives);
+                let all = has(Clause::BlockNeedsAllOfItsParticipants);
                 let needed = if all { scope } else { scope & live };
                 Some((needed - (well - failed)).is_empty())
             }
@@ -116,7 +117,7 @@ impl Act<'_> {
     }
 
     /// What later rounds go by.
-    fn note(&mut self, key: Key, generation: u8, there: Lives) {
+    fn note(&mut self, key: Key, generation: u8, there: Participants) {
         let case = self.rules.case;
         let server = &mut *self.server;
         if key.quorum {
@@ -124,8 +125,8 @@ impl Act<'_> {
             server.quorums.push((key, there));
             server.quorums.sort_unstable();
         } else if key.scope == 0 && case.set.is_none() {
-            for life in there.iter() {
-                let since = &mut server.records[life].since;
+            for participant in there.iter() {
+                let since = &mut server.records[participant].since;
                 *since = if *since > 0 { *since } else { generation };
             }
             server.expected = there;
@@ -139,8 +140,8 @@ impl Act<'_> {
             Kind::Entry => server.blocks.push(Block {
                 name: key.name,
                 entry: generation,
-                lives: there,
-                failed: Lives::default(),
+                participants: there,
+                failed: Participants::default(),
                 verdict: None,
             }),
             Kind::Exit => {
@@ -152,27 +153,27 @@ impl Act<'_> {
     }
 
     /// Calls that wait in it are void.
-    pub fn fail(&mut self, key: Key, why: Why, lives: Lives) {
+    pub fn fail(&mut self, key: Key, why: Why, participants: Participants) {
         let Some(mut round) = self.server.take(key) else {
             return;
         };
         // Where some go on waiting, it is no generation that fails.
         let generation = if why == Why::Over { 0 } else { self.server.generations + 1 };
-        let mut calls = [0; LIVES];
-        for life in lives.iter() {
-            calls[life] = std::mem::take(&mut round.arrived[life]);
-            round.came[life] = 0;
-            let place = usize::from(calls[life]) - 1;
-            self.server.records[life].calls[place] = Known::Failed(generation, why);
+        let mut calls = [0; PARTICIPANTS];
+        for participant in participants.iter() {
+            calls[participant] = std::mem::take(&mut round.arrived[participant]);
+            round.came[participant] = 0;
+            let place = usize::from(calls[participant]) - 1;
+            self.server.records[participant].calls[place] = Known::Failed(generation, why);
             if key.kind == Kind::Exit && self.rules.has(Clause::VoidExitFails) {
-                self.fail_exit(key, life);
+                self.fail_exit(key, participant);
             }
         }
         let is_used = why != Why::Over && self.rules.has(Clause::GenerationIsNeverReused);
         self.server.generations += u8::from(is_used);
         let opened = round.opened;
         self.events.push(Event::Failed { key, generation, why, opened, calls });
-        if !round.lives().is_empty() {
+        if !round.participants().is_empty() {
             self.server.put(key, round);
         }
     }

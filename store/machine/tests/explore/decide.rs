@@ -1,7 +1,7 @@
 //! When a round closes, fails or evicts, and what it waits for otherwise: by
 //! the numbers that govern, and by who is there.
 
-use crate::case::{Kind, Life, Lives, Numbers, Policy, Then, Tick, most_frequent};
+use crate::case::{Kind, Numbers, Participant, Participants, Policy, Then, Tick, most_frequent};
 use crate::clause::Clause;
 use crate::server::{Key, Round, Rules, Server, Why};
 
@@ -9,8 +9,8 @@ use crate::server::{Key, Round, Rules, Server, Why};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     Close { promotable: u8 },
-    Evict { promotable: u8, evicted: Lives },
-    Fail { why: Why, lives: Lives },
+    Evict { promotable: u8, evicted: Participants },
+    Fail { why: Why, participants: Participants },
     Wait(Wait),
 }
 
@@ -50,31 +50,35 @@ impl Facts<'_> {
     }
 
     /// Newcomers that wait in an advance: they count in no other round.
-    fn apart(&self, key: Key) -> Lives {
+    fn apart(&self, key: Key) -> Participants {
         let members = self.server.members();
         if members.is_empty() || !self.has(Clause::NewcomersCountInTheirAdvance) {
-            return Lives::default();
+            return Participants::default();
         }
         let newcomers = self.server.live() - members;
-        Lives::of(|life| newcomers.has(life) && self.server.is_in_advance(life, Some(key)))
+        Participants::of(|participant| {
+            newcomers.has(participant) && self.server.is_in_advance(participant, Some(key))
+        })
     }
 
     /// Who has arrived and counts.
-    pub fn counted(&self, key: Key, round: &Round) -> Lives {
+    pub fn counted(&self, key: Key, round: &Round) -> Participants {
         match self.is_over_all(key) {
-            true => round.lives() - self.spares(round) - self.apart(key),
-            false => round.lives(),
+            true => round.participants() - self.spares(round) - self.apart(key),
+            false => round.participants(),
         }
     }
 
     /// Arrivals that wait to be promoted.
-    pub fn spares(&self, round: &Round) -> Lives {
+    pub fn spares(&self, round: &Round) -> Participants {
         let counts = !self.has(Clause::SparesWaitUncounted);
-        Lives::of(|life| round.arrived[life] > 0 && !counts && !self.server.records[life].active)
+        Participants::of(|participant| {
+            round.arrived[participant] > 0 && !counts && !self.server.records[participant].active
+        })
     }
 
     /// Who may be promoted.
-    fn promotable(&self, round: &Round) -> Lives {
+    fn promotable(&self, round: &Round) -> Participants {
         match self.has(Clause::OnlyArrivedSpares) {
             true => self.spares(round),
             false => self.server.live() - self.server.live_active(),
@@ -82,7 +86,7 @@ impl Facts<'_> {
     }
 
     /// Who is waited for, in a round over all active processes.
-    fn waited_for(&self, key: Key) -> Lives {
+    fn waited_for(&self, key: Key) -> Participants {
         self.server.live_active() - self.apart(key)
     }
 
@@ -96,16 +100,17 @@ impl Facts<'_> {
             return case.policy(first);
         }
         let members = server.members();
-        let longest = members.iter().map(|life| server.records[life].since).min();
-        let mut voters =
-            Lives::of(|life| members.has(life) && Some(server.records[life].since) == longest);
+        let longest = members.iter().map(|participant| server.records[participant].since).min();
+        let mut voters = Participants::of(|participant| {
+            members.has(participant) && Some(server.records[participant].since) == longest
+        });
         if voters.is_empty() || !self.has(Clause::LongestInGovern) {
             voters = server.live_active();
         }
         if voters.is_empty() {
-            voters = round.lives();
+            voters = round.participants();
         }
-        let governs = most_frequent(voters.iter().map(|life| case.policy(life)));
+        let governs = most_frequent(voters.iter().map(|participant| case.policy(participant)));
         governs.unwrap_or(case.policy[0])
     }
 
@@ -118,8 +123,8 @@ impl Facts<'_> {
             return case.numbers(first);
         }
         let counted = self.counted(key, round);
-        let voters = if counted.is_empty() { round.lives() } else { counted };
-        let governs = most_frequent(voters.iter().map(|life| case.numbers(life)));
+        let voters = if counted.is_empty() { round.participants() } else { counted };
+        let governs = most_frequent(voters.iter().map(|participant| case.numbers(participant)));
         governs.unwrap_or(case.numbers[0])
     }
 
@@ -144,7 +149,7 @@ impl Facts<'_> {
     pub fn formation(&self, round: &Round) -> Tick {
         let active = self.server.live_active();
         let who = if active.is_empty() { self.spares(round) } else { active };
-        let born = who.iter().map(|life| self.server.records[life].born).min();
+        let born = who.iter().map(|participant| self.server.records[participant].born).min();
         let emptied = match self.has(Clause::FormationWaitsForTheLost) {
             true => self.server.emptied,
             false => 0,
@@ -178,11 +183,11 @@ impl Facts<'_> {
         if !self.is_over_all(key) {
             return self.decide_scoped(key, round);
         }
-        if let Some(lives) = self.over(round) {
-            return Verdict::Fail { why: Why::Over, lives };
+        if let Some(participants) = self.over(round) {
+            return Verdict::Fail { why: Why::Over, participants };
         }
         if self.regroups(key, round) {
-            return Verdict::Fail { why: Why::Regroup, lives: round.lives() };
+            return Verdict::Fail { why: Why::Regroup, participants: round.participants() };
         }
         match key.quorum {
             true => self.decide_quorum(key, round),
@@ -191,9 +196,11 @@ impl Facts<'_> {
     }
 
     /// Spares that the last member has left, with nobody there to lose.
-    fn over(&self, round: &Round) -> Option<Lives> {
+    fn over(&self, round: &Round) -> Option<Participants> {
         let spares = self.spares(round);
-        let over = Lives::of(|life| spares.has(life) && self.server.records[life].over);
+        let over = Participants::of(|participant| {
+            spares.has(participant) && self.server.records[participant].over
+        });
         (self.server.live_active().is_empty() && !over.is_empty()).then_some(over)
     }
 
@@ -205,16 +212,18 @@ impl Facts<'_> {
             return false;
         }
         let live = self.server.live();
-        let away = Lives::of(|life| live.has(life) && self.server.is_in_advance(life, None));
+        let away = Participants::of(|participant| {
+            live.has(participant) && self.server.is_in_advance(participant, None)
+        });
         let waited_for = self.waited_for(key);
-        let missing = waited_for - round.lives();
+        let missing = waited_for - round.participants();
         if !key.quorum && self.has(Clause::RegroupForMembers) && !(missing & away).is_empty() {
             return true;
         }
         if key.quorum && self.lacks_its_majority_for_ever(key, round, away) {
             return true;
         }
-        let may_come = (waited_for - away) | (round.lives() & waited_for);
+        let may_come = (waited_for - away) | (round.participants() & waited_for);
         let policy = self.policy(round);
         if key.quorum && is_formation {
             // What it needs when the last call is over.
@@ -236,10 +245,10 @@ impl Facts<'_> {
 
     /// Whether most of the latest quorum are neither here nor may come, since they
     /// wait in an advance.
-    fn lacks_its_majority_for_ever(&self, key: Key, round: &Round, away: Lives) -> bool {
+    fn lacks_its_majority_for_ever(&self, key: Key, round: &Round, away: Participants) -> bool {
         let latest = self.latest_quorum(key);
-        let here = latest & round.lives();
-        let may_come = latest - (away - round.lives());
+        let here = latest & round.participants();
+        let may_come = latest - (away - round.participants());
         let half = latest.len() / 2;
         self.has(Clause::QuorumHasTheLatestMajority)
             && self.has_enough(key, round)
@@ -266,7 +275,7 @@ impl Facts<'_> {
         };
         match cuts_short {
             true => Verdict::Close { promotable: stage.promotable },
-            false => Verdict::Fail { why: Why::Deadline, lives: round.lives() },
+            false => Verdict::Fail { why: Why::Deadline, participants: round.participants() },
         }
     }
 
@@ -319,7 +328,7 @@ impl Facts<'_> {
             return None;
         }
         let mut without = self.server.clone();
-        missing.iter().for_each(|life| without.end(life, false));
+        missing.iter().for_each(|participant| without.end(participant, false));
         let after = Facts { rules: self.rules, server: &without };
         // A deadline cuts a last call short.
         let closes = |policy: Policy| {
@@ -362,15 +371,16 @@ impl Facts<'_> {
     }
 
     /// The living members of the latest quorum.
-    fn latest_quorum(&self, key: Key) -> Lives {
+    fn latest_quorum(&self, key: Key) -> Participants {
         let latest = self.server.quorums.iter().find(|(of, _)| *of == key);
-        latest.map(|(_, lives)| *lives).unwrap_or_default() & self.server.live()
+        latest.map(|(_, participants)| *participants).unwrap_or_default() & self.server.live()
     }
 
     /// Since when a quorum is one: since the last of those came that it needs.
     pub fn enough_since(&self, key: Key, round: &Round) -> Option<Tick> {
-        let came = |who: Lives, needs: u8| {
-            let mut came: Vec<Tick> = who.iter().map(|life| round.came[life]).collect();
+        let came = |who: Participants, needs: u8| {
+            let mut came: Vec<Tick> =
+                who.iter().map(|participant| round.came[participant]).collect();
             came.sort_unstable();
             came.get(usize::from(needs) - 1).copied()
         };
@@ -399,19 +409,19 @@ impl Facts<'_> {
             () => return Verdict::Close { promotable: 0 },
         };
         match has_passed {
-            true => Verdict::Fail { why: Why::Deadline, lives: round.lives() },
+            true => Verdict::Fail { why: Why::Deadline, participants: round.participants() },
             false => Verdict::Wait(waits),
         }
     }
 
     /// A round over a set, or over a generation.
     fn decide_scoped(&self, key: Key, round: &Round) -> Verdict {
-        let is_empty = round.lives().is_empty();
+        let is_empty = round.participants().is_empty();
         if self.missing(key, round) == 0 && !is_empty {
             return Verdict::Close { promotable: 0 };
         }
         match self.has_passed(key, round) {
-            true => Verdict::Fail { why: Why::Deadline, lives: round.lives() },
+            true => Verdict::Fail { why: Why::Deadline, participants: round.participants() },
             false => Verdict::Wait(Wait::Arrivals),
         }
     }
@@ -420,53 +430,58 @@ impl Facts<'_> {
     pub fn missing(&self, key: Key, round: &Round) -> u8 {
         let case = self.rules.case;
         if self.is_over_all(key) {
-            return (self.waited_for(key) - round.lives()).len();
+            return (self.waited_for(key) - round.participants()).len();
         }
         let require_all =
             self.numbers(key, round).require_all && self.has(Clause::RequiredBlockWhenDead);
         if let (0, Some(set)) = (key.scope, case.set) {
-            let lives = |process: &usize| [2 * process, 2 * process + 1];
-            let is_there = |p: &&usize| lives(p).iter().any(|life| round.arrived[*life] > 0);
+            let participants = |process: &usize| [2 * process, 2 * process + 1];
+            let is_there = |p: &&usize| {
+                participants(p).iter().any(|participant| round.arrived[*participant] > 0)
+            };
             let blocks = |p: &&usize| {
                 let current = self.server.current(**p);
-                let is_alive = current.is_some_and(|life| self.server.is_alive(life));
+                let is_alive = current.is_some_and(|participant| self.server.is_alive(participant));
                 require_all || is_alive || self.blocks_before_it_joins(current)
             };
             return set.iter().filter(blocks).filter(|p| !is_there(p)).count() as u8;
         }
-        let missing = self.scope(key) - round.lives() - self.failed(key);
+        let missing = self.scope(key) - round.participants() - self.failed(key);
         match require_all {
             true => missing.len(),
             false => {
-                let has_part = |life: Life| {
-                    self.server.is_alive(life) && self.server.records[life].gone < key.scope
+                let has_part = |participant: Participant| {
+                    self.server.is_alive(participant)
+                        && self.server.records[participant].gone < key.scope
                 };
-                missing.iter().filter(|life| has_part(*life)).count() as u8
+                missing.iter().filter(|participant| has_part(*participant)).count() as u8
             }
         }
     }
 
-    fn blocks_before_it_joins(&self, current: Option<Life>) -> bool {
+    fn blocks_before_it_joins(&self, current: Option<Participant>) -> bool {
         current.is_none()
     }
 
     /// Whom a round among a generation is among.
-    pub fn scope(&self, key: Key) -> Lives {
+    pub fn scope(&self, key: Key) -> Participants {
         let known = self.server.scopes.iter().find(|(generation, _)| *generation == key.scope);
-        known.map(|(_, lives)| *lives).unwrap_or_default()
+        known.map(|(_, participants)| *participants).unwrap_or_default()
     }
 
     /// Who failed to leave a block counts as there.
-    fn failed(&self, key: Key) -> Lives {
+    fn failed(&self, key: Key) -> Participants {
         let is_exit = key.kind == Kind::Exit;
         let block = self.server.blocks.iter().find(|block| is_exit && block.entry == key.scope);
         block.map(|block| block.failed).unwrap_or_default()
     }
 
     /// As long as it is alive, and has not gone to an advance.
-    pub fn failed_there(&self, key: Key) -> Lives {
+    pub fn failed_there(&self, key: Key) -> Participants {
         let failed = self.failed(key);
-        let has_part = |life: Life| self.server.records[life].gone < key.scope;
-        Lives::of(|life| failed.has(life) && self.server.is_alive(life) && has_part(life))
+        let has_part = |participant: Participant| self.server.records[participant].gone < key.scope;
+        Participants::of(|participant| {
+            failed.has(participant) && self.server.is_alive(participant) && has_part(participant)
+        })
     }
 }

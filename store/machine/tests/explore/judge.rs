@@ -1,14 +1,16 @@
 //! What must never be, judged by what clients did, were told, and when they
 //! were declared dead: never by what the server thinks.
 
-use crate::case::{Case, Kind, LIVES, Life, Lives, PROCESSES, Tick, most_frequent, process_of};
+use crate::case::{
+    Case, Kind, PARTICIPANTS, PROCESSES, Participant, Participants, Tick, most_frequent, process_of,
+};
 use crate::server::{Answer, Command, Event, Key, Outcome, Why};
 use crate::world::{Caller, Doing};
 
 /// What was found to be wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Violation {
-    /// An outcome names a life that had ended at its witness.
+    /// An outcome names an incarnation that had ended at its witness.
     NamesTheDead,
     /// An outcome names a caller whose call was not open at its witness: there
     /// is no instant between call and return at which all were in.
@@ -24,7 +26,7 @@ pub enum Violation {
     VoidIsCounted,
     /// A member is told something else than the outcome that counted it.
     OutcomeIsLost,
-    /// A life was told an outcome after its end.
+    /// An incarnation was told an outcome after its end.
     ToldAfterItsEnd,
     /// A round acted on a time that had not come for it.
     TooEarly,
@@ -32,7 +34,7 @@ pub enum Violation {
     IterationSkipped,
     /// Two gatherings have one number, or a later one has a lower number.
     GenerationReused,
-    /// One registration made two lives.
+    /// One registration made two incarnations.
     RegisteredTwice,
     /// An outcome without members.
     NobodyThere,
@@ -76,7 +78,7 @@ pub enum Violation {
     BranchesDiffer,
 }
 
-/// What became of the latest call of a life.
+/// What became of the latest call of an incarnation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 enum Fate {
     #[default]
@@ -85,7 +87,7 @@ enum Fate {
     Void,
 }
 
-/// How far a life has come.
+/// How far an incarnation has come.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 enum Span {
     #[default]
@@ -99,9 +101,9 @@ enum Span {
 struct Part {
     entry: u8,
     name: u8,
-    lives: Lives,
+    participants: Participants,
     /// Who took the branch of failure, or will.
-    failed: Lives,
+    failed: Participants,
     verdict: Option<bool>,
 }
 
@@ -109,85 +111,96 @@ struct Part {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Ghost {
     pub now: Tick,
-    lives: [Span; LIVES],
-    promoted: Lives,
-    born: [Tick; LIVES],
-    /// The closing from which a life has been a member.
-    since: [u8; LIVES],
-    fates: [Fate; LIVES],
+    participants: [Span; PARTICIPANTS],
+    promoted: Participants,
+    born: [Tick; PARTICIPANTS],
+    /// The closing from which an incarnation has been a member.
+    since: [u8; PARTICIPANTS],
+    fates: [Fate; PARTICIPANTS],
     /// Outcomes that some member has not heard of.
     told: Vec<Outcome>,
     iteration: u8,
     /// The latest generation that was decided.
     pub generation: u8,
     /// The members of the latest closing over all, but for who left in order.
-    latest: Lives,
+    latest: Participants,
     /// When one of them was lost.
     fault: Tick,
     /// When one that was in ended.
     emptied: Tick,
     /// Spares that the last member left.
-    abandoned: Lives,
-    quorums: Vec<(Key, Lives)>,
-    scopes: Vec<(u8, Lives)>,
-    /// The decisions before the latest advance that a life called.
-    gone: [u8; LIVES],
+    abandoned: Participants,
+    quorums: Vec<(Key, Participants)>,
+    scopes: Vec<(u8, Participants)>,
+    /// The decisions before the latest advance that an incarnation called.
+    gone: [u8; PARTICIPANTS],
     blocks: Vec<Part>,
 }
 
 impl Ghost {
-    pub fn is_registered(&self, life: Life) -> bool {
-        self.lives[life] != Span::Unborn
+    pub fn is_registered(&self, participant: Participant) -> bool {
+        self.participants[participant] != Span::Unborn
     }
 
-    pub fn has_ended(&self, life: Life) -> bool {
-        self.lives[life] == Span::Ended
+    pub fn has_ended(&self, participant: Participant) -> bool {
+        self.participants[participant] == Span::Ended
     }
 
-    pub fn is_alive(&self, life: Life) -> bool {
-        self.lives[life] == Span::Alive
+    pub fn is_alive(&self, participant: Participant) -> bool {
+        self.participants[participant] == Span::Alive
     }
 
-    pub fn is_spare(&self, case: &Case, life: Life) -> bool {
-        case.standby[process_of(life)] && !self.promoted.has(life)
+    pub fn is_spare(&self, case: &Case, participant: Participant) -> bool {
+        case.standby[process_of(participant)] && !self.promoted.has(participant)
     }
 
-    fn live(&self) -> Lives {
-        Lives::of(|life| self.is_alive(life))
+    fn live(&self) -> Participants {
+        Participants::of(|participant| self.is_alive(participant))
     }
 
-    fn live_active(&self, case: &Case) -> Lives {
-        Lives::of(|life| self.is_alive(life) && !self.is_spare(case, life))
+    fn live_active(&self, case: &Case) -> Participants {
+        Participants::of(|participant| {
+            self.is_alive(participant) && !self.is_spare(case, participant)
+        })
     }
 
-    fn members(&self) -> Lives {
-        Lives::of(|life| self.is_alive(life) && self.since[life] > 0)
+    fn members(&self) -> Participants {
+        Participants::of(|participant| self.is_alive(participant) && self.since[participant] > 0)
     }
 
-    fn end(&mut self, life: Life, left: bool) {
-        if !self.is_alive(life) {
+    fn end(&mut self, participant: Participant, left: bool) {
+        if !self.is_alive(participant) {
             return;
         }
-        self.lives[life] = Span::Ended;
-        self.fates[life] = Fate::Open;
-        if self.since[life] > 0 {
+        self.participants[participant] = Span::Ended;
+        self.fates[participant] = Fate::Open;
+        if self.since[participant] > 0 {
             self.emptied = self.now;
             self.fault = if left { self.fault } else { self.now };
         }
         if left {
-            self.latest.remove(life);
+            self.latest.remove(participant);
         }
-        (self.born[life], self.since[life], self.gone[life]) = (0, 0, 0);
-        self.promoted.remove(life);
-        self.abandoned.remove(life);
-        for part in self.blocks.iter_mut().filter(|p| p.verdict.is_none() && p.lives.has(life)) {
-            part.failed.insert(life);
+        (self.born[participant], self.since[participant], self.gone[participant]) = (0, 0, 0);
+        self.promoted.remove(participant);
+        self.abandoned.remove(participant);
+        for part in self
+            .blocks
+            .iter_mut()
+            .filter(|p| p.verdict.is_none() && p.participants.has(participant))
+        {
+            part.failed.insert(participant);
         }
     }
 
-    fn end_all(&mut self, case: &Case, lives: impl Iterator<Item = Life>, left: bool) {
+    fn end_all(
+        &mut self,
+        case: &Case,
+        participants: impl Iterator<Item = Participant>,
+        left: bool,
+    ) {
         let before = self.members();
-        lives.for_each(|life| self.end(life, left));
+        participants.for_each(|participant| self.end(participant, left));
         if left && !before.is_empty() && self.members().is_empty() {
             self.abandoned = self.live() - self.live_active(case);
         }
@@ -201,73 +214,87 @@ impl Ghost {
         events: &[Event],
     ) -> Option<Violation> {
         match command {
-            Command::Register { life } if events.contains(&Event::Registered { life }) => {
-                if self.is_registered(life) {
+            Command::Register { participant }
+                if events.contains(&Event::Registered { participant }) =>
+            {
+                if self.is_registered(participant) {
                     return Some(Violation::RegisteredTwice);
                 }
-                self.end_all(case, std::iter::once(life ^ 1), false);
-                self.lives[life] = Span::Alive;
-                self.born[life] = self.now;
+                self.end_all(case, std::iter::once(participant ^ 1), false);
+                self.participants[participant] = Span::Alive;
+                self.born[participant] = self.now;
             }
-            Command::End { life, left } => self.end_all(case, std::iter::once(life), left),
+            Command::End { participant, left } => {
+                self.end_all(case, std::iter::once(participant), left)
+            }
             Command::HostDies { host } => {
-                let there = case.lives().filter(|life| case.host[process_of(*life)] == host);
+                let there = case
+                    .participants()
+                    .filter(|participant| case.host[process_of(*participant)] == host);
                 self.end_all(case, there, false);
             }
             Command::TimePasses => self.now += 1,
             _ => {}
         }
         if !case.has_last_calls() {
-            (self.latest, self.fault) = (Lives::default(), 0);
+            (self.latest, self.fault) = (Participants::default(), 0);
         }
         None
     }
 
     /// A caller calls.
-    pub fn calls(&mut self, case: &Case, callers: &[Caller; LIVES], life: Life) {
-        let Some(key) = callers[life].waits_in(case, life) else { return };
+    pub fn calls(
+        &mut self,
+        case: &Case,
+        callers: &[Caller; PARTICIPANTS],
+        participant: Participant,
+    ) {
+        let Some(key) = callers[participant].waits_in(case, participant) else { return };
         match key.kind {
             Kind::Advance if case.has_scopes() => {
-                self.gone[life] = self.generation;
-                self.fail_parts(life, |part| part.entry <= key.scope || key.scope == 0);
+                self.gone[participant] = self.generation;
+                self.fail_parts(participant, |part| part.entry <= key.scope || key.scope == 0);
             }
-            Kind::Entry => self.fail_parts(life, |part| part.name == key.name),
+            Kind::Entry => self.fail_parts(participant, |part| part.name == key.name),
             _ => {}
         }
     }
 
     /// Its block has failed, as far as it is concerned.
-    fn fail_parts(&mut self, life: Life, is_it: impl Fn(&Part) -> bool) {
+    fn fail_parts(&mut self, participant: Participant, is_it: impl Fn(&Part) -> bool) {
         let parts = self.blocks.iter_mut().filter(|part| part.verdict.is_none() && is_it(part));
-        parts.filter(|part| part.lives.has(life)).for_each(|part| part.failed.insert(life));
+        parts
+            .filter(|part| part.participants.has(participant))
+            .for_each(|part| part.failed.insert(participant));
     }
 
     /// What the server made known.
     pub fn event(
         &mut self,
         case: &Case,
-        callers: &[Caller; LIVES],
+        callers: &[Caller; PARTICIPANTS],
         event: &Event,
     ) -> Option<Violation> {
         match event {
             Event::Registered { .. } => None,
-            Event::Withdrawn { life, call } => {
-                let caller = &callers[*life];
+            Event::Withdrawn { participant, call } => {
+                let caller = &callers[*participant];
                 let is_open = caller.call == *call && caller.doing != Doing::Idle;
-                if is_open && self.fates[*life] == Fate::Open {
-                    self.fates[*life] = Fate::Void;
-                    if caller.waits_in(case, *life).is_some_and(|key| key.kind == Kind::Exit) {
-                        self.fail_parts(*life, |part| part.entry == caller.scope);
+                if is_open && self.fates[*participant] == Fate::Open {
+                    self.fates[*participant] = Fate::Void;
+                    if caller.waits_in(case, *participant).is_some_and(|key| key.kind == Kind::Exit)
+                    {
+                        self.fail_parts(*participant, |part| part.entry == caller.scope);
                     }
                 }
                 None
             }
             Event::Failed { key, generation, why, opened, calls } => {
-                let failed = Lives::of(|life| calls[life] > 0);
-                for life in failed.iter() {
-                    self.fates[life] = Fate::Void;
+                let failed = Participants::of(|participant| calls[participant] > 0);
+                for participant in failed.iter() {
+                    self.fates[participant] = Fate::Void;
                     if key.kind == Kind::Exit {
-                        self.fail_parts(life, |part| part.entry == key.scope);
+                        self.fail_parts(participant, |part| part.entry == key.scope);
                     }
                 }
                 let wrong = match why {
@@ -279,9 +306,10 @@ impl Ghost {
                 wrong.or_else(|| self.generation(generation?))
             }
             Event::Closed(outcome) => self.closed(case, callers, outcome),
-            Event::Late { life, generation } => {
-                let part = self.blocks.iter().find(|part| part.entry == callers[*life].scope);
-                self.fates[*life] = Fate::Counted(*generation);
+            Event::Late { participant, generation } => {
+                let part =
+                    self.blocks.iter().find(|part| part.entry == callers[*participant].scope);
+                self.fates[*participant] = Fate::Counted(*generation);
                 let has_verdict = part.is_some_and(|part| part.verdict.is_some());
                 (!has_verdict).then_some(Violation::BranchesDiffer)
             }
@@ -298,25 +326,30 @@ impl Ghost {
         is_early.then_some(Violation::TooEarly)
     }
 
-    fn over_too_soon(&self, case: &Case, told: Lives) -> Option<Violation> {
+    fn over_too_soon(&self, case: &Case, told: Participants) -> Option<Violation> {
         let is_over = self.live_active(case).is_empty() && (told - self.abandoned).is_empty();
         (!is_over).then_some(Violation::OverTooSoon)
     }
 
     /// Who waits in an advance, other than the one given.
-    fn away(&self, case: &Case, callers: &[Caller; LIVES], but: Option<Key>) -> Lives {
-        Lives::of(|life| {
-            let key = callers[life].waits_in(case, life);
+    fn away(
+        &self,
+        case: &Case,
+        callers: &[Caller; PARTICIPANTS],
+        but: Option<Key>,
+    ) -> Participants {
+        Participants::of(|participant| {
+            let key = callers[participant].waits_in(case, participant);
             let is_advance = key.is_some_and(|key| key.kind == Kind::Advance && Some(key) != but);
-            self.is_alive(life) && is_advance && self.fates[life] == Fate::Open
+            self.is_alive(participant) && is_advance && self.fates[participant] == Fate::Open
         })
     }
 
     /// Who has to be in a round over all.
-    fn waited_for(&self, case: &Case, callers: &[Caller; LIVES], key: Key) -> Lives {
+    fn waited_for(&self, case: &Case, callers: &[Caller; PARTICIPANTS], key: Key) -> Participants {
         let members = self.members();
         let apart = match members.is_empty() {
-            true => Lives::default(),
+            true => Participants::default(),
             false => self.away(case, callers, Some(key)) - members,
         };
         self.live_active(case) - apart
@@ -325,7 +358,7 @@ impl Ghost {
     fn regroup_in_vain(
         &self,
         case: &Case,
-        callers: &[Caller; LIVES],
+        callers: &[Caller; PARTICIPANTS],
         key: Key,
     ) -> Option<Violation> {
         let away = self.away(case, callers, None);
@@ -344,35 +377,38 @@ impl Ghost {
         };
         // Without those in the advance it would not have most of the quorum before.
         let latest = self.quorums.iter().find(|(of, _)| *of == key && key.quorum);
-        let latest = latest.map(|(_, lives)| *lives).unwrap_or_default() & self.live();
+        let latest =
+            latest.map(|(_, participants)| *participants).unwrap_or_default() & self.live();
         let no_majority = !latest.is_empty() && (latest - away).len() <= latest.len() / 2;
         let is_needed = !away.is_empty() && (is_missed || count < least || no_majority);
         (!is_needed).then_some(Violation::RegroupInVain)
     }
 
     /// Whose numbers govern: of those who have been members longest.
-    fn voters(&self, case: &Case) -> Lives {
+    fn voters(&self, case: &Case) -> Participants {
         let members = self.members();
-        let longest = members.iter().map(|life| self.since[life]).min();
-        let longest = Lives::of(|life| members.has(life) && Some(self.since[life]) == longest);
+        let longest = members.iter().map(|participant| self.since[participant]).min();
+        let longest = Participants::of(|participant| {
+            members.has(participant) && Some(self.since[participant]) == longest
+        });
         if longest.is_empty() { self.live_active(case) } else { longest }
     }
 
     fn closed(
         &mut self,
         case: &Case,
-        callers: &[Caller; LIVES],
+        callers: &[Caller; PARTICIPANTS],
         outcome: &Outcome,
     ) -> Option<Violation> {
         let live_before = self.live_active(case);
         let policy_before = self.voters(case);
         self.end_all(case, outcome.evicted.iter(), false);
-        let members = Lives::of(|life| outcome.members[life] > 0);
+        let members = Participants::of(|participant| outcome.members[participant] > 0);
         if members.is_empty() {
             return Some(Violation::NobodyThere);
         }
-        for life in members.iter() {
-            if let Some(violation) = self.member(&callers[life], life, outcome) {
+        for participant in members.iter() {
+            if let Some(violation) = self.member(&callers[participant], participant, outcome) {
                 return Some(violation);
             }
         }
@@ -396,14 +432,19 @@ impl Ghost {
     }
 
     /// Whether somebody may be in an outcome.
-    fn member(&mut self, caller: &Caller, life: Life, outcome: &Outcome) -> Option<Violation> {
-        if !self.is_alive(life) {
+    fn member(
+        &mut self,
+        caller: &Caller,
+        participant: Participant,
+        outcome: &Outcome,
+    ) -> Option<Violation> {
+        if !self.is_alive(participant) {
             return Some(Violation::NamesTheDead);
         }
-        if caller.call != outcome.members[life] || caller.doing == Doing::Idle {
+        if caller.call != outcome.members[participant] || caller.doing == Doing::Idle {
             return Some(Violation::CallNotOpen);
         }
-        let fate = &mut self.fates[life];
+        let fate = &mut self.fates[participant];
         match fate {
             Fate::Open => *fate = Fate::Counted(outcome.generation),
             Fate::Counted(_) => return Some(Violation::CountedTwice),
@@ -413,22 +454,25 @@ impl Ghost {
     }
 
     /// The numbers of a run that begins: whether its time is over.
-    fn formation_is_over(&self, case: &Case, callers: &[Caller; LIVES], key: Key) -> bool {
-        let waits = |life: Life| callers[life].waits_in(case, life) == Some(key);
+    fn formation_is_over(&self, case: &Case, callers: &[Caller; PARTICIPANTS], key: Key) -> bool {
+        let waits = |participant: Participant| {
+            callers[participant].waits_in(case, participant) == Some(key)
+        };
         let active = self.live_active(case);
-        let spares = Lives::of(|life| self.is_alive(life) && waits(life));
+        let spares =
+            Participants::of(|participant| self.is_alive(participant) && waits(participant));
         let who = if active.is_empty() { spares } else { active };
-        let born = who.iter().map(|life| self.born[life]).min().unwrap_or(0);
+        let born = who.iter().map(|participant| self.born[participant]).min().unwrap_or(0);
         self.now > born.max(self.emptied)
     }
 
     fn over_all(
         &self,
         case: &Case,
-        callers: &[Caller; LIVES],
+        callers: &[Caller; PARTICIPANTS],
         outcome: &Outcome,
-        members: Lives,
-        voters_before: Lives,
+        members: Participants,
+        voters_before: Participants,
     ) -> Option<Violation> {
         let key = outcome.key;
         // The promoted are not active yet, and those who are counted by now
@@ -437,15 +481,16 @@ impl Ghost {
         if !missing.is_empty() {
             return Some(Violation::LeavesOutTheLiving);
         }
-        let governs = |voters: Lives| {
-            let policies = voters.iter().map(|life| case.policy(life));
+        let governs = |voters: Participants| {
+            let policies = voters.iter().map(|participant| case.policy(participant));
             most_frequent(policies)
         };
         let voters = self.voters(case);
         let policy = governs(if voters.is_empty() { members } else { voters })?;
         let count = members.len();
         let spares = !outcome.promoted.is_empty();
-        let uncounted = Lives::of(|life| self.is_spare(case, life)) & (members - outcome.promoted);
+        let uncounted = Participants::of(|participant| self.is_spare(case, participant))
+            & (members - outcome.promoted);
         if !uncounted.is_empty() || spares && count > policy.full() {
             return Some(Violation::SpareDisplacesPrimary);
         }
@@ -477,9 +522,9 @@ impl Ghost {
     fn quorum(
         &self,
         case: &Case,
-        callers: &[Caller; LIVES],
+        callers: &[Caller; PARTICIPANTS],
         outcome: &Outcome,
-        members: Lives,
+        members: Participants,
     ) -> Option<Violation> {
         let numbers = case.numbers[0];
         if !(numbers.min..=numbers.max).contains(&members.len()) {
@@ -490,56 +535,63 @@ impl Ghost {
             return Some(Violation::TooEarly);
         }
         let latest = self.quorums.iter().find(|(key, _)| *key == outcome.key);
-        let living = latest.map(|(_, lives)| *lives).unwrap_or_default() & self.live();
-        let waits = |life: Life| callers[life].waits_in(case, life) == Some(outcome.key);
+        let living =
+            latest.map(|(_, participants)| *participants).unwrap_or_default() & self.live();
+        let waits = |participant: Participant| {
+            callers[participant].waits_in(case, participant) == Some(outcome.key)
+        };
         // Those beyond the most do not go on with the latest one, either.
-        let came = Lives::of(waits) | members;
+        let came = Participants::of(waits) | members;
         if !living.is_empty() && (living & came).len() * 2 <= living.len() {
             return Some(Violation::TwoQuorumsGoOn);
         }
         let policy = case.policy[0];
         let active = self.live_active(case);
-        let born = active.iter().map(|life| self.born[life]).min().unwrap_or(0);
+        let born = active.iter().map(|participant| self.born[participant]).min().unwrap_or(0);
         let is_over = policy.last_call && self.now > born.max(self.emptied);
         let needed = if is_over { policy.enough() } else { policy.full() }.min(numbers.max);
         (self.members().is_empty() && members.len() < needed).then_some(Violation::WorldIncomplete)
     }
 
     /// Whom a generation is among.
-    fn scope(&self, generation: u8) -> Lives {
+    fn scope(&self, generation: u8) -> Participants {
         let known = self.scopes.iter().find(|(known, _)| *known == generation);
-        known.map(|(_, lives)| *lives).unwrap_or_default()
+        known.map(|(_, participants)| *participants).unwrap_or_default()
     }
 
-    fn scoped(&self, case: &Case, outcome: &Outcome, members: Lives) -> Option<Violation> {
+    fn scoped(&self, case: &Case, outcome: &Outcome, members: Participants) -> Option<Violation> {
         let key = outcome.key;
         let scope = self.scope(key.scope);
-        let lives = |process: usize| [2 * process, 2 * process + 1];
+        let participants = |process: usize| [2 * process, 2 * process + 1];
         let is_of = |process: usize| match case.set.filter(|_| key.scope == 0) {
             Some(set) => set.contains(&process),
-            None => lives(process).iter().any(|life| scope.has(*life)),
+            None => participants(process).iter().any(|participant| scope.has(*participant)),
         };
-        let numbers = members.iter().map(|life| case.numbers(life));
+        let numbers = members.iter().map(|participant| case.numbers(participant));
         let require_all = most_frequent(numbers).is_some_and(|numbers| numbers.require_all);
-        let has_failed = |life: Life| {
+        let has_failed = |participant: Participant| {
             let part = self.blocks.iter().find(|p| key.kind == Kind::Exit && p.entry == key.scope);
-            part.is_some_and(|part| part.failed.has(life))
+            part.is_some_and(|part| part.failed.has(participant))
         };
-        let is_needed = |life: Life| {
-            let has_part = key.scope == 0 || scope.has(life) && self.gone[life] < key.scope;
-            self.is_alive(life) && has_part && !has_failed(life)
+        let is_needed = |participant: Participant| {
+            let has_part =
+                key.scope == 0 || scope.has(participant) && self.gone[participant] < key.scope;
+            self.is_alive(participant) && has_part && !has_failed(participant)
         };
         for process in 0..PROCESSES {
-            let is_in = lives(process).iter().any(|life| members.has(*life));
+            let is_in = participants(process).iter().any(|participant| members.has(*participant));
             // Who failed to leave a block, and has not gone away, is there.
-            let is_there =
-                |life: Life| self.is_alive(life) && has_failed(life) && self.gone[life] < key.scope;
-            let is_there = is_in || lives(process).into_iter().any(is_there);
+            let is_there = |participant: Participant| {
+                self.is_alive(participant)
+                    && has_failed(participant)
+                    && self.gone[participant] < key.scope
+            };
+            let is_there = is_in || participants(process).into_iter().any(is_there);
             let is_absent = is_of(process) && !is_there;
             if is_absent && require_all {
                 return Some(Violation::RequiredIsMissing);
             }
-            let is_left_out = is_absent && lives(process).into_iter().any(is_needed);
+            let is_left_out = is_absent && participants(process).into_iter().any(is_needed);
             if is_left_out || outcome.absent[process] != is_absent || is_in && !is_of(process) {
                 return Some(Violation::LeavesOutTheLiving);
             }
@@ -550,7 +602,7 @@ impl Ghost {
     /// Whether an outcome says what follows from its members.
     fn next(&mut self, outcome: &Outcome) -> Option<Violation> {
         let key = outcome.key;
-        let members = Lives::of(|life| outcome.members[life] > 0);
+        let members = Participants::of(|participant| outcome.members[participant] > 0);
         match key.kind {
             Kind::Advance => {
                 let before = std::mem::replace(&mut self.iteration, outcome.iteration);
@@ -564,7 +616,7 @@ impl Ghost {
             }
             Kind::Exit => {
                 let part = self.blocks.iter_mut().find(|part| part.entry == key.scope)?;
-                let is_whole = (part.lives - (members - part.failed)).is_empty();
+                let is_whole = (part.participants - (members - part.failed)).is_empty();
                 let before = part.verdict.replace(outcome.succeeded == Some(true));
                 let differs = before.is_some_and(|before| Some(before) != outcome.succeeded);
                 let is_wrong = outcome.succeeded == Some(true) && !is_whole;
@@ -575,7 +627,7 @@ impl Ghost {
     }
 
     /// What later outcomes are judged by.
-    fn note(&mut self, case: &Case, outcome: &Outcome, members: Lives, is_over_all: bool) {
+    fn note(&mut self, case: &Case, outcome: &Outcome, members: Participants, is_over_all: bool) {
         let Outcome { key, generation, .. } = *outcome;
         self.promoted = self.promoted | outcome.promoted;
         if key.quorum {
@@ -583,27 +635,31 @@ impl Ghost {
             self.quorums.push((key, members));
             self.quorums.sort_unstable();
         } else if is_over_all {
-            for life in members.iter().filter(|life| self.since[*life] == 0).collect::<Vec<_>>() {
-                self.since[life] = generation;
+            for participant in members
+                .iter()
+                .filter(|participant| self.since[*participant] == 0)
+                .collect::<Vec<_>>()
+            {
+                self.since[participant] = generation;
             }
-            self.latest = if case.has_last_calls() { members } else { Lives::default() };
-            self.abandoned = Lives::default();
+            self.latest = if case.has_last_calls() { members } else { Participants::default() };
+            self.abandoned = Participants::default();
         }
         let live = self.live();
         if case.has_scopes() && matches!(key.kind, Kind::Advance | Kind::Entry) {
             self.scopes.push((generation, members));
         }
-        self.scopes.retain(|(_, lives)| !(*lives & live).is_empty());
+        self.scopes.retain(|(_, participants)| !(*participants & live).is_empty());
         if key.kind == Kind::Entry {
             self.blocks.push(Part {
                 entry: generation,
                 name: key.name,
-                lives: members,
-                failed: Lives::default(),
+                participants: members,
+                failed: Participants::default(),
                 verdict: None,
             });
         }
-        self.blocks.retain(|part| !(part.lives & live).is_empty());
+        self.blocks.retain(|part| !(part.participants & live).is_empty());
         self.told.push(*outcome);
         self.forget_the_told();
     }
@@ -614,36 +670,40 @@ impl Ghost {
     }
 
     /// A caller has heard what became of its call.
-    pub fn returns(&mut self, life: Life) {
-        self.fates[life] = Fate::Open;
+    pub fn returns(&mut self, participant: Participant) {
+        self.fates[participant] = Fate::Open;
         self.forget_the_told();
     }
 
     /// Whether a round over all goes on waiting that nothing keeps.
-    pub fn lingers(&self, case: &Case, callers: &[Caller; LIVES]) -> bool {
+    pub fn lingers(&self, case: &Case, callers: &[Caller; PARTICIPANTS]) -> bool {
         let members = self.members();
-        let some = members.iter().next().and_then(|life| callers[life].waits_in(case, life));
+        let some = members
+            .iter()
+            .next()
+            .and_then(|participant| callers[participant].waits_in(case, participant));
         let Some(key) = some.filter(|key| key.scope == 0 && !key.quorum && case.set.is_none())
         else {
             return false;
         };
-        let waits = |life: Life| {
-            callers[life].waits_in(case, life) == Some(key) && self.fates[life] == Fate::Open
+        let waits = |participant: Participant| {
+            callers[participant].waits_in(case, participant) == Some(key)
+                && self.fates[participant] == Fate::Open
         };
         let waited_for = self.waited_for(case, callers, key);
-        let policies = self.voters(case).iter().map(|life| case.policy(life));
+        let policies = self.voters(case).iter().map(|participant| case.policy(participant));
         let least = most_frequent(policies).map_or(1, |policy| policy.enough());
         let nobody_lost = (self.latest - self.live()).is_empty();
         nobody_lost && waited_for.iter().all(waits) && waited_for.len() >= least
     }
 
     /// What a caller hears.
-    pub fn hears(&self, life: Life, call: u8, answer: &Answer) -> Option<Violation> {
+    pub fn hears(&self, participant: Participant, call: u8, answer: &Answer) -> Option<Violation> {
         if *answer == Answer::Fenced {
-            return self.is_alive(life).then_some(Violation::OutcomeIsLost);
+            return self.is_alive(participant).then_some(Violation::OutcomeIsLost);
         }
-        let fate = self.fates[life];
-        if !self.is_alive(life) {
+        let fate = self.fates[participant];
+        if !self.is_alive(participant) {
             return matches!(answer, Answer::Outcome(_)).then_some(Violation::ToldAfterItsEnd);
         }
         match (fate, answer) {
@@ -654,7 +714,7 @@ impl Ghost {
                 (differs || !is_it).then_some(Violation::BranchesDiffer)
             }
             (Fate::Counted(generation), Answer::Outcome(told)) => {
-                if told.generation != generation || told.members[life] != call {
+                if told.generation != generation || told.members[participant] != call {
                     return Some(Violation::OutcomeIsLost);
                 }
                 let first = self.told.iter().find(|kept| kept.generation == generation);

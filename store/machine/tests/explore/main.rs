@@ -125,7 +125,7 @@ with_all_clauses! {
 }
 
 without! {
-    arrival_ends_with_its_life: ArrivalEndsWithItsLife, RETURN, NamesTheDead;
+    arrival_ends_with_its_participant: ArrivalEndsWithItsParticipant, RETURN, NamesTheDead;
     ended_is_fenced: EndedIsFenced, RETURN, NamesTheDead;
     fenced_before_kept: FencedBeforeKept, RETURN, ToldAfterItsEnd;
     replacement_ends_the_older: ReplacementEndsTheOlder, RETURN, ToldAfterItsEnd;
@@ -174,7 +174,7 @@ without! {
     advance_ends_parts: AdvanceEndsParts, VOTES, Deadlock;
     parts_stay_over: PartsStayOver, VOTE_GONE, Deadlock;
     vote_needs_its_scope: VoteNeedsItsScope, VOTES, VoteWronglyCounted;
-    block_needs_all_of_its_lives: BlockNeedsAllOfItsLives, BLOCKS, BranchesDiffer;
+    block_needs_all_of_its_participants: BlockNeedsAllOfItsParticipants, BLOCKS, BranchesDiffer;
     withdrawn_exit_fails: WithdrawnExitFails, BLOCKS_OF_THREE, BranchesDiffer;
     void_exit_fails: VoidExitFails, BLOCK_DEADLINE, BranchesDiffer;
     entering_again_fails: EnteringAgainFails, BLOCK_AGAIN, Deadlock;

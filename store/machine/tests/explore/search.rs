@@ -109,14 +109,13 @@ impl World {
         let waiting = self.waiting(rules.case);
         let waits = !goes_on && !waiting.is_empty() && !self.waits_for_time(rules);
         // Whoever has made its calls and stays keeps others waiting.
-        let stays = rules
-            .case
-            .lives()
-            .any(|life| self.ghost.is_alive(life) && self.is_done(rules.case, life));
+        let stays = rules.case.participants().any(|participant| {
+            self.ghost.is_alive(participant) && self.is_done(rules.case, participant)
+        });
         if !waits || stays || !rules.case.lively {
             return None;
         }
-        let is_spare = |life: &usize| self.ghost.is_spare(rules.case, *life);
+        let is_spare = |participant: &usize| self.ghost.is_spare(rules.case, *participant);
         Some(match waiting.iter().all(is_spare) {
             true => Violation::SparesWaitForEver,
             false => Violation::Deadlock,

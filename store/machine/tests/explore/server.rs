@@ -3,7 +3,8 @@
 //! of speed; each rule is under the name of its clause.
 
 use crate::case::{
-    Among, CALLS, Case, HOSTS, Kind, LIVES, Life, Lives, PROCESSES, Step, Tick, process_of,
+    Among, CALLS, Case, HOSTS, Kind, PARTICIPANTS, PROCESSES, Participant, Participants, Step,
+    Tick, process_of,
 };
 use crate::clause::Clause;
 use crate::decide::{Facts, Verdict};
@@ -24,25 +25,25 @@ pub struct Key {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Command {
     Register {
-        life: Life,
+        participant: Participant,
     },
     /// A call, which is the step of its program that is given.
     Arrive {
-        life: Life,
+        participant: Participant,
         call: u8,
         step: u8,
         scope: u8,
     },
     Withdraw {
-        life: Life,
+        participant: Participant,
         call: u8,
     },
     Acknowledge {
-        life: Life,
+        participant: Participant,
         below: u8,
     },
     End {
-        life: Life,
+        participant: Participant,
         left: bool,
     },
     HostDies {
@@ -68,10 +69,10 @@ pub enum Why {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Event {
     Registered {
-        life: Life,
+        participant: Participant,
     },
     Withdrawn {
-        life: Life,
+        participant: Participant,
         call: u8,
     },
     Closed(Outcome),
@@ -80,11 +81,11 @@ pub enum Event {
         generation: u8,
         why: Why,
         opened: Tick,
-        calls: [u8; LIVES],
+        calls: [u8; PARTICIPANTS],
     },
     /// An exit that came when its block had its verdict.
     Late {
-        life: Life,
+        participant: Participant,
         generation: u8,
     },
 }
@@ -113,10 +114,10 @@ pub struct Outcome {
     /// Since when a quorum had its minimum.
     pub enough: Tick,
     pub key: Key,
-    /// The call of each life that is a member; 0 = it is none.
-    pub members: [u8; LIVES],
-    pub evicted: Lives,
-    pub promoted: Lives,
+    /// The call of each incarnation that is a member; 0 = it is none.
+    pub members: [u8; PARTICIPANTS],
+    pub evicted: Participants,
+    pub promoted: Participants,
     /// Processes of a set or a generation that are not members.
     pub absent: [bool; PROCESSES],
     /// The iteration that began; 0 = none did.
@@ -168,12 +169,12 @@ pub struct Round {
     /// The latest time that is known to have come for it.
     pub reached: Tick,
     /// Who came first; only where that decides.
-    pub first: Option<Life>,
-    /// The call of each life that has arrived; 0 = it has not.
-    pub arrived: [u8; LIVES],
-    pub well: Lives,
+    pub first: Option<Participant>,
+    /// The call of each incarnation that has arrived; 0 = it has not.
+    pub arrived: [u8; PARTICIPANTS],
+    pub well: Participants,
     /// When each came to a quorum.
-    pub came: [Tick; LIVES],
+    pub came: [Tick; PARTICIPANTS],
 }
 
 /// An atomic block: its entry, and what became of it.
@@ -181,9 +182,9 @@ pub struct Round {
 pub struct Block {
     pub name: u8,
     pub entry: u8,
-    pub lives: Lives,
+    pub participants: Participants,
     /// Who has failed to leave it.
-    pub failed: Lives,
+    pub failed: Participants,
     /// The generation of the verdict.
     pub verdict: Option<u8>,
 }
@@ -191,7 +192,7 @@ pub struct Block {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Server {
     pub now: Tick,
-    pub records: [Record; LIVES],
+    pub records: [Record; PARTICIPANTS],
     pub leases: [u8; HOSTS],
     /// Those that were decided; a number is given with the decision.
     pub generations: u8,
@@ -201,7 +202,7 @@ pub struct Server {
     pub rounds: Vec<(Key, Round)>,
     pub outcomes: Vec<Outcome>,
     /// The members of the latest closing over all, but for who left in order.
-    pub expected: Lives,
+    pub expected: Participants,
     /// When one that was in was lost.
     pub fault: Tick,
     /// When one that was in ended.
@@ -209,9 +210,9 @@ pub struct Server {
     /// Whether there was a closing over all; only where that decides.
     pub formed: bool,
     /// The members of the latest closing of each quorum.
-    pub quorums: Vec<(Key, Lives)>,
+    pub quorums: Vec<(Key, Participants)>,
     /// The members of generations that rounds may be among.
-    pub scopes: Vec<(u8, Lives)>,
+    pub scopes: Vec<(u8, Participants)>,
     pub blocks: Vec<Block>,
 }
 
@@ -239,8 +240,14 @@ impl Server {
     }
 
     /// What a caller hears who asks for its call.
-    pub fn answer(&self, rules: Rules<'_>, life: Life, call: u8, scope: u8) -> Answer {
-        let record = &self.records[life];
+    pub fn answer(
+        &self,
+        rules: Rules<'_>,
+        participant: Participant,
+        call: u8,
+        scope: u8,
+    ) -> Answer {
+        let record = &self.records[participant];
         if record.ended && rules.has(Clause::FencedBeforeKept) {
             return Answer::Fenced;
         }
@@ -264,26 +271,30 @@ impl Server {
     }
 
     /// The latest registered life of a process.
-    pub fn current(&self, process: usize) -> Option<Life> {
+    pub fn current(&self, process: usize) -> Option<Participant> {
         [2 * process + 1, 2 * process].into_iter().find(|l| self.records[*l].registered)
     }
 
-    pub fn is_alive(&self, life: Life) -> bool {
-        self.records[life].registered && !self.records[life].ended
+    pub fn is_alive(&self, participant: Participant) -> bool {
+        self.records[participant].registered && !self.records[participant].ended
     }
 
-    pub fn live(&self) -> Lives {
-        Lives::of(|life| self.is_alive(life))
+    pub fn live(&self) -> Participants {
+        Participants::of(|participant| self.is_alive(participant))
     }
 
-    pub fn live_active(&self) -> Lives {
-        Lives::of(|life| self.is_alive(life) && self.records[life].active)
+    pub fn live_active(&self) -> Participants {
+        Participants::of(|participant| {
+            self.is_alive(participant) && self.records[participant].active
+        })
     }
 
     /// Who is in: since a closing over all active processes that had it as a
     /// member.
-    pub fn members(&self) -> Lives {
-        Lives::of(|life| self.is_alive(life) && self.records[life].since > 0)
+    pub fn members(&self) -> Participants {
+        Participants::of(|participant| {
+            self.is_alive(participant) && self.records[participant].since > 0
+        })
     }
 
     pub fn round(&self, key: Key) -> Option<&Round> {
@@ -302,21 +313,21 @@ impl Server {
     }
 
     /// Whether it waits in an advance, other than in the one given.
-    pub fn is_in_advance(&self, life: Life, but: Option<Key>) -> bool {
+    pub fn is_in_advance(&self, participant: Participant, but: Option<Key>) -> bool {
         let mut others = self.rounds.iter().filter(|(key, _)| Some(*key) != but);
-        others.any(|(key, round)| key.kind == Kind::Advance && round.arrived[life] > 0)
+        others.any(|(key, round)| key.kind == Kind::Advance && round.arrived[participant] > 0)
     }
 
     /// What an end means for those who go on.
-    pub fn end(&mut self, life: Life, clean: bool) {
-        let was_in = self.records[life].since > 0;
-        self.records[life].ended = true;
+    pub fn end(&mut self, participant: Participant, clean: bool) {
+        let was_in = self.records[participant].since > 0;
+        self.records[participant].ended = true;
         if was_in {
             self.emptied = self.now;
             self.fault = if clean { self.fault } else { self.now };
         }
         if clean {
-            self.expected.remove(life);
+            self.expected.remove(participant);
         }
     }
 
@@ -324,8 +335,8 @@ impl Server {
     /// the case, so that states that mean the same are the same.
     fn forget(&mut self, case: &Case) {
         let live = self.live();
-        self.scopes.retain(|(_, lives)| !(*lives & live).is_empty());
-        self.blocks.retain(|block| !(block.lives & live).is_empty());
+        self.scopes.retain(|(_, participants)| !(*participants & live).is_empty());
+        self.blocks.retain(|block| !(block.participants & live).is_empty());
         if case.has_scopes() {
             let asked = |generation| {
                 let call = Known::Closed(generation);
@@ -337,7 +348,7 @@ impl Server {
             self.outcomes = kept;
         }
         if !case.has_last_calls() {
-            self.expected = Lives::default();
+            self.expected = Participants::default();
             self.fault = 0;
         }
     }
@@ -350,14 +361,14 @@ impl<'c> Rules<'c> {
 }
 
 impl Round {
-    pub fn lives(&self) -> Lives {
-        Lives::of(|life| self.arrived[life] > 0)
+    pub fn participants(&self) -> Participants {
+        Participants::of(|participant| self.arrived[participant] > 0)
     }
 
-    fn leave(&mut self, life: Life) {
-        self.arrived[life] = 0;
-        self.came[life] = 0;
-        self.well.remove(life);
+    fn leave(&mut self, participant: Participant) {
+        self.arrived[participant] = 0;
+        self.came[participant] = 0;
+        self.well.remove(participant);
     }
 }
 
@@ -368,15 +379,19 @@ impl Act<'_> {
 
     fn carry_out(&mut self, command: Command) {
         match command {
-            Command::Register { life } => self.register(life),
-            Command::Arrive { life, call, step, scope } if self.hears(life) => {
-                self.arrive(life, call, step, scope);
+            Command::Register { participant } => self.register(participant),
+            Command::Arrive { participant, call, step, scope } if self.hears(participant) => {
+                self.arrive(participant, call, step, scope);
             }
-            Command::Withdraw { life, call } if self.hears(life) => self.withdraw(life, call),
-            Command::Acknowledge { life, below } if self.hears(life) => {
-                self.acknowledge(life, below);
+            Command::Withdraw { participant, call } if self.hears(participant) => {
+                self.withdraw(participant, call)
             }
-            Command::End { life, left } if self.hears(life) => self.end_all(&[life], left),
+            Command::Acknowledge { participant, below } if self.hears(participant) => {
+                self.acknowledge(participant, below);
+            }
+            Command::End { participant, left } if self.hears(participant) => {
+                self.end_all(&[participant], left)
+            }
             Command::HostDies { host } => self.host_dies(host),
             Command::Deadline { key, gathering, at } => self.reach(key, gathering, at),
             Command::TimePasses => self.server.now += 1,
@@ -396,47 +411,48 @@ impl Act<'_> {
         }
     }
 
-    /// Whether a life may say anything.
-    fn hears(&self, life: Life) -> bool {
-        let record = &self.server.records[life];
+    /// Whether an incarnation may say anything.
+    fn hears(&self, participant: Participant) -> bool {
+        let record = &self.server.records[participant];
         let fenced = record.ended && self.rules.has(Clause::EndedIsFenced);
         record.registered && !fenced
     }
 
-    fn register(&mut self, life: Life) {
-        let host = self.rules.case.host[process_of(life)];
-        let known = self.server.records[life];
+    fn register(&mut self, participant: Participant) {
+        let host = self.rules.case.host[process_of(participant)];
+        let known = self.server.records[participant];
         if known.registered && known.lease != self.server.leases[host] {
             return;
         }
         if self.rules.has(Clause::RegistrationNamesTheOlder) {
             // The first life replaces nobody, the second one the first.
-            let older = (life % 2 == 1).then(|| life - 1);
-            if known.registered || self.server.current(process_of(life)) != older {
+            let older = (participant % 2 == 1).then(|| participant - 1);
+            if known.registered || self.server.current(process_of(participant)) != older {
                 return;
             }
         }
-        let before = self.server.current(process_of(life)).filter(|l| self.server.is_alive(*l));
+        let before =
+            self.server.current(process_of(participant)).filter(|l| self.server.is_alive(*l));
         if let Some(before) = before
             && self.rules.has(Clause::ReplacementEndsTheOlder)
         {
             self.end_all(&[before], false);
         }
-        self.server.records[life] = Record {
+        self.server.records[participant] = Record {
             registered: true,
-            active: !self.rules.case.standby[process_of(life)],
+            active: !self.rules.case.standby[process_of(participant)],
             lease: self.server.leases[host],
             ack: 1,
             born: self.server.now,
             ..Record::default()
         };
-        self.events.push(Event::Registered { life });
+        self.events.push(Event::Registered { participant });
     }
 
-    fn arrive(&mut self, life: Life, call: u8, step: u8, scope: u8) {
+    fn arrive(&mut self, participant: Participant, call: u8, step: u8, scope: u8) {
         let rules = self.rules;
-        self.acknowledge(life, call);
-        let record = self.server.records[life];
+        self.acknowledge(participant, call);
+        let record = self.server.records[participant];
         if call < record.ack && rules.has(Clause::LowerCallIsRefused) {
             return;
         }
@@ -446,7 +462,7 @@ impl Act<'_> {
             Known::Waits => false,
             Known::Closed(generation) if !rules.has(Clause::KeptUntilAcknowledged) => {
                 // It is told, and the answer may be lost.
-                self.server.records[life].calls[usize::from(call) - 1] = Known::Nothing;
+                self.server.records[participant].calls[usize::from(call) - 1] = Known::Nothing;
                 self.release(generation);
                 false
             }
@@ -455,33 +471,35 @@ impl Act<'_> {
             Known::Withdrawn => !rules.has(Clause::WithdrawnCallIsVoid),
         };
         let is_over = scope > 0 && scope <= record.gone;
-        if !is_new || is_over || !rules.case.is_among(process_of(life)) {
+        if !is_new || is_over || !rules.case.is_among(process_of(participant)) {
             return;
         }
-        self.join(life, call, step, scope);
+        self.join(participant, call, step, scope);
     }
 
     /// A new arrival.
-    fn join(&mut self, life: Life, call: u8, step: u8, scope: u8) {
-        let step = self.rules.case.step(life, step);
+    fn join(&mut self, participant: Participant, call: u8, step: u8, scope: u8) {
+        let step = self.rules.case.step(participant, step);
         let key = Key { name: step.name, scope, kind: step.kind, quorum: step.quorum };
         let place = usize::from(call) - 1;
         match step.kind {
             Kind::Advance
                 if self.rules.case.has_scopes() && self.rules.has(Clause::AdvanceEndsParts) =>
             {
-                self.server.records[life].gone = self.server.generations;
+                self.server.records[participant].gone = self.server.generations;
             }
             Kind::Entry if self.rules.has(Clause::EnteringAgainFails) => {
                 let blocks = self.server.blocks.iter_mut();
                 let unfinished = blocks.filter(|b| b.verdict.is_none() && b.name == step.name);
-                unfinished.filter(|b| b.lives.has(life)).for_each(|b| b.failed.insert(life));
+                unfinished
+                    .filter(|b| b.participants.has(participant))
+                    .for_each(|b| b.failed.insert(participant));
             }
             Kind::Exit if self.rules.has(Clause::LateExitHearsTheVerdict) => {
                 let block = self.server.blocks.iter().find(|block| block.entry == scope);
                 if let Some(generation) = block.and_then(|block| block.verdict) {
-                    self.server.records[life].calls[place] = Known::Closed(generation);
-                    self.events.push(Event::Late { life, generation });
+                    self.server.records[participant].calls[place] = Known::Closed(generation);
+                    self.events.push(Event::Late { participant, generation });
                     return;
                 }
             }
@@ -493,19 +511,19 @@ impl Act<'_> {
         if !self.rules.has(Clause::MostFrequentGoverns)
             || !self.rules.has(Clause::MostFrequentAmongArrivals)
         {
-            round.first = round.first.or(Some(life));
+            round.first = round.first.or(Some(participant));
         }
-        round.arrived[life] = call;
-        round.came[life] = if key.quorum { self.server.now } else { 0 };
+        round.arrived[participant] = call;
+        round.came[participant] = if key.quorum { self.server.now } else { 0 };
         if step.well {
-            round.well.insert(life);
+            round.well.insert(participant);
         }
         let is_timed = self.rules.case.has_deadlines();
         if is_timed && round.opened == 0 && !self.facts().counted(key, &round).is_empty() {
             round.opened = self.server.now + 1;
         }
         self.server.put(key, round);
-        self.server.records[life].calls[place] = Known::Waits;
+        self.server.records[participant].calls[place] = Known::Waits;
     }
 
     /// The number of a gathering; it matters only where messages are late.
@@ -517,8 +535,8 @@ impl Act<'_> {
         self.server.gatherings
     }
 
-    fn withdraw(&mut self, life: Life, call: u8) {
-        let record = &mut self.server.records[life];
+    fn withdraw(&mut self, participant: Participant, call: u8) {
+        let record = &mut self.server.records[participant];
         if call < record.ack {
             return;
         }
@@ -528,40 +546,41 @@ impl Act<'_> {
             Known::Failed(..) | Known::Withdrawn => return,
             Known::Closed(_) | Known::Nothing | Known::Waits => *known = Known::Withdrawn,
         }
-        self.withdraw_exit(life, call);
-        if !self.rules.has(Clause::PartsStayOver) && self.server.is_in_advance(life, None) {
-            self.server.records[life].gone = 0;
+        self.withdraw_exit(participant, call);
+        if !self.rules.has(Clause::PartsStayOver) && self.server.is_in_advance(participant, None) {
+            self.server.records[participant].gone = 0;
         }
-        self.leave_rounds(life, Some(call));
-        self.events.push(Event::Withdrawn { life, call });
+        self.leave_rounds(participant, Some(call));
+        self.events.push(Event::Withdrawn { participant, call });
     }
 
-    fn withdraw_exit(&mut self, life: Life, call: u8) {
-        let waits =
-            |(key, round): &&(Key, Round)| key.kind == Kind::Exit && round.arrived[life] == call;
+    fn withdraw_exit(&mut self, participant: Participant, call: u8) {
+        let waits = |(key, round): &&(Key, Round)| {
+            key.kind == Kind::Exit && round.arrived[participant] == call
+        };
         let exit = self.server.rounds.iter().find(waits).map(|(key, _)| *key);
         if let Some(exit) = exit
             && self.rules.has(Clause::WithdrawnExitFails)
         {
-            self.fail_exit(exit, life);
+            self.fail_exit(exit, participant);
         }
     }
 
     /// A failed arrival at the exit of a block.
-    pub fn fail_exit(&mut self, exit: Key, life: Life) {
+    pub fn fail_exit(&mut self, exit: Key, participant: Participant) {
         let block = self.server.blocks.iter_mut().find(|block| block.entry == exit.scope);
         if let Some(block) = block {
-            block.failed.insert(life);
+            block.failed.insert(participant);
         }
     }
 
-    fn acknowledge(&mut self, life: Life, below: u8) {
-        let ack = self.server.records[life].ack.max(below);
-        self.server.records[life].ack = ack;
+    fn acknowledge(&mut self, participant: Participant, below: u8) {
+        let ack = self.server.records[participant].ack.max(below);
+        self.server.records[participant].ack = ack;
         for call in 1..ack {
-            let known = &mut self.server.records[life].calls[usize::from(call) - 1];
+            let known = &mut self.server.records[participant].calls[usize::from(call) - 1];
             match std::mem::take(known) {
-                Known::Waits => self.leave_rounds(life, Some(call)),
+                Known::Waits => self.leave_rounds(participant, Some(call)),
                 Known::Closed(generation) => self.release(generation),
                 Known::Nothing | Known::Failed(..) | Known::Withdrawn => {}
             }
@@ -569,35 +588,35 @@ impl Act<'_> {
     }
 
     /// Lives end in one command.
-    fn end_all(&mut self, lives: &[Life], left: bool) {
+    fn end_all(&mut self, participants: &[Participant], left: bool) {
         let were_in = self.server.members();
-        for life in lives {
-            self.end(*life, left);
-            if lives.len() > 1 && !self.rules.has(Clause::EvaluatedAfterTheCommand) {
+        for participant in participants {
+            self.end(*participant, left);
+            if participants.len() > 1 && !self.rules.has(Clause::EvaluatedAfterTheCommand) {
                 self.evaluate();
             }
         }
         let are_over = !were_in.is_empty() && self.server.members().is_empty() && left;
         if are_over && self.rules.has(Clause::Over) {
-            for life in self.server.live().iter() {
-                self.server.records[life].over = !self.server.records[life].active;
+            for participant in self.server.live().iter() {
+                self.server.records[participant].over = !self.server.records[participant].active;
             }
         }
     }
 
-    pub fn end(&mut self, life: Life, left: bool) {
-        if !self.server.is_alive(life) {
+    pub fn end(&mut self, participant: Participant, left: bool) {
+        if !self.server.is_alive(participant) {
             return;
         }
-        let was_expected = self.server.expected.has(life);
-        self.server.end(life, left);
+        let was_expected = self.server.expected.has(participant);
+        self.server.end(participant, left);
         if was_expected && !self.rules.has(Clause::CleanLeavesAreNotWaitedFor) {
-            self.server.expected.insert(life);
+            self.server.expected.insert(participant);
         }
-        if self.rules.has(Clause::ArrivalEndsWithItsLife) {
-            self.leave_rounds(life, None);
+        if self.rules.has(Clause::ArrivalEndsWithItsParticipant) {
+            self.leave_rounds(participant, None);
         }
-        let record = &mut self.server.records[life];
+        let record = &mut self.server.records[participant];
         record.ack = 0;
         if self.rules.has(Clause::FencedBeforeKept) {
             for known in std::mem::take(&mut record.calls) {
@@ -606,26 +625,26 @@ impl Act<'_> {
                 }
             }
         }
-        let record = &mut self.server.records[life];
+        let record = &mut self.server.records[participant];
         (record.since, record.gone, record.born, record.over) = (0, 0, 0, false);
     }
 
     fn host_dies(&mut self, host: usize) {
         let lease = self.server.leases[host];
-        let is_there = |life: &Life| {
-            let record = &self.server.records[*life];
-            self.rules.case.host[process_of(*life)] == host && record.lease == lease
+        let is_there = |participant: &Participant| {
+            let record = &self.server.records[*participant];
+            self.rules.case.host[process_of(*participant)] == host && record.lease == lease
         };
-        let there: Vec<Life> = self.rules.case.lives().filter(is_there).collect();
+        let there: Vec<Participant> = self.rules.case.participants().filter(is_there).collect();
         self.end_all(&there, false);
         self.server.leases[host] += 1;
     }
 
-    /// Takes arrivals of a life out, all of them or that of one call.
-    fn leave_rounds(&mut self, life: Life, call: Option<u8>) {
+    /// Takes arrivals of an incarnation out, all of them or that of one call.
+    fn leave_rounds(&mut self, participant: Participant, call: Option<u8>) {
         for (_, round) in &mut self.server.rounds {
-            if call.is_none_or(|call| round.arrived[life] == call) {
-                round.leave(life);
+            if call.is_none_or(|call| round.arrived[participant] == call) {
+                round.leave(participant);
             }
         }
     }
@@ -655,7 +674,7 @@ impl Act<'_> {
         let Some(mut round) = self.server.round(key).copied() else {
             return false;
         };
-        if round.lives().is_empty() && self.rules.has(Clause::AtLeastOneArrival) {
+        if round.participants().is_empty() && self.rules.has(Clause::AtLeastOneArrival) {
             self.server.take(key);
             return true;
         }
@@ -664,14 +683,14 @@ impl Act<'_> {
             self.server.put(key, round);
         }
         match self.facts().decide(key, &round) {
-            Verdict::Close { promotable } => self.close(key, promotable, Lives::default()),
+            Verdict::Close { promotable } => self.close(key, promotable, Participants::default()),
             Verdict::Evict { promotable, evicted } => {
                 let dies = self.rules.has(Clause::EvictedIsDead);
-                let evicted = if dies { evicted } else { Lives::default() };
-                evicted.iter().for_each(|life| self.end(life, false));
+                let evicted = if dies { evicted } else { Participants::default() };
+                evicted.iter().for_each(|participant| self.end(participant, false));
                 self.close(key, promotable, evicted);
             }
-            Verdict::Fail { why, lives } => self.fail(key, why, lives),
+            Verdict::Fail { why, participants } => self.fail(key, why, participants),
             Verdict::Wait(_) => return false,
         }
         true

@@ -10,7 +10,7 @@ use holdfast_api::*;
 use holdfast_machine::Machine;
 
 use crate::case::{
-    Case, HOSTS, Kind, LIVES, Life, NAMES, Numbers, PROCESSES, Then, Tick, process_of,
+    Case, HOSTS, Kind, NAMES, Numbers, PARTICIPANTS, PROCESSES, Participant, Then, Tick, process_of,
 };
 use crate::decide::{Facts, Verdict, Wait};
 use crate::search::Graph;
@@ -35,8 +35,8 @@ struct Twin {
     /// When each tick began.
     ticks: Vec<LogTime>,
     leases: [LeaseId; HOSTS],
-    /// The lease and the incarnation of each life that registered.
-    lives: [Option<(LeaseId, Incarnation)>; LIVES],
+    /// The lease and the incarnation of each incarnation that registered.
+    participants: [Option<(LeaseId, Incarnation)>; PARTICIPANTS],
     /// The machine's number of each generation of the model, from 1.
     generations: BTreeMap<u8, Generation>,
     /// What the leader said when it saw a time of a gathering come.
@@ -105,7 +105,7 @@ impl Twin {
             time: 0,
             ticks: Vec::new(),
             leases: [0.into(); HOSTS],
-            lives: [None; LIVES],
+            participants: [None; PARTICIPANTS],
             generations: BTreeMap::new(),
             seen: Vec::new(),
             refused: false,
@@ -140,7 +140,7 @@ impl Twin {
 
     fn carry_out(&mut self, case: &Case, world: &World, told: Told) {
         let command = match told {
-            Told::Register { life } => return self.register(case, life),
+            Told::Register { participant } => return self.register(case, participant),
             Told::HostDies { host } => return self.expire(host),
             Told::TimePasses => {
                 self.time += TICK_MS;
@@ -160,23 +160,23 @@ impl Twin {
                 }
                 return;
             }
-            Told::End { life, left } => {
-                let (lease, process, incarnation) = self.life(life);
+            Told::End { participant, left } => {
+                let (lease, process, incarnation) = self.participant(participant);
                 let cause = if left { Cause::Left } else { Cause::Gone };
                 let ends = vec![ProcessEnd { process, incarnation, cause, exit_seen: false }];
                 Command::Process(ProcessCommand::End { lease, ends })
             }
-            Told::Withdraw { life, call } => {
-                let (lease, calls) = self.call(life, call);
+            Told::Withdraw { participant, call } => {
+                let (lease, calls) = self.call(participant, call);
                 Command::Round(RoundCommand::Withdraw { lease, calls })
             }
-            Told::Acknowledge { life, below } => {
-                let (lease, calls) = self.call(life, below);
+            Told::Acknowledge { participant, below } => {
+                let (lease, calls) = self.call(participant, below);
                 Command::Round(RoundCommand::Acknowledge { lease, calls })
             }
-            Told::Arrive { life, call, step, scope } => {
-                let (lease, process, incarnation) = self.life(life);
-                let step = case.step(life, step);
+            Told::Arrive { participant, call, step, scope } => {
+                let (lease, process, incarnation) = self.participant(participant);
+                let step = case.step(participant, step);
                 let payload = match (step.kind, step.well) {
                     (Kind::Roll | Kind::Advance | Kind::Entry, _) => "",
                     (Kind::Vote, true) => "yes",
@@ -190,7 +190,7 @@ impl Twin {
                     vec![Arrival { process, incarnation, call, ack: call, payload, holds: 0 }];
                 let round = NAMED[usize::from(step.name)].into();
                 let key = Key { name: step.name, scope, kind: step.kind, quorum: step.quorum };
-                let terms = Box::new(self.terms(case, key, case.numbers(life)));
+                let terms = Box::new(self.terms(case, key, case.numbers(participant)));
                 let arrive = RoundCommand::Arrive { lease, round, terms, arrivals };
                 return self.arrive(arrive);
             }
@@ -210,27 +210,28 @@ impl Twin {
         };
     }
 
-    fn life(&self, life: Life) -> (LeaseId, ProcessId, Incarnation) {
-        let (lease, incarnation) = self.lives[life].expect("only who registered says anything");
-        (lease, process_of(life) as ProcessId, incarnation)
+    fn participant(&self, participant: Participant) -> (LeaseId, ProcessId, Incarnation) {
+        let (lease, incarnation) =
+            self.participants[participant].expect("only who registered says anything");
+        (lease, process_of(participant) as ProcessId, incarnation)
     }
 
-    fn call(&self, life: Life, call: u8) -> (LeaseId, Vec<CallId>) {
-        let (lease, process, incarnation) = self.life(life);
+    fn call(&self, participant: Participant, call: u8) -> (LeaseId, Vec<CallId>) {
+        let (lease, process, incarnation) = self.participant(participant);
         (lease, vec![CallId { process, incarnation, call: call.into() }])
     }
 
-    fn register(&mut self, case: &Case, life: Life) {
-        let process = process_of(life);
-        let known = self.lives[life];
-        let older = (life % 2 == 1).then(|| self.life(life - 1).2);
+    fn register(&mut self, case: &Case, participant: Participant) {
+        let process = process_of(participant);
+        let known = self.participants[participant];
+        let older = (participant % 2 == 1).then(|| self.participant(participant - 1).2);
         let role = if case.standby[process] { Role::Standby } else { Role::Active };
         let lease = known.map_or(self.leases[case.host[process]], |(lease, _)| lease);
-        let policy = policy_of(case.policy(life));
+        let policy = policy_of(case.policy(participant));
         let outcome = self.apply(Command::Process(ProcessCommand::Register {
             lease,
             process: Some(process as ProcessId),
-            nonce: Nonce(life as u64, 1),
+            nonce: Nonce(participant as u64, 1),
             replaces: older.unwrap_or(0),
             takeover: false,
             role,
@@ -239,9 +240,10 @@ impl Twin {
         }));
         match (outcome, known) {
             (Outcome::Process(ProcessOutcome::Registered { incarnation, .. }), None) => {
-                let latest = self.lives.iter().flatten().map(|(_, incarnation)| *incarnation).max();
+                let latest =
+                    self.participants.iter().flatten().map(|(_, incarnation)| *incarnation).max();
                 assert!(latest < Some(incarnation), "incarnations grow");
-                self.lives[life] = Some((lease, incarnation));
+                self.participants[participant] = Some((lease, incarnation));
             }
             (Outcome::Process(ProcessOutcome::Registered { incarnation, .. }), Some((_, same))) => {
                 assert_eq!(incarnation, same, "a registration is known again");
@@ -399,9 +401,11 @@ impl Twin {
     }
 
     /// Lives as members, in order of their processes.
-    fn members(&self, is_in: impl Fn(Life) -> bool) -> Vec<(ProcessId, Incarnation)> {
-        let lives = (0..LIVES).filter(|life| is_in(*life)).map(|life| self.life(life));
-        lives.map(|(_, process, incarnation)| (process, incarnation)).collect()
+    fn members(&self, is_in: impl Fn(Participant) -> bool) -> Vec<(ProcessId, Incarnation)> {
+        let participants = (0..PARTICIPANTS)
+            .filter(|participant| is_in(*participant))
+            .map(|participant| self.participant(participant));
+        participants.map(|(_, process, incarnation)| (process, incarnation)).collect()
     }
 
     fn compare_processes(&self, server: &Server) -> Result<(), String> {
@@ -410,9 +414,9 @@ impl Twin {
             return Err("no processes".to_owned());
         };
         let latest = (0..PROCESSES).filter_map(|process| server.current(process));
-        let model = latest.map(|life| {
-            let (_, process, incarnation) = self.life(life);
-            let record = &server.records[life];
+        let model = latest.map(|participant| {
+            let (_, process, incarnation) = self.participant(participant);
+            let record = &server.records[participant];
             let since = self.generations.get(&record.since).copied();
             (process, incarnation, record.active, !record.ended, since)
         });
@@ -427,7 +431,7 @@ impl Twin {
     fn compare_rounds(&self, rules: Rules<'_>, server: &Server) -> Result<(), String> {
         let facts = Facts { rules, server };
         let model = server.rounds.iter().map(|(key, round)| {
-            let arrived = self.members(|life| round.arrived[life] > 0);
+            let arrived = self.members(|participant| round.arrived[participant] > 0);
             let missing = u32::from(facts.missing(*key, round));
             let waits = match facts.decide(*key, round) {
                 Verdict::Wait(waits) => Some(waits),
@@ -472,17 +476,18 @@ impl Twin {
             }
             closed.extend(feed.closed);
         }
-        for (life, record) in server.records.iter().enumerate() {
+        for (participant, record) in server.records.iter().enumerate() {
             let known = record.calls.iter().zip(1u64..);
             for (known, call) in known.filter(|_| record.registered && !record.ended) {
-                let (_, process, incarnation) = self.life(life);
+                let (_, process, incarnation) = self.participant(participant);
                 let told = decisions.remove(&(process, incarnation, call));
                 let kept = |ours: &u8| server.outcomes.iter().find(|o| o.generation == *ours);
                 let agrees = match (known, &told) {
                     (Known::Nothing | Known::Waits, None) => true,
                     (Known::Withdrawn, Some(Decided::Withdrawn)) => true,
                     (Known::Closed(ours), Some(Decided::Closed { generation }))
-                        if kept(ours).is_some_and(|kept| u64::from(kept.members[life]) != call) =>
+                        if kept(ours)
+                            .is_some_and(|kept| u64::from(kept.members[participant]) != call) =>
                     {
                         // It came late to the exit of a block, and hears of it
                         // in a closing of its own.
@@ -549,9 +554,17 @@ impl Twin {
         let list = |members: &Members| members.iter().collect::<Vec<_>>();
         let members = told.members.as_ref().map(list).unwrap_or_default();
         same("the name", Blob::from(NAMED[usize::from(model.key.name)]), told.round.clone())?;
-        same("the members", self.members(|life| model.members[life] > 0), members)?;
-        same("the evicted", self.members(|life| model.evicted.has(life)), list(&told.evicted))?;
-        same("the promoted", self.members(|life| model.promoted.has(life)), list(&told.promoted))?;
+        same("the members", self.members(|participant| model.members[participant] > 0), members)?;
+        same(
+            "the evicted",
+            self.members(|participant| model.evicted.has(participant)),
+            list(&told.evicted),
+        )?;
+        same(
+            "the promoted",
+            self.members(|participant| model.promoted.has(participant)),
+            list(&told.promoted),
+        )?;
         let absent = (0..PROCESSES).filter(|process| model.absent[*process]);
         let missing = told.absent.iter().map(|missing| missing.process as usize);
         same("the absent", absent.collect::<Vec<_>>(), missing.collect())?;

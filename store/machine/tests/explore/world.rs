@@ -10,7 +10,7 @@
 
 use std::fmt;
 
-use crate::case::{Among, CALLS, Case, HOSTS, Kind, LIVES, Life, Tick, process_of};
+use crate::case::{Among, CALLS, Case, HOSTS, Kind, PARTICIPANTS, Participant, Tick, process_of};
 use crate::decide::Facts;
 use crate::judge::{Ghost, Violation};
 use crate::server::{Answer, Command, Event, Key, Known, Rules, Server, Why, scope_of};
@@ -24,7 +24,7 @@ pub enum Doing {
     GivesUp,
 }
 
-/// The caller in one life.
+/// The caller in one incarnation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Caller {
     /// The latest call.
@@ -46,8 +46,8 @@ pub struct Caller {
 
 impl Caller {
     /// The round in which it waits.
-    pub fn waits_in(&self, case: &Case, life: Life) -> Option<Key> {
-        let step = (self.doing != Doing::Idle).then(|| case.step(life, self.at))?;
+    pub fn waits_in(&self, case: &Case, participant: Participant) -> Option<Key> {
+        let step = (self.doing != Doing::Idle).then(|| case.step(participant, self.at))?;
         let Caller { scope, .. } = *self;
         Some(Key { name: step.name, scope, kind: step.kind, quorum: step.quorum })
     }
@@ -56,7 +56,7 @@ impl Caller {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct World {
     pub server: Server,
-    pub callers: [Caller; LIVES],
+    pub callers: [Caller; PARTICIPANTS],
     /// Hosts whose leases expired.
     dead_hosts: [bool; HOSTS],
     /// The times that the leader saw come.
@@ -66,10 +66,10 @@ pub struct World {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    Calls(Life),
-    GivesUp(Life),
+    Calls(Participant),
+    GivesUp(Participant),
     /// Asks, and is answered.
-    Hears(Life),
+    Hears(Participant),
     /// The leader sees a time of a round come.
     Reaches(Key),
     /// A message reaches the server.
@@ -81,7 +81,7 @@ pub enum Action {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Arrivals {
     ghost: Ghost,
-    callers: [Caller; LIVES],
+    callers: [Caller; PARTICIPANTS],
     times: Vec<(Key, Tick, Tick, Tick)>,
 }
 
@@ -101,7 +101,7 @@ impl World {
     pub fn start(rules: Rules<'_>) -> World {
         let mut step = World::default().into_step();
         for process in rules.case.joined {
-            step.deliver(rules, Command::Register { life: 2 * process });
+            step.deliver(rules, Command::Register { participant: 2 * process });
         }
         step.world
     }
@@ -115,13 +115,14 @@ impl World {
     pub fn actions(&self, rules: Rules<'_>) -> Vec<Action> {
         let case = rules.case;
         let mut actions = Vec::new();
-        for life in case.lives() {
+        for participant in case.participants() {
             match case.network {
-                true => self.messages(case, life, &mut actions),
-                false => self.moves(case, life, &mut actions),
+                true => self.messages(case, participant, &mut actions),
+                false => self.moves(case, participant, &mut actions),
             }
         }
-        let mut hosts: Vec<usize> = case.lives().map(|life| case.host[process_of(life)]).collect();
+        let mut hosts: Vec<usize> =
+            case.participants().map(|participant| case.host[process_of(participant)]).collect();
         hosts.dedup();
         hosts.retain(|host| case.faults.host_deaths && !self.dead_hosts[*host]);
         actions.extend(hosts.into_iter().map(|host| Action::Delivers(Command::HostDies { host })));
@@ -140,84 +141,84 @@ impl World {
         actions
     }
 
-    /// What one life may do where calls arrive as they are made.
-    fn moves(&self, case: &Case, life: Life, actions: &mut Vec<Action>) {
+    /// What one incarnation may do where calls arrive as they are made.
+    fn moves(&self, case: &Case, participant: Participant, actions: &mut Vec<Action>) {
         let Self { ghost, callers, .. } = self;
-        let caller = &callers[life];
-        let process = process_of(life);
-        let comes_next = life.is_multiple_of(2) || ghost.has_ended(life - 1);
-        if !ghost.is_registered(life) && comes_next {
-            actions.push(Action::Delivers(Command::Register { life }));
+        let caller = &callers[participant];
+        let process = process_of(participant);
+        let comes_next = participant.is_multiple_of(2) || ghost.has_ended(participant - 1);
+        if !ghost.is_registered(participant) && comes_next {
+            actions.push(Action::Delivers(Command::Register { participant }));
         }
-        if !ghost.is_alive(life) {
+        if !ghost.is_alive(participant) {
             return;
         }
         let is_idle = caller.doing == Doing::Idle;
-        if is_idle && !self.is_done(case, life) {
-            actions.push(Action::Calls(life));
+        if is_idle && !self.is_done(case, participant) {
+            actions.push(Action::Calls(participant));
         }
         let may_leave = case.faults.leaves.contains(&process)
-            || case.leaves_at_the_end && self.is_done(case, life);
+            || case.leaves_at_the_end && self.is_done(case, participant);
         if is_idle && may_leave {
-            actions.push(Action::Delivers(Command::End { life, left: true }));
+            actions.push(Action::Delivers(Command::End { participant, left: true }));
         }
-        let comes_back = life.is_multiple_of(2) && case.has(life + 1);
+        let comes_back = participant.is_multiple_of(2) && case.has(participant + 1);
         if case.faults.deaths.contains(&process) && (comes_back || !case.faults.come_back) {
-            actions.push(Action::Delivers(Command::End { life, left: false }));
+            actions.push(Action::Delivers(Command::End { participant, left: false }));
         }
         let may_give_up = caller.at >= case.faults.withdrawals_from;
         if !is_idle && may_give_up && case.faults.withdrawals.contains(&process) {
-            actions.push(Action::GivesUp(life));
+            actions.push(Action::GivesUp(participant));
         }
     }
 
-    /// Whether a life has made its calls.
-    pub fn is_done(&self, case: &Case, life: Life) -> bool {
-        let caller = &self.callers[life];
-        let calls = case.calls[process_of(life)].len();
+    /// Whether an incarnation has made its calls.
+    pub fn is_done(&self, case: &Case, participant: Participant) -> bool {
+        let caller = &self.callers[participant];
+        let calls = case.calls[process_of(participant)].len();
         usize::from(caller.at) >= calls || usize::from(caller.call) >= CALLS
     }
 
-    /// What one life may do, and which of its messages may come, where there
+    /// What one incarnation may do, and which of its messages may come, where there
     /// is a network.
-    fn messages(&self, case: &Case, life: Life, actions: &mut Vec<Action>) {
+    fn messages(&self, case: &Case, participant: Participant, actions: &mut Vec<Action>) {
         let mut deliver = |command| actions.push(Action::Delivers(command));
-        let process = process_of(life);
-        let first = life.is_multiple_of(2);
+        let process = process_of(participant);
+        let first = participant.is_multiple_of(2);
         let withdraws = case.faults.withdrawals.contains(&process);
-        if first || self.server.records[life - 1].registered {
-            deliver(Command::Register { life });
+        if first || self.server.records[participant - 1].registered {
+            deliver(Command::Register { participant });
         }
-        let caller = &self.callers[life];
+        let caller = &self.callers[participant];
         // Copies of calls that are older still are no different.
         for call in caller.call.saturating_sub(1).max(1)..=caller.call {
-            deliver(Command::Arrive { life, call, step: call - 1, scope: 0 });
+            deliver(Command::Arrive { participant, call, step: call - 1, scope: 0 });
             // An older one may have been given up, too.
             if caller.gave_up || withdraws && call < caller.call {
-                deliver(Command::Withdraw { life, call });
+                deliver(Command::Withdraw { participant, call });
             }
         }
         let over = caller.call + u8::from(caller.doing == Doing::Idle);
         if case.faults.acknowledgements && over > 1 {
-            deliver(Command::Acknowledge { life, below: over });
+            deliver(Command::Acknowledge { participant, below: over });
         }
-        if case.faults.deaths.contains(&process) && self.ghost.is_registered(life) {
-            deliver(Command::End { life, left: false });
+        if case.faults.deaths.contains(&process) && self.ghost.is_registered(participant) {
+            deliver(Command::End { participant, left: false });
         }
         let idle = caller.doing == Doing::Idle;
-        if case.faults.leaves.contains(&process) && idle && self.ghost.is_alive(life) {
-            deliver(Command::End { life, left: true });
+        if case.faults.leaves.contains(&process) && idle && self.ghost.is_alive(participant) {
+            deliver(Command::End { participant, left: true });
         }
-        let is_done = self.is_done(case, life);
+        let is_done = self.is_done(case, participant);
         match caller.doing {
-            Doing::Idle if !is_done && self.ghost.is_alive(life) => {
-                actions.push(Action::Calls(life));
+            Doing::Idle if !is_done && self.ghost.is_alive(participant) => {
+                actions.push(Action::Calls(participant));
             }
             Doing::Idle => {}
-            Doing::Waits | Doing::GivesUp => actions.push(Action::Hears(life)),
+            Doing::Waits | Doing::GivesUp => actions.push(Action::Hears(participant)),
         }
         if withdraws && caller.doing == Doing::Waits {
-            actions.push(Action::GivesUp(life));
+            actions.push(Action::GivesUp(participant));
         }
     }
 
@@ -246,10 +247,11 @@ impl World {
     }
 
     /// Who is alive and waits.
-    pub fn waiting(&self, case: &Case) -> Vec<Life> {
-        let waits =
-            |life: &Life| self.ghost.is_alive(*life) && self.callers[*life].doing != Doing::Idle;
-        case.lives().filter(waits).collect()
+    pub fn waiting(&self, case: &Case) -> Vec<Participant> {
+        let waits = |participant: &Participant| {
+            self.ghost.is_alive(*participant) && self.callers[*participant].doing != Doing::Idle
+        };
+        case.participants().filter(waits).collect()
     }
 
     /// Whether something only goes wrong if it happens, and need not.
@@ -257,8 +259,8 @@ impl World {
         match action {
             Action::GivesUp(_) => true,
             Action::Delivers(command) => match command {
-                Command::End { life, left } => {
-                    !(left && case.leaves_at_the_end && self.is_done(case, life))
+                Command::End { participant, left } => {
+                    !(left && case.leaves_at_the_end && self.is_done(case, participant))
                 }
                 Command::HostDies { .. } | Command::Withdraw { .. } => true,
                 _ => false,
@@ -271,34 +273,35 @@ impl World {
         let mut step = self.clone().into_step();
         let case = rules.case;
         match action {
-            Action::Calls(life) => {
-                let caller = &mut step.world.callers[life];
+            Action::Calls(participant) => {
+                let caller = &mut step.world.callers[participant];
                 caller.call += 1;
                 caller.doing = Doing::Waits;
                 caller.gave_up = false;
                 if case.has_quorums() && !case.network {
                     caller.called = step.world.server.now;
                 }
-                if case.step(life, caller.at).kind == Kind::Entry {
+                if case.step(participant, caller.at).kind == Kind::Entry {
                     caller.block = 0;
                 }
-                caller.scope = scope_of(case.step(life, caller.at), caller.iteration, caller.block);
+                caller.scope =
+                    scope_of(case.step(participant, caller.at), caller.iteration, caller.block);
                 let Caller { call, at, scope, .. } = *caller;
-                step.world.ghost.calls(case, &step.world.callers, life);
+                step.world.ghost.calls(case, &step.world.callers, participant);
                 if !case.network {
-                    step.deliver(rules, Command::Arrive { life, call, step: at, scope });
+                    step.deliver(rules, Command::Arrive { participant, call, step: at, scope });
                 }
             }
-            Action::GivesUp(life) => {
-                let caller = &mut step.world.callers[life];
+            Action::GivesUp(participant) => {
+                let caller = &mut step.world.callers[participant];
                 caller.doing = Doing::GivesUp;
                 caller.gave_up = true;
                 let call = caller.call;
                 if !case.network {
-                    step.deliver(rules, Command::Withdraw { life, call });
+                    step.deliver(rules, Command::Withdraw { participant, call });
                 }
             }
-            Action::Hears(life) => step.hear(rules, life),
+            Action::Hears(participant) => step.hear(rules, participant),
             Action::Reaches(key) => {
                 let due = step.world.due(rules).into_iter();
                 step.world.reached.extend(due.filter(|(of, _, _)| *of == key));
@@ -308,13 +311,13 @@ impl World {
         }
         if !case.network {
             let waiting = step.world.waiting(case);
-            waiting.into_iter().for_each(|life| step.hear(rules, life));
+            waiting.into_iter().for_each(|participant| step.hear(rules, participant));
         }
         step
     }
 
-    fn hears(&mut self, case: &Case, life: Life, answer: Answer) {
-        let caller = &mut self.callers[life];
+    fn hears(&mut self, case: &Case, participant: Participant, answer: Answer) {
+        let caller = &mut self.callers[participant];
         caller.at = match answer {
             Answer::Unknown | Answer::Waits | Answer::Fenced => return,
             Answer::Outcome(outcome) => {
@@ -325,8 +328,8 @@ impl World {
                 }
                 caller.at + 1
             }
-            Answer::Failed { why: Why::Regroup } => case.regroups_at(life, caller.at),
-            Answer::Failed { why: Why::Over } => case.calls[process_of(life)].len() as u8,
+            Answer::Failed { why: Why::Regroup } => case.regroups_at(participant, caller.at),
+            Answer::Failed { why: Why::Over } => case.calls[process_of(participant)].len() as u8,
             Answer::Failed { why: Why::Deadline } | Answer::Withdrawn | Answer::Refused => {
                 caller.at + 1
             }
@@ -335,7 +338,7 @@ impl World {
         caller.scope = 0;
         caller.called = 0;
         // Nobody leaves a block, or votes with an iteration, that it is not in.
-        let calls = case.calls[process_of(life)];
+        let calls = case.calls[process_of(participant)];
         while let Some(step) = calls.get(usize::from(caller.at))
             && step.among != Among::All
             && scope_of(*step, caller.iteration, caller.block) == 0
@@ -343,15 +346,15 @@ impl World {
             caller.at += 1;
         }
         caller.gave_up &= case.network;
-        self.ghost.returns(life);
+        self.ghost.returns(participant);
     }
 
     /// Who has ended does nothing any more, but a message of it may still
     /// come, and it may ask if there is anything for it.
     fn forget_the_ended(&mut self, case: &Case) {
-        for (life, caller) in self.callers.iter_mut().enumerate() {
-            let record = &self.server.records[life];
-            if self.ghost.has_ended(life) && record.calls == [Known::Nothing; CALLS] {
+        for (participant, caller) in self.callers.iter_mut().enumerate() {
+            let record = &self.server.records[participant];
+            if self.ghost.has_ended(participant) && record.calls == [Known::Nothing; CALLS] {
                 let call = if case.network { caller.call.min(1) } else { 0 };
                 *caller = Caller { call, ..Caller::default() };
             }
@@ -389,36 +392,46 @@ impl Step {
         world.forget_the_ended(rules.case);
     }
 
-    fn hear(&mut self, rules: Rules<'_>, life: Life) {
+    fn hear(&mut self, rules: Rules<'_>, participant: Participant) {
         let world = &mut self.world;
-        let Caller { call, scope, .. } = world.callers[life];
-        let answer = world.server.answer(rules, life, call, scope);
-        let found = world.ghost.hears(life, call, &answer);
+        let Caller { call, scope, .. } = world.callers[participant];
+        let answer = world.server.answer(rules, participant, call, scope);
+        let found = world.ghost.hears(participant, call, &answer);
         self.violation = self.violation.or(found);
-        world.hears(rules.case, life, answer);
+        world.hears(rules.case, participant, answer);
     }
 }
 
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Action::Calls(life) => write!(f, "{} calls", Named(life)),
-            Action::GivesUp(life) => write!(f, "{} gives its call up", Named(life)),
-            Action::Hears(life) => write!(f, "{} asks, and hears the answer", Named(life)),
+            Action::Calls(participant) => write!(f, "{} calls", Named(participant)),
+            Action::GivesUp(participant) => write!(f, "{} gives its call up", Named(participant)),
+            Action::Hears(participant) => {
+                write!(f, "{} asks, and hears the answer", Named(participant))
+            }
             Action::Reaches(key) => write!(f, "the leader sees the time of {key} come"),
             Action::Delivers(command) => match command {
-                Command::Register { life } => write!(f, "{} registers", Named(life)),
-                Command::Arrive { life, call, .. } => {
-                    write!(f, "call {call} of {} arrives", Named(life))
+                Command::Register { participant } => write!(f, "{} registers", Named(participant)),
+                Command::Arrive { participant, call, .. } => {
+                    write!(f, "call {call} of {} arrives", Named(participant))
                 }
-                Command::Withdraw { life, call } => {
-                    write!(f, "the withdrawal of call {call} of {} arrives", Named(life))
+                Command::Withdraw { participant, call } => {
+                    write!(f, "the withdrawal of call {call} of {} arrives", Named(participant))
                 }
-                Command::Acknowledge { life, below } => {
-                    write!(f, "{} is known to have heard of its calls below {below}", Named(life))
+                Command::Acknowledge { participant, below } => {
+                    write!(
+                        f,
+                        "{} is known to have heard of its calls below {below}",
+                        Named(participant)
+                    )
                 }
-                Command::End { life, left: false } => write!(f, "{} is declared dead", Named(life)),
-                Command::End { life, left: true } => write!(f, "{} leaves", Named(life)),
+                Command::End { participant, left: false } => {
+                    write!(f, "{} is declared dead", Named(participant))
+                }
+                Command::End { participant, left: true } => {
+                    write!(f, "{} leaves", Named(participant))
+                }
                 Command::HostDies { host } => write!(f, "the lease of host {host} expires"),
                 Command::Deadline { key, at, .. } => {
                     write!(f, "the leader's command arrives that time {at} of {key} has come")
@@ -441,8 +454,8 @@ impl fmt::Display for Key {
     }
 }
 
-/// A life as people read it.
-pub struct Named(pub Life);
+/// An incarnation as people read it.
+pub struct Named(pub Participant);
 
 impl fmt::Display for Named {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

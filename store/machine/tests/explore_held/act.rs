@@ -1,6 +1,6 @@
 //! What the model of the server does: one command, and all that follows from it.
 
-use crate::case::{Life, Lives, PROCESSES, Rule, Tick};
+use crate::case::{PROCESSES, Participant, Participants, Rule, Tick};
 use crate::clause::Clause;
 use crate::server::{Arrived, Call, Command, Event, Held, Rules, Server, Why};
 
@@ -18,42 +18,43 @@ impl Act<'_, '_> {
 
     pub fn carry_out(&mut self, command: Command) {
         match command {
-            Command::Register { life } => self.register(life),
-            Command::Arrive { life, names } => self.arrive(life, names),
-            Command::Ready { life, generation } => {
-                if self.come_to_held(life, generation) {
-                    self.server.ready.insert(life);
+            Command::Register { participant } => self.register(participant),
+            Command::Arrive { participant, names } => self.arrive(participant, names),
+            Command::Ready { participant, generation } => {
+                if self.come_to_held(participant, generation) {
+                    self.server.ready.insert(participant);
                 }
             }
-            Command::Part { life, generation } => {
-                if self.come_to_held(life, generation) {
-                    self.server.parting.insert(life);
+            Command::Part { participant, generation } => {
+                if self.come_to_held(participant, generation) {
+                    self.server.parting.insert(participant);
                 }
             }
-            Command::Withdraw { life } => {
-                if self.server.waiting[life].take().is_some() {
-                    self.server.calls[life] = Call::Withdrawn;
-                    self.left(life);
+            Command::Withdraw { participant } => {
+                if self.server.waiting[participant].take().is_some() {
+                    self.server.calls[participant] = Call::Withdrawn;
+                    self.left(participant);
                 }
             }
-            Command::Release { life, generation } => {
-                let may = self.has(Clause::EndedMayBeReleased) || !self.server.ended.has(life);
-                if may && self.server.holds(life, generation) {
-                    self.let_go(life);
+            Command::Release { participant, generation } => {
+                let may =
+                    self.has(Clause::EndedMayBeReleased) || !self.server.ended.has(participant);
+                if may && self.server.holds(participant, generation) {
+                    self.let_go(participant);
                 }
             }
-            Command::Exited { life } | Command::Excuse { life } => {
-                let holds = self.server.held.is_some_and(|held| held.holding.has(life));
+            Command::Exited { participant } | Command::Excuse { participant } => {
+                let holds = self.server.held.is_some_and(|held| held.holding.has(participant));
                 if holds && self.has(Clause::EndedMayBeReleased) {
-                    self.let_go(life);
+                    self.let_go(participant);
                 }
             }
-            Command::Revoke { life: _, generation } => {
+            Command::Revoke { participant: _, generation } => {
                 if self.server.held.is_some_and(|held| held.generation == generation) {
                     self.revoke();
                 }
             }
-            Command::End { life, seen } => self.end(life, seen),
+            Command::End { participant, seen } => self.end(participant, seen),
             Command::Expire { process } => self.expire(process),
             Command::Heal { process } => {
                 self.server.healed[process] = true;
@@ -76,25 +77,25 @@ impl Act<'_, '_> {
         }
     }
 
-    /// Whoever comes again ends the life before.
-    fn register(&mut self, life: Life) {
-        let older = life - life % 2;
-        if older < life && self.server.alive().has(older) {
+    /// Whoever comes again ends the incarnation before.
+    fn register(&mut self, participant: Participant) {
+        let older = participant - participant % 2;
+        if older < participant && self.server.alive().has(older) {
             self.end(older, false);
         }
-        self.server.registered.insert(life);
+        self.server.registered.insert(participant);
     }
 
-    fn arrive(&mut self, life: Life, names: u8) {
-        if !self.server.alive().has(life) || self.server.waiting[life].is_some() {
+    fn arrive(&mut self, participant: Participant, names: u8) {
+        if !self.server.alive().has(participant) || self.server.waiting[participant].is_some() {
             return;
         }
         if self.server.arrived().is_empty() {
             (self.server.since, self.server.reached) = (self.server.now, 0);
         }
-        self.server.waiting[life] = Some(Arrived { names, passed_over: 0 });
-        self.server.calls[life] = Call::Waits;
-        let Some(held) = self.server.held.filter(|held| held.holding.has(life)) else {
+        self.server.waiting[participant] = Some(Arrived { names, passed_over: 0 });
+        self.server.calls[participant] = Call::Waits;
+        let Some(held) = self.server.held.filter(|held| held.holding.has(participant)) else {
             return;
         };
         let keeps = held.ready && names == held.generation;
@@ -104,37 +105,38 @@ impl Act<'_, '_> {
         if !self.has(Clause::ArrivalReleasesAtTheClosing)
             && let Some(held) = &mut self.server.held
         {
-            held.holding.remove(life);
+            held.holding.remove(participant);
         }
     }
 
     /// Who is among a generation arrives at a round that is built on it.
-    fn come_to_held(&mut self, life: Life, generation: u8) -> bool {
+    fn come_to_held(&mut self, participant: Participant, generation: u8) -> bool {
         let is_over = self.server.is_over(generation);
         let refused = is_over && self.has(Clause::RevocationEndsWhatIsBuilt)
             || self.server.held.is_none_or(|held| held.generation != generation)
-            || !self.server.alive().has(life);
-        self.server.calls[life] = if refused { Call::Failed(Why::Revoked) } else { Call::Waits };
+            || !self.server.alive().has(participant);
+        self.server.calls[participant] =
+            if refused { Call::Failed(Why::Revoked) } else { Call::Waits };
         !refused
     }
 
     /// An arrival has gone: whoever held before holds again.
-    fn left(&mut self, life: Life) {
+    fn left(&mut self, participant: Participant) {
         let restores = self.has(Clause::WithdrawalRestoresTheHold);
         let now = self.server.now;
-        if let Some(held) = self.server.held.as_mut().filter(|held| held.holding.has(life)) {
+        if let Some(held) = self.server.held.as_mut().filter(|held| held.holding.has(participant)) {
             held.stop_from = now;
             if !restores {
-                held.holding.remove(life);
+                held.holding.remove(participant);
             }
         }
     }
 
-    fn let_go(&mut self, life: Life) {
+    fn let_go(&mut self, participant: Participant) {
         let Some(held) = &mut self.server.held else { return };
-        held.holding.remove(life);
-        held.unseen.remove(life);
-        held.free_at[life] = 0;
+        held.holding.remove(participant);
+        held.unseen.remove(participant);
+        held.free_at[participant] = 0;
         let spared = held.closing && self.has(Clause::CloseSparesTheRevocation);
         if !spared {
             self.revoke_by_release();
@@ -160,64 +162,69 @@ impl Act<'_, '_> {
         }
     }
 
-    fn end(&mut self, life: Life, seen: bool) {
-        if self.server.ended.has(life) {
-            if seen && self.server.held.is_some_and(|held| held.holding.has(life)) {
-                self.let_go(life);
+    fn end(&mut self, participant: Participant, seen: bool) {
+        if self.server.ended.has(participant) {
+            if seen && self.server.held.is_some_and(|held| held.holding.has(participant)) {
+                self.let_go(participant);
             }
             return;
         }
-        self.server.ended.insert(life);
-        if self.server.waiting[life].take().is_some() {
-            self.left(life);
+        self.server.ended.insert(participant);
+        if self.server.waiting[participant].take().is_some() {
+            self.left(participant);
         }
-        self.server.ready.remove(life);
-        self.server.parting.remove(life);
+        self.server.ready.remove(participant);
+        self.server.parting.remove(participant);
         if self.has(Clause::EndedIsFenced) {
-            self.server.calls[life] = Call::Nothing;
+            self.server.calls[participant] = Call::Nothing;
         }
-        let Some(held) = self.server.held.filter(|held| held.members.has(life)) else {
+        let Some(held) = self.server.held.filter(|held| held.members.has(participant)) else {
             return;
         };
-        let holds = held.holding.has(life);
+        let holds = held.holding.has(participant);
         if self.has(Clause::DeathRevokes) && (holds || !held.closing) {
             self.revoke();
         }
         if let Some(held) = self.server.held.as_mut().filter(|_| holds) {
             if seen || !self.rules.has(Clause::UnseenExitHolds) {
-                held.holding.remove(life);
+                held.holding.remove(participant);
             } else {
-                held.unseen.insert(life);
+                held.unseen.insert(participant);
             }
         }
     }
 
     fn expire(&mut self, process: usize) {
-        // A life that came with the other lease is not of this one.
+        // An incarnation that came with the other lease is not of this one.
         let first = [2 * process, 2 * process + 1].into_iter();
-        let of_lease: Vec<Life> = first.filter(|life| self.server.registered.has(*life)).collect();
-        of_lease.iter().for_each(|life| self.end(*life, false));
+        let of_lease: Vec<Participant> =
+            first.filter(|participant| self.server.registered.has(*participant)).collect();
+        of_lease.iter().for_each(|participant| self.end(*participant, false));
         self.server.expired[process] = true;
         let at = self.server.free_at(self.rules, process);
         self.free_from(&of_lease, at);
     }
 
-    fn free_from(&mut self, lives: &[Life], at: Tick) {
+    fn free_from(&mut self, participants: &[Participant], at: Tick) {
         if let Some(held) = &mut self.server.held {
-            for life in lives.iter().filter(|life| held.unseen.has(**life)) {
-                held.free_at[*life] = at;
+            for participant in
+                participants.iter().filter(|participant| held.unseen.has(**participant))
+            {
+                held.free_at[*participant] = at;
             }
         }
     }
 
     fn next_run(&mut self) {
         self.server.run += 1;
-        for life in self.server.alive().iter().collect::<Vec<_>>() {
-            self.server.ended.insert(life);
-            self.server.waiting[life] = None;
-            self.server.calls[life] = Call::Nothing;
-            if let Some(held) = self.server.held.as_mut().filter(|held| held.holding.has(life)) {
-                held.unseen.insert(life);
+        for participant in self.server.alive().iter().collect::<Vec<_>>() {
+            self.server.ended.insert(participant);
+            self.server.waiting[participant] = None;
+            self.server.calls[participant] = Call::Nothing;
+            if let Some(held) =
+                self.server.held.as_mut().filter(|held| held.holding.has(participant))
+            {
+                held.unseen.insert(participant);
             }
         }
         (self.server.ready, self.server.parting) = Default::default();
@@ -242,7 +249,7 @@ impl Act<'_, '_> {
             return;
         }
         let late = self.server.not_stopped();
-        late.iter().for_each(|life| self.end(life, false));
+        late.iter().for_each(|participant| self.end(participant, false));
         self.events.push(Event::Verdict);
     }
 
@@ -260,7 +267,7 @@ impl Act<'_, '_> {
             self.end_built();
             return;
         }
-        let all = |there: Lives| !there.is_empty() && (held.members - there).is_empty();
+        let all = |there: Participants| !there.is_empty() && (held.members - there).is_empty();
         let (ready, parting) = (all(self.server.ready), all(self.server.parting));
         if ready {
             self.events.push(Event::AllReady { was_revoked: held.revoked });
@@ -277,13 +284,13 @@ impl Act<'_, '_> {
         }
     }
 
-    fn all_there(&mut self, lives: Lives) {
-        lives.iter().for_each(|life| self.server.calls[life] = Call::AllThere);
+    fn all_there(&mut self, participants: Participants) {
+        participants.iter().for_each(|participant| self.server.calls[participant] = Call::AllThere);
     }
 
     fn end_built(&mut self) {
-        for life in (self.server.ready | self.server.parting).iter() {
-            self.server.calls[life] = Call::Failed(Why::Revoked);
+        for participant in (self.server.ready | self.server.parting).iter() {
+            self.server.calls[participant] = Call::Failed(Why::Revoked);
         }
         (self.server.ready, self.server.parting) = Default::default();
     }
@@ -339,12 +346,12 @@ impl Act<'_, '_> {
     }
 
     /// All calls are void. `early`: holders have not been told to stop before.
-    fn fail(&mut self, arrived: Lives, early: bool) {
+    fn fail(&mut self, arrived: Participants, early: bool) {
         let now = self.server.now;
         self.events.push(Event::Failed { early });
-        for life in arrived.iter() {
-            self.server.waiting[life] = None;
-            self.server.calls[life] = Call::Failed(Why::Deadline);
+        for participant in arrived.iter() {
+            self.server.waiting[participant] = None;
+            self.server.calls[participant] = Call::Failed(Why::Deadline);
         }
         (self.server.since, self.server.reached) = (0, 0);
         if let Some(held) = &mut self.server.held {
@@ -353,18 +360,21 @@ impl Act<'_, '_> {
     }
 
     /// Those who go first.
-    fn in_turn(&self, arrived: Lives) -> Lives {
-        let mut turn: Vec<Life> = arrived.iter().collect();
+    fn in_turn(&self, arrived: Participants) -> Participants {
+        let mut turn: Vec<Participant> = arrived.iter().collect();
         if matches!(self.rules.case.rule, Rule::Quorum { .. }) && self.has(Clause::PassedOverFirst)
         {
-            let passed_over = |life: &Life| self.server.waiting[*life].unwrap().passed_over;
-            turn.sort_by_key(|life| (passed_over(life) == 0, passed_over(life), *life));
+            let passed_over =
+                |participant: &Participant| self.server.waiting[*participant].unwrap().passed_over;
+            turn.sort_by_key(|participant| {
+                (passed_over(participant) == 0, passed_over(participant), *participant)
+            });
         }
         turn.truncate(self.rules.case.most());
-        Lives::of(|life| turn.contains(&life))
+        Participants::of(|participant| turn.contains(&participant))
     }
 
-    fn close(&mut self, arrived: Lives) {
+    fn close(&mut self, arrived: Participants) {
         let members = self.in_turn(arrived);
         let left = arrived - members;
         let goes_on = self.server.held.filter(|held| self.is_again(held, members));
@@ -389,12 +399,12 @@ impl Act<'_, '_> {
             self.end_built();
         }
         self.server.held = Some(held);
-        for life in members.iter() {
-            self.server.waiting[life] = None;
-            self.server.calls[life] = Call::Formed { generation, again, members };
+        for participant in members.iter() {
+            self.server.waiting[participant] = None;
+            self.server.calls[participant] = Call::Formed { generation, again, members };
         }
-        for life in left.iter() {
-            if let Some(arrived) = &mut self.server.waiting[life]
+        for participant in left.iter() {
+            if let Some(arrived) = &mut self.server.waiting[participant]
                 && arrived.passed_over == 0
             {
                 arrived.passed_over = generation;
@@ -405,13 +415,16 @@ impl Act<'_, '_> {
     }
 
     /// Whether these go on with what they hold.
-    fn is_again(&self, held: &Held, members: Lives) -> bool {
+    fn is_again(&self, held: &Held, members: Participants) -> bool {
         let same = match self.has(Clause::AgainWithoutNewcomers) {
             true => held.members == members,
             false => (held.members - members).is_empty(),
         };
-        let names = |life: Life| self.server.waiting[life].map(|arrived| arrived.names);
-        let all_name_it = held.members.iter().all(|life| names(life) == Some(held.generation));
+        let names = |participant: Participant| {
+            self.server.waiting[participant].map(|arrived| arrived.names)
+        };
+        let all_name_it =
+            held.members.iter().all(|participant| names(participant) == Some(held.generation));
         held.ready
             && !held.closing
             && (!held.revoked || !self.has(Clause::AgainUnlessRevoked))

@@ -6,14 +6,14 @@ use std::ops::{BitAnd, BitOr, Sub};
 /// Processes of a case, each on a host of its own.
 pub const PROCESSES: usize = 3;
 
-/// Lives of all processes: a process has two at most.
-pub const LIVES: usize = 2 * PROCESSES;
+/// Incarnations of all processes: a process has two at most.
+pub const PARTICIPANTS: usize = 2 * PROCESSES;
 
 /// Life 2 p is the first of process p, life 2 p + 1 its second.
-pub type Life = usize;
+pub type Participant = usize;
 
-pub fn process_of(life: Life) -> usize {
-    life / 2
+pub fn process_of(participant: Participant) -> usize {
+    participant / 2
 }
 
 /// Log time: what begins in one tick is over in the next, if it is a deadline
@@ -26,25 +26,29 @@ pub const STORE_LOST: Tick = 2;
 /// How much later it counts as stopped.
 pub const MARGIN: Tick = 1;
 
-/// A set of lives.
+/// A set of incarnations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
-pub struct Lives(u8);
+pub struct Participants(u8);
 
-impl Lives {
-    pub fn of(is_in: impl Fn(Life) -> bool) -> Lives {
-        Lives((0..LIVES).filter(|life| is_in(*life)).fold(0, |all, life| all | 1 << life))
+impl Participants {
+    pub fn of(is_in: impl Fn(Participant) -> bool) -> Participants {
+        Participants(
+            (0..PARTICIPANTS)
+                .filter(|participant| is_in(*participant))
+                .fold(0, |all, participant| all | 1 << participant),
+        )
     }
 
-    pub fn has(self, life: Life) -> bool {
-        self.0 & 1 << life != 0
+    pub fn has(self, participant: Participant) -> bool {
+        self.0 & 1 << participant != 0
     }
 
-    pub fn insert(&mut self, life: Life) {
-        self.0 |= 1 << life;
+    pub fn insert(&mut self, participant: Participant) {
+        self.0 |= 1 << participant;
     }
 
-    pub fn remove(&mut self, life: Life) {
-        self.0 &= !(1 << life);
+    pub fn remove(&mut self, participant: Participant) {
+        self.0 &= !(1 << participant);
     }
 
     pub fn len(self) -> usize {
@@ -55,29 +59,29 @@ impl Lives {
         self.0 == 0
     }
 
-    pub fn iter(self) -> impl Iterator<Item = Life> + Clone {
-        (0..LIVES).filter(move |life| self.has(*life))
+    pub fn iter(self) -> impl Iterator<Item = Participant> + Clone {
+        (0..PARTICIPANTS).filter(move |participant| self.has(*participant))
     }
 }
 
-impl BitAnd for Lives {
-    type Output = Lives;
-    fn bitand(self, other: Lives) -> Lives {
-        Lives(self.0 & other.0)
+impl BitAnd for Participants {
+    type Output = Participants;
+    fn bitand(self, other: Participants) -> Participants {
+        Participants(self.0 & other.0)
     }
 }
 
-impl BitOr for Lives {
-    type Output = Lives;
-    fn bitor(self, other: Lives) -> Lives {
-        Lives(self.0 | other.0)
+impl BitOr for Participants {
+    type Output = Participants;
+    fn bitor(self, other: Participants) -> Participants {
+        Participants(self.0 | other.0)
     }
 }
 
-impl Sub for Lives {
-    type Output = Lives;
-    fn sub(self, other: Lives) -> Lives {
-        Lives(self.0 & !other.0)
+impl Sub for Participants {
+    type Output = Participants;
+    fn sub(self, other: Participants) -> Participants {
+        Participants(self.0 & !other.0)
     }
 }
 
@@ -108,8 +112,8 @@ pub struct Faults {
 #[derive(Clone, Copy)]
 pub struct Case {
     pub name: &'static str,
-    /// How many lives each process has; none = it never joins.
-    pub lives: [u8; PROCESSES],
+    /// How many incarnations each process has; none = it never joins.
+    pub participants: [u8; PROCESSES],
     /// The processes that have registered before it begins.
     pub joined: &'static [usize],
     pub rule: Rule,
@@ -145,7 +149,7 @@ pub struct Case {
 
 const PLAIN: Case = Case {
     name: "",
-    lives: [1; PROCESSES],
+    participants: [1; PROCESSES],
     joined: &[],
     rule: Rule::All,
     set: false,
@@ -168,7 +172,7 @@ const NO_FAULTS: Faults = PLAIN.faults;
 /// Members are killed and come back.
 pub const KILL: Case = Case {
     name: "kill",
-    lives: [2, 1, 1],
+    participants: [2, 1, 1],
     joined: &[0, 1, 2],
     generations: 2,
     unseen: true,
@@ -180,7 +184,7 @@ pub const KILL: Case = Case {
 /// Members are declared dead, and run on.
 pub const VERDICT: Case = Case {
     name: "verdict",
-    lives: [2, 2, 0],
+    participants: [2, 2, 0],
     faults: Faults { verdicts: 2, ..NO_FAULTS },
     ..PLAIN
 };
@@ -188,7 +192,7 @@ pub const VERDICT: Case = Case {
 /// A generation is built by its members, who may fail meanwhile.
 pub const FORM: Case = Case {
     name: "form",
-    lives: [2, 2, 0],
+    participants: [2, 2, 0],
     joined: &[0, 1],
     forms: true,
     faults: Faults { kills: 1, stops: 1, ..NO_FAULTS },
@@ -199,7 +203,7 @@ pub const FORM: Case = Case {
 pub const FORM_LATE: Case = Case {
     name: "form late",
     generations: 4,
-    lives: [2, 1, 0],
+    participants: [2, 1, 0],
     forms: true,
     hung: &[0],
     ticks: 4,
@@ -210,7 +214,7 @@ pub const FORM_LATE: Case = Case {
 /// Calls are withdrawn, communicators stopped.
 pub const WITHDRAW: Case = Case {
     name: "withdraw",
-    lives: [1, 1, 1],
+    participants: [1, 1, 1],
     joined: &[0, 1],
     faults: Faults { withdrawals: 1, stops: 1, ..NO_FAULTS },
     ..PLAIN
@@ -220,7 +224,7 @@ pub const WITHDRAW: Case = Case {
 pub const SET: Case = Case {
     name: "set",
     set: true,
-    lives: [2, 1, 1],
+    participants: [2, 1, 1],
     faults: Faults { kills: 1, withdrawals: 1, ..NO_FAULTS },
     ..PLAIN
 };
@@ -228,7 +232,7 @@ pub const SET: Case = Case {
 /// Programs part in order.
 pub const CLOSE: Case = Case {
     name: "close",
-    lives: [1, 1, 0],
+    participants: [1, 1, 0],
     joined: &[0, 1],
     generations: 2,
     closes: true,
@@ -252,7 +256,7 @@ pub const LOCK: Case = Case {
     name: "lock",
     rule: Rule::Quorum { min: 1, max: 1 },
     generations: 4,
-    lives: [1, 1, 1],
+    participants: [1, 1, 1],
     joined: &[0, 1, 2],
     faults: Faults { withdrawals: 1, stops: 3, ..NO_FAULTS },
     ..PLAIN
@@ -263,7 +267,7 @@ pub const LOCK_LOST: Case = Case {
     name: "lost lock",
     joined: &[0, 1],
     rule: Rule::Quorum { min: 1, max: 1 },
-    lives: [2, 1, 0],
+    participants: [2, 1, 0],
     unseen: true,
     excuses: true,
     faults: Faults { kills: 1, verdicts: 1, stops: 1, ..NO_FAULTS },
@@ -273,7 +277,7 @@ pub const LOCK_LOST: Case = Case {
 /// A holder that does not come, and one that joins late.
 pub const DEADLINE: Case = Case {
     name: "deadline",
-    lives: [1, 1, 0],
+    participants: [1, 1, 0],
     busy: &[0],
     deadline: true,
     ticks: 5,
@@ -284,7 +288,7 @@ pub const DEADLINE: Case = Case {
 /// One that never comes.
 pub const AWAY: Case = Case {
     name: "away",
-    lives: [1, 1, 1],
+    participants: [1, 1, 1],
     joined: &[0, 1],
     generations: 2,
     away: &[2],
@@ -297,7 +301,7 @@ pub const AWAY: Case = Case {
 /// A program that does not stop when it is told to.
 pub const HUNG: Case = Case {
     name: "hung",
-    lives: [2, 1, 0],
+    participants: [2, 1, 0],
     joined: &[0],
     hung: &[0],
     deadline: true,
@@ -309,7 +313,7 @@ pub const HUNG: Case = Case {
 /// A host that is cut off.
 pub const CUT: Case = Case {
     name: "cut",
-    lives: [1, 1, 0],
+    participants: [1, 1, 0],
     joined: &[0],
     ticks: 6,
     faults: Faults { cuts: 1, ..NO_FAULTS },
@@ -319,7 +323,7 @@ pub const CUT: Case = Case {
 /// A host that is cut off and comes back with another lease.
 pub const HEAL: Case = Case {
     name: "heal",
-    lives: [2, 1, 0],
+    participants: [2, 1, 0],
     joined: &[0],
     generations: 2,
     ticks: 4,
@@ -331,26 +335,26 @@ pub const HEAL: Case = Case {
 /// A run that ends while its programs hold.
 pub const RUNS: Case = Case {
     name: "runs",
-    lives: [2, 2, 0],
+    participants: [2, 2, 0],
     ticks: 4,
     faults: Faults { runs: 1, ..NO_FAULTS },
     ..PLAIN
 };
 
 impl Case {
-    /// Whether a life may ever be.
-    pub fn has(&self, life: Life) -> bool {
-        (life % 2) < usize::from(self.lives[process_of(life)])
+    /// Whether an incarnation may ever be.
+    pub fn has(&self, participant: Participant) -> bool {
+        (participant % 2) < usize::from(self.participants[process_of(participant)])
     }
 
-    pub fn lives(&self) -> impl Iterator<Item = Life> + use<'_> {
-        (0..LIVES).filter(|life| self.has(*life))
+    pub fn participants(&self) -> impl Iterator<Item = Participant> + use<'_> {
+        (0..PARTICIPANTS).filter(|participant| self.has(*participant))
     }
 
     /// The most members of a generation.
     pub fn most(&self) -> usize {
         match self.rule {
-            Rule::All => LIVES,
+            Rule::All => PARTICIPANTS,
             Rule::Quorum { max, .. } => max,
         }
     }

@@ -1,6 +1,6 @@
 //! What must never be, seen from what programs run, and what they were told.
 
-use crate::case::{Case, LIVES, Life, Lives, PROCESSES};
+use crate::case::{Case, PARTICIPANTS, PROCESSES, Participant, Participants};
 use crate::server::{Event, Server};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,9 +40,9 @@ pub enum Violation {
 pub struct Ghost {
     /// The latest generation, and its members.
     generation: u8,
-    members: Lives,
+    members: Participants,
     /// How often others went before who waits.
-    passed: [u8; LIVES],
+    passed: [u8; PARTICIPANTS],
 }
 
 impl Ghost {
@@ -51,8 +51,8 @@ impl Ghost {
         for event in events {
             found = found.or(match *event {
                 Event::Formed { generation, members, again, left, former } => {
-                    let of = |life: Life| match left.has(life) {
-                        true => self.passed[life] + 1,
+                    let of = |participant: Participant| match left.has(participant) {
+                        true => self.passed[participant] + 1,
                         false => 0,
                     };
                     self.passed = std::array::from_fn(of);
@@ -70,8 +70,8 @@ impl Ghost {
             });
         }
         let waits = server.arrived();
-        for (life, passed) in self.passed.iter_mut().enumerate() {
-            *passed = if waits.has(life) && case.most() == 1 { *passed } else { 0 };
+        for (participant, passed) in self.passed.iter_mut().enumerate() {
+            *passed = if waits.has(participant) && case.most() == 1 { *passed } else { 0 };
         }
         found
     }
@@ -80,7 +80,7 @@ impl Ghost {
         &mut self,
         case: &Case,
         generation: u8,
-        members: Lives,
+        members: Participants,
         again: bool,
         was_revoked: bool,
     ) -> Option<Violation> {
@@ -98,8 +98,13 @@ impl Ghost {
     }
 
     /// Who is told of a generation is told who is in it.
-    pub fn hears(&self, life: Life, generation: u8, members: Lives) -> Option<Violation> {
+    pub fn hears(
+        &self,
+        participant: Participant,
+        generation: u8,
+        members: Participants,
+    ) -> Option<Violation> {
         let differs = generation == self.generation && members != self.members;
-        (differs || !members.has(life)).then_some(Violation::MembersDiffer)
+        (differs || !members.has(participant)).then_some(Violation::MembersDiffer)
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::act::Act;
 use crate::case::{
-    Case, LIVES, Life, Lives, MARGIN, PROCESSES, Rule, STORE_LOST, Tick, process_of,
+    Case, MARGIN, PARTICIPANTS, PROCESSES, Participant, Participants, Rule, STORE_LOST, Tick,
+    process_of,
 };
 use crate::clause::Clause;
 
@@ -22,13 +23,13 @@ impl Rules<'_> {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub struct Held {
     pub generation: u8,
-    pub members: Lives,
+    pub members: Participants,
     /// Those who have not released it.
-    pub holding: Lives,
+    pub holding: Participants,
     /// Those of them that have ended, and nobody saw the exit.
-    pub unseen: Lives,
+    pub unseen: Participants,
     /// When they count as stopped; 0 = when somebody says so.
-    pub free_at: [Tick; LIVES],
+    pub free_at: [Tick; PARTICIPANTS],
     pub revoked: bool,
     pub revoked_at: Tick,
     pub ready: bool,
@@ -43,7 +44,7 @@ pub enum Why {
     Revoked,
 }
 
-/// What the latest call of a life came to.
+/// What the latest call of an incarnation came to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub enum Call {
     #[default]
@@ -52,7 +53,7 @@ pub enum Call {
     Formed {
         generation: u8,
         again: bool,
-        members: Lives,
+        members: Participants,
     },
     /// All are ready, or about to part.
     AllThere,
@@ -73,19 +74,19 @@ pub struct Arrived {
 pub struct Server {
     pub now: Tick,
     pub run: u8,
-    pub registered: Lives,
-    pub ended: Lives,
+    pub registered: Participants,
+    pub ended: Participants,
     /// The latest generation's number.
     pub generations: u8,
     pub held: Option<Held>,
-    pub waiting: [Option<Arrived>; LIVES],
+    pub waiting: [Option<Arrived>; PARTICIPANTS],
     pub since: Tick,
     /// The latest time that was seen to come for those who wait.
     pub reached: Tick,
     /// Who says that it is ready, and who that it is about to part.
-    pub ready: Lives,
-    pub parting: Lives,
-    pub calls: [Call; LIVES],
+    pub ready: Participants,
+    pub parting: Participants,
+    pub calls: [Call; PARTICIPANTS],
     /// The latest renewal of each host's lease.
     pub renewed: [Tick; PROCESSES],
     /// Whose lease has ended, and who has another one since.
@@ -96,39 +97,39 @@ pub struct Server {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Command {
     Register {
-        life: Life,
+        participant: Participant,
     },
     Arrive {
-        life: Life,
+        participant: Participant,
         names: u8,
     },
     Ready {
-        life: Life,
+        participant: Participant,
         generation: u8,
     },
     Part {
-        life: Life,
+        participant: Participant,
         generation: u8,
     },
     Withdraw {
-        life: Life,
+        participant: Participant,
     },
     Release {
-        life: Life,
+        participant: Participant,
         generation: u8,
     },
     Exited {
-        life: Life,
+        participant: Participant,
     },
     Excuse {
-        life: Life,
+        participant: Participant,
     },
     Revoke {
-        life: Life,
+        participant: Participant,
         generation: u8,
     },
     End {
-        life: Life,
+        participant: Participant,
         seen: bool,
     },
     Expire {
@@ -153,9 +154,9 @@ pub enum Command {
 pub enum Event {
     Formed {
         generation: u8,
-        members: Lives,
+        members: Participants,
         again: bool,
-        left: Lives,
+        left: Participants,
         former: Option<Held>,
     },
     /// Somebody had no need of it.
@@ -172,16 +173,16 @@ pub enum Event {
 }
 
 impl Server {
-    pub fn alive(&self) -> Lives {
+    pub fn alive(&self) -> Participants {
         self.registered - self.ended
     }
 
-    pub fn arrived(&self) -> Lives {
-        Lives::of(|life| self.waiting[life].is_some())
+    pub fn arrived(&self) -> Participants {
+        Participants::of(|participant| self.waiting[participant].is_some())
     }
 
-    pub fn holds(&self, life: Life, generation: u8) -> bool {
-        self.held.is_some_and(|held| held.generation == generation && held.holding.has(life))
+    pub fn holds(&self, participant: Participant, generation: u8) -> bool {
+        self.held.is_some_and(|held| held.generation == generation && held.holding.has(participant))
     }
 
     /// Whether a generation is still to be used, as far as the server knows.
@@ -213,10 +214,14 @@ impl Server {
     }
 
     /// Those whose time is over, though nobody saw them stop.
-    pub fn free(&self) -> Lives {
+    pub fn free(&self) -> Participants {
         let free_at = self.held.map(|held| held.free_at).unwrap_or_default();
         let holding = self.held.map(|held| held.holding).unwrap_or_default();
-        Lives::of(|life| holding.has(life) && free_at[life] > 0 && free_at[life] <= self.reached)
+        Participants::of(|participant| {
+            holding.has(participant)
+                && free_at[participant] > 0
+                && free_at[participant] <= self.reached
+        })
     }
 
     /// When those who wait lose their patience.
@@ -234,18 +239,23 @@ impl Server {
         let (held, arrived) = (self.held?, self.arrived());
         let blocks = held.holding - arrived - self.free();
         let is_last = !arrived.is_empty() && self.is_gathered(rules.case, arrived);
-        let is_known = blocks.iter().all(|life| held.free_at[life] > 0);
-        blocks.iter().map(|life| held.free_at[life]).max().filter(|_| is_last && is_known)
+        let is_known = blocks.iter().all(|participant| held.free_at[participant] > 0);
+        blocks
+            .iter()
+            .map(|participant| held.free_at[participant])
+            .max()
+            .filter(|_| is_last && is_known)
     }
 
     /// Whether enough are there, whoever holds what.
-    pub fn is_gathered(&self, case: &Case, arrived: Lives) -> bool {
+    pub fn is_gathered(&self, case: &Case, arrived: Participants) -> bool {
         match case.rule {
             Rule::Quorum { min, .. } => arrived.len() >= min,
             Rule::All if case.set => (0..PROCESSES).all(|process| {
-                let lives = Lives::of(|life| process_of(life) == process);
-                let never_joined = (self.registered & lives).is_empty();
-                !never_joined && (self.alive() & (lives - arrived)).is_empty()
+                let participants =
+                    Participants::of(|participant| process_of(participant) == process);
+                let never_joined = (self.registered & participants).is_empty();
+                !never_joined && (self.alive() & (participants - arrived)).is_empty()
             }),
             Rule::All => (self.alive() - arrived).is_empty(),
         }
@@ -271,8 +281,8 @@ impl Server {
     }
 
     /// Who has been told to stop, and has not.
-    pub fn not_stopped(&self) -> Lives {
-        let Some(held) = self.held else { return Lives::default() };
+    pub fn not_stopped(&self) -> Participants {
+        let Some(held) = self.held else { return Participants::default() };
         held.holding - held.unseen - self.arrived()
     }
 

@@ -10,7 +10,9 @@ use std::fmt::Debug;
 use holdfast_api::*;
 use holdfast_machine::Machine;
 
-use crate::case::{Case, LIVES, Life, Lives, PROCESSES, Rule as ModelRule, Tick, process_of};
+use crate::case::{
+    Case, PARTICIPANTS, PROCESSES, Participant, Participants, Rule as ModelRule, Tick, process_of,
+};
 use crate::search::Graph;
 use crate::server::{Call, Command as Told, Rules, Server, Why};
 use crate::world::{Action, World};
@@ -38,10 +40,10 @@ struct Twin {
     machine: Machine,
     time: LogTime,
     leases: [LeaseId; PROCESSES],
-    /// The lease and the incarnation of each life that registered.
-    lives: [Option<(LeaseId, Incarnation)>; LIVES],
+    /// The lease and the incarnation of each incarnation that registered.
+    participants: [Option<(LeaseId, Incarnation)>; PARTICIPANTS],
     /// The latest call of each.
-    calls: [u64; LIVES],
+    calls: [u64; PARTICIPANTS],
     /// The machine's number of each generation of the model.
     generations: BTreeMap<u8, Generation>,
 }
@@ -84,14 +86,14 @@ impl Twin {
             machine: Machine::new(),
             time: 0,
             leases: [0.into(); PROCESSES],
-            lives: [None; LIVES],
-            calls: [0; LIVES],
+            participants: [None; PARTICIPANTS],
+            calls: [0; PARTICIPANTS],
             generations: BTreeMap::new(),
         };
         twin.apply(Command::Cluster(ClusterCommand::SetFeatureLevel { level: 3 }));
         (0..PROCESSES).for_each(|process| twin.grant(process, Some(STORE_LOST_MS)));
         let mut limits = Limits::default();
-        limits.life.store_lost_ms_max = STORE_LOST_LATER_MS;
+        limits.coordination.store_lost_ms_max = STORE_LOST_LATER_MS;
         twin.apply(Command::Cluster(ClusterCommand::SetLimits { limits }));
         case.joined.iter().for_each(|process| twin.register(2 * process, 0));
         twin
@@ -118,13 +120,13 @@ impl Twin {
         }
     }
 
-    fn register(&mut self, life: Life, run: u8) {
-        let process = process_of(life);
-        let older = (life % 2 == 1 && run == 0).then(|| self.life(life - 1).2);
+    fn register(&mut self, participant: Participant, run: u8) {
+        let process = process_of(participant);
+        let older = (participant % 2 == 1 && run == 0).then(|| self.participant(participant - 1).2);
         let outcome = self.apply(Command::Process(ProcessCommand::Register {
             lease: self.leases[process],
             process: Some(process as ProcessId),
-            nonce: Nonce(life as u64, 1),
+            nonce: Nonce(participant as u64, 1),
             replaces: older.unwrap_or(0),
             takeover: false,
             role: Role::Active,
@@ -133,47 +135,52 @@ impl Twin {
         }));
         match outcome {
             Outcome::Process(ProcessOutcome::Registered { incarnation, .. }) => {
-                self.lives[life] = Some((self.leases[process], incarnation));
+                self.participants[participant] = Some((self.leases[process], incarnation));
             }
             other => panic!("{other:?}"),
         }
     }
 
-    fn life(&self, life: Life) -> (LeaseId, ProcessId, Incarnation) {
-        let (lease, incarnation) = self.lives[life].expect("only who registered says anything");
-        (lease, process_of(life) as ProcessId, incarnation)
+    fn participant(&self, participant: Participant) -> (LeaseId, ProcessId, Incarnation) {
+        let (lease, incarnation) =
+            self.participants[participant].expect("only who registered says anything");
+        (lease, process_of(participant) as ProcessId, incarnation)
     }
 
     fn carry_out(&mut self, case: &Case, before: &Server, told: Told) {
         match told {
-            Told::Register { life } => self.register(life, before.run),
-            Told::Arrive { life, names } => {
+            Told::Register { participant } => self.register(participant, before.run),
+            Told::Arrive { participant, names } => {
                 let holds = self.generations.get(&names).copied().unwrap_or(0);
-                self.arrive(life, GROUP, terms(case), holds);
+                self.arrive(participant, GROUP, terms(case), holds);
             }
-            Told::Ready { life, generation } => self.arrive_among(life, UP, generation),
-            Told::Part { life, generation } => self.arrive_among(life, BYE, generation),
-            Told::Withdraw { life } => {
-                let (lease, process, incarnation) = self.life(life);
-                let calls = vec![CallId { process, incarnation, call: self.calls[life] }];
+            Told::Ready { participant, generation } => {
+                self.arrive_among(participant, UP, generation)
+            }
+            Told::Part { participant, generation } => {
+                self.arrive_among(participant, BYE, generation)
+            }
+            Told::Withdraw { participant } => {
+                let (lease, process, incarnation) = self.participant(participant);
+                let calls = vec![CallId { process, incarnation, call: self.calls[participant] }];
                 self.apply(Command::Round(RoundCommand::Withdraw { lease, calls }));
             }
-            Told::Release { life, generation } => {
+            Told::Release { participant, generation } => {
                 let generation = self.generations[&generation];
-                self.release(life, generation, ReleaseWhy::Stopped);
+                self.release(participant, generation, ReleaseWhy::Stopped);
             }
-            Told::Exited { life } => self.release(life, 0, ReleaseWhy::Exited),
-            Told::Excuse { life } => self.release(life, 0, ReleaseWhy::Excused),
-            Told::Revoke { life, generation } => {
-                let (_, process, incarnation) = self.life(life);
+            Told::Exited { participant } => self.release(participant, 0, ReleaseWhy::Exited),
+            Told::Excuse { participant } => self.release(participant, 0, ReleaseWhy::Excused),
+            Told::Revoke { participant, generation } => {
+                let (_, process, incarnation) = self.participant(participant);
                 let by = Some(Member { process, incarnation });
                 let (scope, generation) = (Scope::default(), self.generations[&generation]);
                 let reason = "it stopped".to_owned();
                 let revoke = RoundCommand::Revoke { scope, generation, by, reason };
                 self.apply(Command::Round(revoke));
             }
-            Told::End { life, seen } => {
-                let (lease, process, incarnation) = self.life(life);
+            Told::End { participant, seen } => {
+                let (lease, process, incarnation) = self.participant(participant);
                 let end = ProcessEnd { process, incarnation, cause: Cause::Gone, exit_seen: seen };
                 self.apply(Command::Process(ProcessCommand::End { lease, ends: vec![end] }));
             }
@@ -206,24 +213,24 @@ impl Twin {
         }
     }
 
-    fn arrive(&mut self, life: Life, round: &str, terms: Terms, holds: Generation) {
-        let (lease, process, incarnation) = self.life(life);
-        self.calls[life] += 1;
-        let (call, payload) = (self.calls[life], Blob::default());
+    fn arrive(&mut self, participant: Participant, round: &str, terms: Terms, holds: Generation) {
+        let (lease, process, incarnation) = self.participant(participant);
+        self.calls[participant] += 1;
+        let (call, payload) = (self.calls[participant], Blob::default());
         let arrivals = vec![Arrival { process, incarnation, call, ack: call, payload, holds }];
         let (round, terms) = (round.into(), Box::new(terms));
         self.apply(Command::Round(RoundCommand::Arrive { lease, round, terms, arrivals }));
     }
 
-    fn arrive_among(&mut self, life: Life, round: &str, generation: u8) {
+    fn arrive_among(&mut self, participant: Participant, round: &str, generation: u8) {
         let conclusion = if round == UP { Conclusion::Ready } else { Conclusion::Close };
         let among = Among::Generation(self.generations[&generation]);
         let terms = Terms { among, conclusion, require_all: true, ..Terms::default() };
-        self.arrive(life, round, terms, 0);
+        self.arrive(participant, round, terms, 0);
     }
 
-    fn release(&mut self, life: Life, generation: Generation, why: ReleaseWhy) {
-        let (_, process, incarnation) = self.life(life);
+    fn release(&mut self, participant: Participant, generation: Generation, why: ReleaseWhy) {
+        let (_, process, incarnation) = self.participant(participant);
         let releases = vec![Release { process, incarnation, generation }];
         let release = RoundCommand::Release { scope: Scope::default(), releases, why };
         assert_eq!(self.apply(Command::Round(release)), Outcome::Round(RoundOutcome::Done));
@@ -263,8 +270,8 @@ impl Twin {
     }
 
     /// Who is who in the machine.
-    fn named(&self, lives: Lives) -> Vec<(ProcessId, Incarnation)> {
-        let named = lives.iter().map(|life| self.life(life));
+    fn named(&self, participants: Participants) -> Vec<(ProcessId, Incarnation)> {
+        let named = participants.iter().map(|participant| self.participant(participant));
         named.map(|(_, process, incarnation)| (process, incarnation)).collect()
     }
 
@@ -292,9 +299,9 @@ impl Twin {
         };
         same("its phase", phase, info.phase)?;
         let is_free = |at: Tick| at > 0 && at <= server.now;
-        let out = Lives::of(|life| {
-            let is_out = held.holding.has(life) && server.waiting[life].is_none();
-            is_out && !is_free(held.free_at[life])
+        let out = Participants::of(|participant| {
+            let is_out = held.holding.has(participant) && server.waiting[participant].is_none();
+            is_out && !is_free(held.free_at[participant])
         });
         let unreleased = info.unreleased.iter();
         let told = unreleased.map(|of| (of.process.process, of.incarnation)).collect();
@@ -311,11 +318,12 @@ impl Twin {
             ReadOutcome::Rounds(rounds) => rounds,
             other => return Err(format!("{other:?}")),
         };
-        for (name, lives) in [(GROUP, server.arrived()), (UP, server.ready), (BYE, server.parting)]
+        for (name, participants) in
+            [(GROUP, server.arrived()), (UP, server.ready), (BYE, server.parting)]
         {
             let of_name = told.iter().filter(|info| info.round == Blob::from(name));
             let arrived = of_name.flat_map(|info| info.arrived.iter()).collect();
-            same(&format!("who waits in {name}"), self.named(lives), arrived)?;
+            same(&format!("who waits in {name}"), self.named(participants), arrived)?;
         }
         Ok(())
     }
@@ -324,7 +332,8 @@ impl Twin {
     fn compare_decisions(&mut self, server: &Server) -> Result<(), String> {
         let mut decisions = BTreeMap::new();
         let mut closed: BTreeMap<Generation, Closed> = BTreeMap::new();
-        let leases: Vec<LeaseId> = self.lives.iter().flatten().map(|(lease, _)| *lease).collect();
+        let leases: Vec<LeaseId> =
+            self.participants.iter().flatten().map(|(lease, _)| *lease).collect();
         for lease in leases {
             let read = Read::Feed { lease, since: 0, have: Vec::new() };
             let ReadOutcome::Feed(feed) = self.machine.read(&read).outcome else { continue };
@@ -333,10 +342,12 @@ impl Twin {
             }
             closed.extend(feed.closed.into_iter().map(|closed| (closed.generation, closed)));
         }
-        for life in (0..LIVES).filter(|life| server.registered.has(*life)) {
-            let (_, process, incarnation) = self.life(life);
-            let told = decisions.get(&(process, incarnation, self.calls[life]));
-            let agrees = match (server.calls[life], told) {
+        for participant in
+            (0..PARTICIPANTS).filter(|participant| server.registered.has(*participant))
+        {
+            let (_, process, incarnation) = self.participant(participant);
+            let told = decisions.get(&(process, incarnation, self.calls[participant]));
+            let agrees = match (server.calls[participant], told) {
                 // It has heard of it.
                 (Call::Nothing, _) => true,
                 (Call::Waits, None) => true,
@@ -363,12 +374,14 @@ impl Twin {
                 }
                 _ => false,
             };
-            if server.alive().has(life) && !agrees {
-                let model = server.calls[life];
-                return Err(format!("{life}: the model says {model:?}, the machine {told:?}"));
+            if server.alive().has(participant) && !agrees {
+                let model = server.calls[participant];
+                return Err(format!(
+                    "{participant}: the model says {model:?}, the machine {told:?}"
+                ));
             }
-            if server.ended.has(life) && told.is_some() {
-                return Err(format!("{life} has ended, and is told {told:?}"));
+            if server.ended.has(participant) && told.is_some() {
+                return Err(format!("{participant} has ended, and is told {told:?}"));
             }
         }
         Ok(())

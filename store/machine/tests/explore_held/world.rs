@@ -9,7 +9,8 @@
 use std::fmt;
 
 use crate::case::{
-    Case, Faults, LIVES, Life, Lives, PROCESSES, Rule, STORE_LOST, Tick, process_of,
+    Case, Faults, PARTICIPANTS, PROCESSES, Participant, Participants, Rule, STORE_LOST, Tick,
+    process_of,
 };
 use crate::clause::Clause;
 use crate::judge::{Ghost, Violation};
@@ -28,7 +29,7 @@ pub enum Waits {
     Part,
 }
 
-/// The program of one life.
+/// The program of one incarnation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub struct Program {
     pub started: bool,
@@ -52,7 +53,7 @@ pub struct Program {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct World {
     pub server: Server,
-    pub programs: [Program; LIVES],
+    pub programs: [Program; PARTICIPANTS],
     /// Hosts that are cut off, or were: since the renewal at this time.
     cut: [Option<Tick>; PROCESSES],
     /// When the run of the first lives ended.
@@ -64,29 +65,29 @@ pub struct World {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    Starts(Life),
-    Arrives(Life),
-    SaysReady(Life),
-    SaysItParts(Life),
-    Withdraws(Life),
+    Starts(Participant),
+    Arrives(Participant),
+    SaysReady(Participant),
+    SaysItParts(Participant),
+    Withdraws(Participant),
     /// It stops its communicator of its own accord.
-    Stops(Life),
-    Releases(Life),
+    Stops(Participant),
+    Releases(Participant),
     /// It hears what its call came to, or that it has been declared dead.
-    Hears(Life),
+    Hears(Participant),
     /// It hears that its generation is over, and stops it.
-    HearsOfTheEnd(Life),
-    Dies(Life),
+    HearsOfTheEnd(Participant),
+    Dies(Participant),
     /// Its agent says what it saw.
-    AgentSees(Life),
+    AgentSees(Participant),
     /// Its agent saw a socket closed.
-    AgentGuesses(Life),
+    AgentGuesses(Participant),
     /// Its agent kills what was declared dead.
-    AgentKills(Life),
-    DeclaredDead(Life),
+    AgentKills(Participant),
+    DeclaredDead(Participant),
     /// Its own deadline is near.
-    FencesItself(Life),
-    Excused(Life),
+    FencesItself(Participant),
+    Excused(Participant),
     CutOff(usize),
     LeaseExpires(usize),
     ComesBack(usize),
@@ -110,9 +111,9 @@ impl World {
     pub fn start(rules: Rules<'_>) -> World {
         let mut world = World::default();
         for process in rules.case.joined {
-            let life = 2 * process;
-            world.programs[life].started = true;
-            world.server.apply(rules, Command::Register { life });
+            let participant = 2 * process;
+            world.programs[participant].started = true;
+            world.server.apply(rules, Command::Register { participant });
         }
         world
     }
@@ -121,8 +122,8 @@ impl World {
     pub fn actions(&self, rules: Rules<'_>) -> Vec<Action> {
         let case = rules.case;
         let mut actions = Vec::new();
-        case.lives().for_each(|life| self.moves(rules, life, &mut actions));
-        for process in (0..PROCESSES).filter(|process| case.lives[*process] > 0) {
+        case.participants().for_each(|participant| self.moves(rules, participant, &mut actions));
+        for process in (0..PROCESSES).filter(|process| case.participants[*process] > 0) {
             if self.happened.cuts < case.faults.cuts && process == 0 {
                 actions.push(Action::CutOff(process));
             }
@@ -150,19 +151,19 @@ impl World {
     }
 
     /// When a program kills itself unless it hears of its store again.
-    fn own_deadline(&self, rules: Rules<'_>, life: Life) -> Option<Tick> {
-        let process = process_of(life);
+    fn own_deadline(&self, rules: Rules<'_>, participant: Participant) -> Option<Tick> {
+        let process = process_of(participant);
         let moved = self.server.healed[process] && !rules.has(Clause::DeadlineOfOneLease);
-        let cut = self.cut[process].filter(|_| life.is_multiple_of(2) && !moved);
-        let ended = self.run_ended.filter(|_| life.is_multiple_of(2));
+        let cut = self.cut[process].filter(|_| participant.is_multiple_of(2) && !moved);
+        let ended = self.run_ended.filter(|_| participant.is_multiple_of(2));
         cut.or(ended).map(|at| at + STORE_LOST)
     }
 
     /// Whether anything depends on the time that passes.
     fn waits_for_time(&self, rules: Rules<'_>) -> bool {
-        let own = (0..LIVES).any(|life| {
-            let Program { started, gone, .. } = self.programs[life];
-            started && !gone && self.own_deadline(rules, life).is_some()
+        let own = (0..PARTICIPANTS).any(|participant| {
+            let Program { started, gone, .. } = self.programs[participant];
+            started && !gone && self.own_deadline(rules, participant).is_some()
         });
         let is_cut = (0..PROCESSES).any(|process| self.is_cut(process));
         let may_be = self.server.now == 0 && self.happened.cuts < rules.case.faults.cuts;
@@ -170,13 +171,13 @@ impl World {
     }
 
     fn may_time_pass(&self, rules: Rules<'_>) -> bool {
-        let is_late = |life: Life| {
-            let program = self.programs[life];
-            let lives = program.started && !program.gone;
-            let deadline = self.own_deadline(rules, life);
-            lives && deadline.is_some_and(|at| self.server.now + 1 > at)
+        let is_late = |participant: Participant| {
+            let program = self.programs[participant];
+            let participants = program.started && !program.gone;
+            let deadline = self.own_deadline(rules, participant);
+            participants && deadline.is_some_and(|at| self.server.now + 1 > at)
         };
-        !rules.has(Clause::SelfFencing) || !(0..LIVES).any(is_late)
+        !rules.has(Clause::SelfFencing) || !(0..PARTICIPANTS).any(is_late)
     }
 
     /// Whether a host hears and says nothing.
@@ -184,16 +185,16 @@ impl World {
         self.cut[process].is_some() && !self.server.healed[process]
     }
 
-    /// What the program of a life, its agent and an operator may do.
-    fn moves(&self, rules: Rules<'_>, life: Life, actions: &mut Vec<Action>) {
+    /// What the program of an incarnation, its agent and an operator may do.
+    fn moves(&self, rules: Rules<'_>, participant: Participant, actions: &mut Vec<Action>) {
         let case = rules.case;
         let Self { server, programs, happened, .. } = self;
-        let process = process_of(life);
-        let program = programs[life];
+        let process = process_of(participant);
+        let program = programs[participant];
         let is_cut = self.is_cut(process);
         if !program.started {
-            let first = life.is_multiple_of(2);
-            let older = (!first).then(|| life - 1);
+            let first = participant.is_multiple_of(2);
+            let older = (!first).then(|| participant - 1);
             let comes_after = older.is_none_or(|older| {
                 let Program { started, gone, .. } = programs[older];
                 started && (gone || server.ended.has(older)) || !started && server.run > 0
@@ -201,88 +202,89 @@ impl World {
             // Who opens the next run starts anew.
             let may = if first { server.run == 0 } else { server.run >= case.faults.runs };
             if comes_after && may && !is_cut {
-                actions.push(Action::Starts(life));
+                actions.push(Action::Starts(participant));
             }
             return;
         }
-        let ended = server.ended.has(life);
-        let holds = server.held.is_some_and(|held| held.holding.has(life));
+        let ended = server.ended.has(participant);
+        let holds = server.held.is_some_and(|held| held.holding.has(participant));
         if program.gone {
             if !is_cut && (!ended || holds) {
-                actions.push(Action::AgentSees(life));
+                actions.push(Action::AgentSees(participant));
             }
             if !is_cut && !ended && case.unseen {
-                actions.push(Action::AgentGuesses(life));
+                actions.push(Action::AgentGuesses(participant));
             }
             if ended && holds && case.excuses {
-                actions.push(Action::Excused(life));
+                actions.push(Action::Excused(participant));
             }
             return;
         }
         if happened.kills < case.faults.kills {
-            actions.push(Action::Dies(life));
+            actions.push(Action::Dies(participant));
         }
         if happened.verdicts < case.faults.verdicts && !ended {
-            actions.push(Action::DeclaredDead(life));
+            actions.push(Action::DeclaredDead(participant));
         }
-        if self.own_deadline(rules, life).is_some_and(|at| server.now + 1 >= at) {
-            actions.push(Action::FencesItself(life));
+        if self.own_deadline(rules, participant).is_some_and(|at| server.now + 1 >= at) {
+            actions.push(Action::FencesItself(participant));
         }
         if is_cut {
             return;
         }
         if ended {
-            actions.push(Action::AgentKills(life));
+            actions.push(Action::AgentKills(participant));
         }
-        self.program_moves(case, life, actions);
+        self.program_moves(case, participant, actions);
     }
 
     /// What a program that can reach its store may do.
-    fn program_moves(&self, case: &Case, life: Life, actions: &mut Vec<Action>) {
+    fn program_moves(&self, case: &Case, participant: Participant, actions: &mut Vec<Action>) {
         let Self { server, programs, happened, .. } = self;
-        let process = process_of(life);
-        let program = programs[life];
-        let ended = server.ended.has(life);
-        let is_hung = case.hung.contains(&process) && program.inside > 0 && life.is_multiple_of(2);
+        let process = process_of(participant);
+        let program = programs[participant];
+        let ended = server.ended.has(participant);
+        let is_hung =
+            case.hung.contains(&process) && program.inside > 0 && participant.is_multiple_of(2);
         if program.waits != Waits::Nowhere {
-            if ended || server.calls[life] != Call::Waits {
-                actions.push(Action::Hears(life));
+            if ended || server.calls[participant] != Call::Waits {
+                actions.push(Action::Hears(participant));
             }
             let may_withdraw = program.waits == Waits::Group;
             if may_withdraw && happened.withdrawals < case.faults.withdrawals {
-                actions.push(Action::Withdraws(life));
+                actions.push(Action::Withdraws(participant));
             }
             let may_stop = program.inside > 0 && program.waits != Waits::Part;
             if may_stop && happened.stops < case.faults.stops {
-                actions.push(Action::Stops(life));
+                actions.push(Action::Stops(participant));
             }
         }
         if is_hung {
             return;
         }
         if program.inside > 0 && server.is_over(program.inside) {
-            actions.push(Action::HearsOfTheEnd(life));
+            actions.push(Action::HearsOfTheEnd(participant));
         }
         if program.waits != Waits::Nowhere || ended {
             return;
         }
         if program.runs && happened.stops < case.faults.stops {
-            actions.push(Action::Stops(life));
+            actions.push(Action::Stops(participant));
         }
         if program.owes > 0 {
-            actions.push(Action::Releases(life));
+            actions.push(Action::Releases(participant));
         }
         if program.inside > 0 && !program.built {
-            actions.push(Action::SaysReady(life));
+            actions.push(Action::SaysReady(participant));
         }
         if program.runs && case.closes {
-            actions.push(Action::SaysItParts(life));
+            actions.push(Action::SaysItParts(participant));
         }
         let is_busy = program.runs && case.busy.contains(&process);
         let may_come = program.inside == 0 || program.built && !self.hangs(program.inside);
         let is_away = case.away.contains(&process);
         if may_come && !is_busy && !is_away && server.generations < case.generations {
-            actions.push(Action::Arrives(life));
+            actions.push(Action::Arrives(participant));
         }
     }
 
@@ -291,8 +293,8 @@ impl World {
     fn hangs(&self, generation: u8) -> bool {
         let held = self.server.held.filter(|held| held.generation == generation);
         let members = held.map(|held| held.members).unwrap_or_default();
-        members.iter().any(|life| {
-            let program = self.programs[life];
+        members.iter().any(|participant| {
+            let program = self.programs[participant];
             program.gone || program.broke_off && program.owes == generation
         })
     }
@@ -315,14 +317,16 @@ impl World {
     /// Whether all who live use one generation. Of a quorum: whether somebody
     /// does, and nobody waits who could.
     pub fn is_well(&self, case: &Case) -> bool {
-        let living = Lives::of(|life| self.programs[life].started && !self.programs[life].gone);
-        let may_start = case.lives().any(|life| !self.programs[life].started);
+        let living = Participants::of(|participant| {
+            self.programs[participant].started && !self.programs[participant].gone
+        });
+        let may_start = case.participants().any(|participant| !self.programs[participant].started);
         let Some(held) = self.server.held else { return living.is_empty() && !may_start };
         if living.is_empty() {
             return !may_start;
         }
-        let uses = |life: Life| {
-            let Program { runs, inside, .. } = self.programs[life];
+        let uses = |participant: Participant| {
+            let Program { runs, inside, .. } = self.programs[participant];
             runs && inside == held.generation
         };
         let is_good = held.ready && !held.revoked;
@@ -350,8 +354,8 @@ impl World {
     fn is_rebuilt_in_vain(&self, events: &[Event]) -> Option<Violation> {
         let is_in_vain = |event: &Event| match *event {
             Event::Formed { again: false, members, former: Some(former), .. } => {
-                let has_it = |life: Life| {
-                    let program = self.programs[life];
+                let has_it = |participant: Participant| {
+                    let program = self.programs[participant];
                     program.built && program.inside == former.generation
                 };
                 members == former.members && !former.revoked && members.iter().all(has_it)
@@ -363,18 +367,22 @@ impl World {
 
     /// What must never be, whatever led to it.
     fn is_wrong(&self, rules: Rules<'_>) -> Option<Violation> {
-        let running = Lives::of(|life| self.programs[life].runs && !self.programs[life].gone);
-        let used = |life: Life| self.programs[life].inside;
+        let running = Participants::of(|participant| {
+            self.programs[participant].runs && !self.programs[participant].gone
+        });
+        let used = |participant: Participant| self.programs[participant].inside;
         let first = running.iter().next().map(used);
-        if running.iter().any(|life| Some(used(life)) != first) {
+        if running.iter().any(|participant| Some(used(participant)) != first) {
             return Some(Violation::TwoGenerations);
         }
         let server = &self.server;
-        if running.iter().any(|life| !server.holds(life, used(life))) {
+        if running.iter().any(|participant| !server.holds(participant, used(participant))) {
             return Some(Violation::RunsWhatItDoesNotHold);
         }
         if let Some(Held { members, holding, revoked: false, closing, .. }) = server.held
-            && members.iter().any(|life| server.ended.has(life) && (holding.has(life) || !closing))
+            && members.iter().any(|participant| {
+                server.ended.has(participant) && (holding.has(participant) || !closing)
+            })
         {
             return Some(Violation::DeadMemberGoesOn);
         }
@@ -400,58 +408,62 @@ impl Step {
             _ => {}
         }
         match action {
-            Action::Starts(life) => {
-                self.world.programs[life].started = true;
-                self.tell(rules, Command::Register { life });
+            Action::Starts(participant) => {
+                self.world.programs[participant].started = true;
+                self.tell(rules, Command::Register { participant });
             }
-            Action::Arrives(life) => {
-                let inside = self.world.programs[life].inside;
-                let arrives = &mut self.world.programs[life];
+            Action::Arrives(participant) => {
+                let inside = self.world.programs[participant].inside;
+                let arrives = &mut self.world.programs[participant];
                 (arrives.waits, arrives.runs, arrives.named) = (Waits::Group, false, inside);
-                self.tell(rules, Command::Arrive { life, names: inside });
+                self.tell(rules, Command::Arrive { participant, names: inside });
             }
-            Action::SaysReady(life) => {
-                let generation = self.world.programs[life].inside;
-                self.world.programs[life].waits = Waits::Ready;
-                self.tell(rules, Command::Ready { life, generation });
-                self.hear_refusal(life);
+            Action::SaysReady(participant) => {
+                let generation = self.world.programs[participant].inside;
+                self.world.programs[participant].waits = Waits::Ready;
+                self.tell(rules, Command::Ready { participant, generation });
+                self.hear_refusal(participant);
             }
-            Action::SaysItParts(life) => {
-                let generation = self.world.programs[life].inside;
-                let parts = &mut self.world.programs[life];
+            Action::SaysItParts(participant) => {
+                let generation = self.world.programs[participant].inside;
+                let parts = &mut self.world.programs[participant];
                 (parts.waits, parts.runs) = (Waits::Part, false);
-                self.tell(rules, Command::Part { life, generation });
-                self.hear_refusal(life);
+                self.tell(rules, Command::Part { participant, generation });
+                self.hear_refusal(participant);
             }
-            Action::Withdraws(life) => self.tell(rules, Command::Withdraw { life }),
-            Action::Stops(life) => {
-                let waits = self.world.programs[life].waits;
-                let generation = self.world.programs[life].inside;
+            Action::Withdraws(participant) => self.tell(rules, Command::Withdraw { participant }),
+            Action::Stops(participant) => {
+                let waits = self.world.programs[participant].waits;
+                let generation = self.world.programs[participant].inside;
                 // Who waits says so before anything else.
                 if waits != Waits::Nowhere {
-                    self.tell(rules, Command::Revoke { life, generation });
+                    self.tell(rules, Command::Revoke { participant, generation });
                 }
-                self.world.programs[life].stop();
+                self.world.programs[participant].stop();
             }
-            Action::Releases(life) => {
-                let program = &mut self.world.programs[life];
+            Action::Releases(participant) => {
+                let program = &mut self.world.programs[participant];
                 program.broke_off = false;
                 let generation = std::mem::take(&mut program.owes);
-                self.tell(rules, Command::Release { life, generation });
+                self.tell(rules, Command::Release { participant, generation });
             }
-            Action::Hears(life) => self.hear(rules, life),
-            Action::HearsOfTheEnd(life) => self.world.programs[life].stop(),
-            Action::Dies(life) | Action::AgentKills(life) | Action::FencesItself(life) => {
-                self.world.programs[life].exit();
+            Action::Hears(participant) => self.hear(rules, participant),
+            Action::HearsOfTheEnd(participant) => self.world.programs[participant].stop(),
+            Action::Dies(participant)
+            | Action::AgentKills(participant)
+            | Action::FencesItself(participant) => {
+                self.world.programs[participant].exit();
             }
-            Action::AgentSees(life) if self.world.server.ended.has(life) => {
-                self.tell(rules, Command::Exited { life });
+            Action::AgentSees(participant) if self.world.server.ended.has(participant) => {
+                self.tell(rules, Command::Exited { participant });
             }
-            Action::AgentSees(life) => self.tell(rules, Command::End { life, seen: true }),
-            Action::AgentGuesses(life) | Action::DeclaredDead(life) => {
-                self.tell(rules, Command::End { life, seen: false });
+            Action::AgentSees(participant) => {
+                self.tell(rules, Command::End { participant, seen: true })
             }
-            Action::Excused(life) => self.tell(rules, Command::Excuse { life }),
+            Action::AgentGuesses(participant) | Action::DeclaredDead(participant) => {
+                self.tell(rules, Command::End { participant, seen: false });
+            }
+            Action::Excused(participant) => self.tell(rules, Command::Excuse { participant }),
             Action::CutOff(process) => {
                 self.world.cut[process] = Some(self.world.server.renewed[process]);
             }
@@ -471,20 +483,20 @@ impl Step {
     }
 
     /// What it would build on is over: it stops it.
-    fn hear_refusal(&mut self, life: Life) {
-        if matches!(self.world.server.calls[life], Call::Failed(_)) {
-            self.world.server.calls[life] = Call::Nothing;
-            let program = &mut self.world.programs[life];
+    fn hear_refusal(&mut self, participant: Participant) {
+        if matches!(self.world.server.calls[participant], Call::Failed(_)) {
+            self.world.server.calls[participant] = Call::Nothing;
+            let program = &mut self.world.programs[participant];
             program.waits = Waits::Nowhere;
             program.stop();
         }
     }
 
-    fn hear(&mut self, rules: Rules<'_>, life: Life) {
+    fn hear(&mut self, rules: Rules<'_>, participant: Participant) {
         let World { server, programs, ghost, .. } = &mut self.world;
-        let program = &mut programs[life];
-        let call = std::mem::take(&mut server.calls[life]);
-        if server.ended.has(life) {
+        let program = &mut programs[participant];
+        let call = std::mem::take(&mut server.calls[participant]);
+        if server.ended.has(participant) {
             let told = matches!(call, Call::Formed { .. } | Call::AllThere);
             self.violation = told.then_some(Violation::ToldAfterItsEnd);
             program.exit();
@@ -502,10 +514,10 @@ impl Step {
                     runs: !rules.case.forms,
                     ..Program::default()
                 };
-                self.violation = ghost.hears(life, generation, members);
+                self.violation = ghost.hears(participant, generation, members);
             }
             Call::Formed { generation, again: true, members } => {
-                self.violation = ghost.hears(life, generation, members);
+                self.violation = ghost.hears(participant, generation, members);
                 match program.inside == generation {
                     true => program.runs = true,
                     // It has stopped it meanwhile, and owes it still.
@@ -523,7 +535,7 @@ impl Step {
             Call::Failed(_) | Call::Withdrawn => {
                 // It asks what it still holds.
                 let (inside, built) = (program.inside, program.built);
-                let still = server.holds(life, inside) && !server.is_over(inside);
+                let still = server.holds(participant, inside) && !server.is_over(inside);
                 if still || !rules.has(Clause::ResumesOnlyWhatItHolds) {
                     program.runs = inside > 0 && built;
                 } else {
@@ -550,24 +562,44 @@ impl Program {
 
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let whose = |life: &Life| format!("{}.{}", process_of(*life), life % 2 + 1);
+        let whose = |participant: &Participant| {
+            format!("{}.{}", process_of(*participant), participant % 2 + 1)
+        };
         match self {
-            Action::Starts(life) => write!(f, "{} starts", whose(life)),
-            Action::Arrives(life) => write!(f, "{} arrives", whose(life)),
-            Action::SaysReady(life) => write!(f, "{} says that it is ready", whose(life)),
-            Action::SaysItParts(life) => write!(f, "{} is about to part", whose(life)),
-            Action::Withdraws(life) => write!(f, "{} withdraws", whose(life)),
-            Action::Stops(life) => write!(f, "{} stops its communicator", whose(life)),
-            Action::Releases(life) => write!(f, "{} releases", whose(life)),
-            Action::Hears(life) => write!(f, "{} hears what its call came to", whose(life)),
-            Action::HearsOfTheEnd(life) => write!(f, "{} hears that it is over", whose(life)),
-            Action::Dies(life) => write!(f, "{} dies", whose(life)),
-            Action::AgentSees(life) => write!(f, "the exit of {} is reported", whose(life)),
-            Action::AgentGuesses(life) => write!(f, "the socket of {} is closed", whose(life)),
-            Action::AgentKills(life) => write!(f, "{} is killed by its agent", whose(life)),
-            Action::DeclaredDead(life) => write!(f, "{} is declared dead", whose(life)),
-            Action::FencesItself(life) => write!(f, "{} fences itself", whose(life)),
-            Action::Excused(life) => write!(f, "an operator excuses {}", whose(life)),
+            Action::Starts(participant) => write!(f, "{} starts", whose(participant)),
+            Action::Arrives(participant) => write!(f, "{} arrives", whose(participant)),
+            Action::SaysReady(participant) => {
+                write!(f, "{} says that it is ready", whose(participant))
+            }
+            Action::SaysItParts(participant) => {
+                write!(f, "{} is about to part", whose(participant))
+            }
+            Action::Withdraws(participant) => write!(f, "{} withdraws", whose(participant)),
+            Action::Stops(participant) => {
+                write!(f, "{} stops its communicator", whose(participant))
+            }
+            Action::Releases(participant) => write!(f, "{} releases", whose(participant)),
+            Action::Hears(participant) => {
+                write!(f, "{} hears what its call came to", whose(participant))
+            }
+            Action::HearsOfTheEnd(participant) => {
+                write!(f, "{} hears that it is over", whose(participant))
+            }
+            Action::Dies(participant) => write!(f, "{} dies", whose(participant)),
+            Action::AgentSees(participant) => {
+                write!(f, "the exit of {} is reported", whose(participant))
+            }
+            Action::AgentGuesses(participant) => {
+                write!(f, "the socket of {} is closed", whose(participant))
+            }
+            Action::AgentKills(participant) => {
+                write!(f, "{} is killed by its agent", whose(participant))
+            }
+            Action::DeclaredDead(participant) => {
+                write!(f, "{} is declared dead", whose(participant))
+            }
+            Action::FencesItself(participant) => write!(f, "{} fences itself", whose(participant)),
+            Action::Excused(participant) => write!(f, "an operator excuses {}", whose(participant)),
             Action::CutOff(process) => write!(f, "host {process} is cut off"),
             Action::LeaseExpires(process) => write!(f, "the lease of host {process} expires"),
             Action::ComesBack(process) => write!(f, "host {process} comes back"),

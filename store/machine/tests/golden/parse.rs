@@ -8,8 +8,8 @@
 
 use holdfast_api::*;
 
-#[path = "parse_life.rs"]
-mod life;
+#[path = "parse_coordination.rs"]
+mod coordination;
 
 pub enum Line {
     Entry(Entry),
@@ -153,7 +153,7 @@ fn read(verb: &str, scope: &Scope, words: &mut Words<'_>) -> Option<Read> {
         "queue-length" => Read::QueueLength { scope, key: words.blob() },
         "jobs" => Read::Jobs,
         "runs" => Read::Runs { job: words.name() },
-        _ => return life::read(verb, &scope, words),
+        _ => return coordination::read(verb, &scope, words),
     })
 }
 
@@ -213,7 +213,7 @@ fn command(verb: &str, scope: Scope, words: &mut Words<'_>) -> Command {
             Command::Pipeline { scope, ops }
         }
         "retire" => Command::Cluster(ClusterCommand::RetireNode { node: words.number() }),
-        _ => match life::command(verb, &scope, words) {
+        _ => match coordination::command(verb, &scope, words) {
             Some(command) => command,
             None => Command::Kv { scope, op: kv(verb, words) },
         },
@@ -318,15 +318,15 @@ fn run_command(words: &mut Words<'_>) -> RunCommand {
 /// The default limits, but for those named: `limits key_bytes_max=10 …`
 fn limits(words: &mut Words<'_>) -> Limits {
     let mut limits = serde_json::to_value(Limits::default()).unwrap();
-    let mut life = serde_json::to_value(LifeLimits::default()).unwrap();
+    let mut coordination = serde_json::to_value(CoordinationLimits::default()).unwrap();
     let mut budget = serde_json::to_value(Budget::default()).unwrap();
     while let Some(word) = words.maybe() {
         let (field, value) = word.split_once('=').unwrap();
-        let of = [&mut life, &mut budget, &mut limits];
+        let of = [&mut coordination, &mut budget, &mut limits];
         let of = of.into_iter().find(|of| of.get(field).is_some());
         of.unwrap_or_else(|| panic!("there is no limit {field}"))[field] = number(value).into();
     }
-    limits["life"] = life;
+    limits["life"] = coordination;
     limits["budget"] = budget;
     serde_json::from_value(limits).unwrap()
 }

@@ -8,8 +8,8 @@ use holdfast_machine::{Applied, Effect, Machine};
 
 use crate::parse::Ask;
 
-#[path = "show_life.rs"]
-mod life;
+#[path = "show_coordination.rs"]
+mod coordination;
 
 /// Longer values are shown by their length.
 const SHOWN_MAX: usize = 40;
@@ -97,9 +97,9 @@ fn outcome(outcome: &Outcome) -> String {
             RunOutcome::JobDeleted { runs, left } => format!("deleted {runs} runs, {left} left"),
         },
         Outcome::Cluster(ClusterOutcome::Done) => "done".to_owned(),
-        Outcome::Lease(outcome) => life::lease(outcome),
-        Outcome::Process(outcome) => life::process(outcome),
-        Outcome::Round(outcome) => life::round(outcome),
+        Outcome::Lease(outcome) => coordination::lease(outcome),
+        Outcome::Process(outcome) => coordination::process(outcome),
+        Outcome::Round(outcome) => coordination::round(outcome),
         Outcome::Refused(refusal) => format!("refused: {refusal}"),
     }
 }
@@ -173,14 +173,16 @@ pub fn read(answer: &ReadAnswer) -> String {
             })
             .collect::<Vec<_>>()
             .join(" | "),
-        ReadOutcome::Processes { processes, next } => life::processes(processes, *next),
-        ReadOutcome::Rounds(rounds) => life::rounds(rounds),
-        ReadOutcome::Held(held) => life::held(held),
-        ReadOutcome::Closed(closed) => life::closed(closed),
-        ReadOutcome::Plan(plan) => life::plan(plan),
-        ReadOutcome::Iteration(info) => life::iteration(info),
-        ReadOutcome::Events { events, compacted, upto } => life::events(events, *compacted, *upto),
-        ReadOutcome::Feed(feed) => life::feed(feed),
+        ReadOutcome::Processes { processes, next } => coordination::processes(processes, *next),
+        ReadOutcome::Rounds(rounds) => coordination::rounds(rounds),
+        ReadOutcome::Held(held) => coordination::held(held),
+        ReadOutcome::Closed(closed) => coordination::closed(closed),
+        ReadOutcome::Plan(plan) => coordination::plan(plan),
+        ReadOutcome::Iteration(info) => coordination::iteration(info),
+        ReadOutcome::Events { events, compacted, upto } => {
+            coordination::events(events, *compacted, *upto)
+        }
+        ReadOutcome::Feed(feed) => coordination::feed(feed),
         ReadOutcome::Refused(refusal) => format!("refused: {refusal}"),
     };
     format!("{body} @{}\n", answer.revision)

@@ -4,23 +4,23 @@ use holdfast_api::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+#[path = "coordination_steps.rs"]
+pub mod coordination_steps;
 #[path = "held_steps.rs"]
 pub mod held_steps;
-#[path = "life_steps.rs"]
-pub mod life_steps;
 
 /// Entries of every kind of command, with and without sessions, under limits
 /// that are often reached.
 pub fn entries(max: usize) -> impl Strategy<Value = Vec<Entry>> {
-    let without_life = vec((0u64..8_000, vec(proposal(), 0..4)), 1..max).prop_map(in_time);
-    prop_oneof![1 => without_life, 2 => life_steps::entries(max, proposal())]
+    let without_coordination = vec((0u64..8_000, vec(proposal(), 0..4)), 1..max).prop_map(in_time);
+    prop_oneof![1 => without_coordination, 2 => coordination_steps::entries(max, proposal())]
 }
 
 /// Entries in which processes live, and nothing else gets in their way but
 /// failovers.
-pub fn life_entries(max: usize) -> impl Strategy<Value = Vec<Entry>> {
+pub fn coordination_entries(max: usize) -> impl Strategy<Value = Vec<Entry>> {
     let leader = Just(Proposal { session: None, command: leader_started() });
-    life_steps::entries(max, leader)
+    coordination_steps::entries(max, leader)
 }
 
 fn proposal() -> impl Strategy<Value = Proposal> {
@@ -214,14 +214,14 @@ fn limits() -> impl Strategy<Value = Limits> {
             history_changes_max: keys,
             history_bytes_max: much * 20,
             list_page_max: few,
-            life: Box::new(life_limits(few, bytes, keys)),
+            coordination: Box::new(coordination_limits(few, bytes, keys)),
             budget: Budget { bytes_max: much, wait_bytes_max: much, job_wait_bytes_max: much },
         }
     })
 }
 
-fn life_limits(few: u64, bytes: u64, many: u64) -> LifeLimits {
-    LifeLimits {
+fn coordination_limits(few: u64, bytes: u64, many: u64) -> CoordinationLimits {
+    CoordinationLimits {
         leases_max: few,
         lease_ttl_ms_min: bytes * 40,
         lease_ttl_ms_max: bytes * 400,

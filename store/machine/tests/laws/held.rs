@@ -1,5 +1,5 @@
 //! Laws of held rounds, seen only through what is answered, told and read: a
-//! watcher beside the observer of `life` keeps its own account of who holds what.
+//! watcher beside the observer of `participant` keeps its own account of who holds what.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,11 +7,11 @@ use holdfast_api::*;
 use holdfast_machine::Machine;
 use proptest::prelude::*;
 
+use crate::coordination::open_rounds;
+use crate::generate::coordination_steps::{JOB, processes};
 use crate::generate::held_steps::held;
-use crate::generate::life_steps::{JOB, processes};
-use crate::life::open_rounds;
 
-type Life = (ProcessId, Incarnation);
+type Participant = (ProcessId, Incarnation);
 type TestResult = Result<(), TestCaseError>;
 
 /// A round that is held: its name, its scope, its conclusion, and whether it is a
@@ -30,14 +30,14 @@ pub struct Watcher {
     /// Every generation that was ever held.
     ever: BTreeSet<Generation>,
     /// Who holds each of them, by what was answered alone.
-    holders: BTreeMap<Generation, BTreeSet<Life>>,
+    holders: BTreeMap<Generation, BTreeSet<Participant>>,
     revoked: BTreeMap<Generation, Revocation>,
-    ended: BTreeSet<Life>,
+    ended: BTreeSet<Participant>,
     /// Who waits in each held round, and the latest time that was seen to come
     /// for those.
-    waiting: BTreeMap<Key, (Generation, BTreeSet<Life>)>,
+    waiting: BTreeMap<Key, (Generation, BTreeSet<Participant>)>,
     reached: BTreeMap<Generation, LogTime>,
-    lease_of: BTreeMap<Life, LeaseId>,
+    lease_of: BTreeMap<Participant, LeaseId>,
     /// The latest renewal of each lease, and how long its processes go on
     /// without it.
     leases: BTreeMap<LeaseId, (LogTime, u64)>,
@@ -108,7 +108,7 @@ impl Watcher {
     }
 
     /// Who came to which round, and what time came.
-    fn note_answer(&mut self, proposal: &Proposal, answer: &Answer) -> BTreeSet<Life> {
+    fn note_answer(&mut self, proposal: &Proposal, answer: &Answer) -> BTreeSet<Participant> {
         match (&proposal.command, &answer.outcome) {
             (
                 Command::Process(ProcessCommand::Register { lease, .. }),
@@ -136,7 +136,7 @@ impl Watcher {
     }
 
     /// Who has ended with this command.
-    fn hear_events(&mut self, machine: &Machine) -> BTreeSet<Life> {
+    fn hear_events(&mut self, machine: &Machine) -> BTreeSet<Participant> {
         let read = Read::Events { job: JOB.parse().unwrap(), after: self.revision, limit: 0 };
         let ReadOutcome::Events { events, .. } = machine.read(&read).outcome else {
             return BTreeSet::new();
@@ -154,7 +154,7 @@ impl Watcher {
                 // Of a run that ends no process is told one by one.
                 EventKind::RunEnded { .. } => {
                     let living = self.lease_of.keys().copied();
-                    ended.extend(living.filter(|life| !self.ended.contains(life)));
+                    ended.extend(living.filter(|participant| !self.ended.contains(participant)));
                 }
                 _ => {}
             }
@@ -171,9 +171,9 @@ impl Watcher {
                 Outcome::Process(ProcessOutcome::Ended { .. }),
             ) => {
                 for end in ends.iter().filter(|end| end.exit_seen) {
-                    let life = (end.process, end.incarnation);
+                    let participant = (end.process, end.incarnation);
                     for holders in self.holders.values_mut() {
-                        holders.remove(&life);
+                        holders.remove(&participant);
                     }
                 }
             }
@@ -182,10 +182,11 @@ impl Watcher {
                 Outcome::Round(RoundOutcome::Done),
             ) => {
                 for Release { process, incarnation, generation } in releases {
-                    let life = (*process, *incarnation);
+                    let participant = (*process, *incarnation);
                     let all = self.holders.iter_mut();
                     let meant = all.filter(|(of, _)| *generation == 0 || generation == *of);
-                    let gone = meant.filter_map(|(_, holders)| holders.remove(&life).then_some(()));
+                    let gone =
+                        meant.filter_map(|(_, holders)| holders.remove(&participant).then_some(()));
                     let count = gone.count();
                     (0..count).for_each(|_| self.see("released"));
                 }
@@ -197,8 +198,8 @@ impl Watcher {
     fn compare(
         &mut self,
         machine: &Machine,
-        came: &BTreeSet<Life>,
-        ended: &BTreeSet<Life>,
+        came: &BTreeSet<Participant>,
+        ended: &BTreeSet<Participant>,
     ) -> TestResult {
         let now: BTreeMap<Key, HeldInfo> =
             held(machine).into_iter().map(|info| (key(&info.round, &info.terms), info)).collect();
@@ -227,7 +228,7 @@ impl Watcher {
         prop_assert_eq!(info.formed, machine.revision());
         prop_assert!(info.revoked.is_none(), "revoked before anybody had it");
         self.ever.insert(info.generation);
-        let members: BTreeSet<Life> = info.members.iter().collect();
+        let members: BTreeSet<Participant> = info.members.iter().collect();
         prop_assert!(members.is_disjoint(&self.ended), "{members:?} are not all alive");
         self.holders.insert(info.generation, members);
         Ok(())
@@ -235,19 +236,27 @@ impl Watcher {
 
     /// Whoever held it has let go of it, or had come to the next one, or counts as
     /// stopped by a time that was seen to come.
-    fn is_followed(&mut self, key: &Key, before: &HeldInfo, came: &BTreeSet<Life>) -> TestResult {
+    fn is_followed(
+        &mut self,
+        key: &Key,
+        before: &HeldInfo,
+        came: &BTreeSet<Participant>,
+    ) -> TestResult {
         let waiting = self.waiting.get(key);
         let gathering = waiting.map(|(generation, _)| *generation);
         let reached = gathering.and_then(|of| self.reached.get(&of)).copied().unwrap_or(0);
         let holders = self.holders.remove(&before.generation).unwrap_or_default();
         let (mut arrived, mut freed) = (false, false);
-        for life in holders {
-            let waits = waiting.is_some_and(|(_, waiting)| waiting.contains(&life));
-            let is_free = self.ended.contains(&life)
-                && self.free_at(life).is_some_and(|free_at| free_at <= reached);
-            arrived |= waits || came.contains(&life);
+        for participant in holders {
+            let waits = waiting.is_some_and(|(_, waiting)| waiting.contains(&participant));
+            let is_free = self.ended.contains(&participant)
+                && self.free_at(participant).is_some_and(|free_at| free_at <= reached);
+            arrived |= waits || came.contains(&participant);
             freed |= is_free;
-            prop_assert!(waits || came.contains(&life) || is_free, "{life:?} holds {before:?}");
+            prop_assert!(
+                waits || came.contains(&participant) || is_free,
+                "{participant:?} holds {before:?}"
+            );
         }
         arrived.then(|| self.see("formed by a holder's arrival"));
         freed.then(|| self.see("formed when time had passed"));
@@ -259,16 +268,19 @@ impl Watcher {
         machine: &Machine,
         before: &HeldInfo,
         after: &HeldInfo,
-        ended: &BTreeSet<Life>,
+        ended: &BTreeSet<Participant>,
     ) -> TestResult {
         prop_assert_eq!(&before.members, &after.members);
         prop_assert_eq!(before.formed, after.formed);
         if before.phase == Phase::Forming && after.phase == Phase::Ready {
             self.see("ready");
         }
-        let lost = |life: &Life| after.members.contains(life.0, life.1) && ended.contains(life);
+        let lost = |participant: &Participant| {
+            after.members.contains(participant.0, participant.1) && ended.contains(participant)
+        };
         let holders = &self.holders[&after.generation];
-        let holder_lost = ended.iter().any(|life| lost(life) && holders.contains(life));
+        let holder_lost =
+            ended.iter().any(|participant| lost(participant) && holders.contains(participant));
         if holder_lost {
             prop_assert!(after.revoked.is_some(), "a holder has ended: {after:?}");
             self.see("ended unseen");
@@ -293,7 +305,7 @@ impl Watcher {
                 self.is_told(machine, after)?;
             }
             (None, None) => {
-                let of_members = ended.iter().filter(|life| lost(life)).count();
+                let of_members = ended.iter().filter(|participant| lost(participant)).count();
                 // Who had let go of it when all had come to its close is no loss.
                 prop_assert!(of_members == 0 || after.holding < after.count, "{after:?}");
             }
@@ -328,8 +340,8 @@ impl Watcher {
     }
 
     /// When an ended holder counts as stopped, by the latest renewal of its lease.
-    fn free_at(&self, life: Life) -> Option<LogTime> {
-        let (renewed, lost) = self.leases.get(self.lease_of.get(&life)?)?;
+    fn free_at(&self, participant: Participant) -> Option<LogTime> {
+        let (renewed, lost) = self.leases.get(self.lease_of.get(&participant)?)?;
         Some(renewed + lost + lost / 100 + DRIFT_MS)
     }
 
@@ -342,11 +354,20 @@ impl Watcher {
         prop_assert!(info.unreleased_count <= info.holding, "{info:?}");
         let mut free = false;
         for Unreleased { process, incarnation, ended, free_at_ms } in &info.unreleased {
-            let life = (process.process, *incarnation);
-            prop_assert!(holders.contains(&life), "{life:?} holds nothing of {info:?}");
-            prop_assert_eq!(*ended, self.ended.contains(&life));
+            let participant = (process.process, *incarnation);
+            prop_assert!(
+                holders.contains(&participant),
+                "{participant:?} holds nothing of {info:?}"
+            );
+            prop_assert_eq!(*ended, self.ended.contains(&participant));
             if let Some(free_at) = free_at_ms {
-                prop_assert_eq!(Some(*free_at), self.free_at(life), "{:?} of {:?}", life, info);
+                prop_assert_eq!(
+                    Some(*free_at),
+                    self.free_at(participant),
+                    "{:?} of {:?}",
+                    participant,
+                    info
+                );
                 free = true;
             }
         }
@@ -364,8 +385,8 @@ impl Watcher {
                 && terms.require_all
                 && self.ever.contains(&of)
             {
-                let lives = self.latest.values().any(|held| held.generation == of);
-                let is_over = !lives || self.revoked.contains_key(&of);
+                let participants = self.latest.values().any(|held| held.generation == of);
+                let is_over = !participants || self.revoked.contains_key(&of);
                 prop_assert!(!is_over, "{round} among {of} goes on, which is over");
             }
             if terms.hold.is_some() {

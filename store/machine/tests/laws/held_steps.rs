@@ -1,11 +1,11 @@
-//! Random steps in the life of held rounds: their terms, what arrivals name, who
+//! Random steps in the incarnation of held rounds: their terms, what arrivals name, who
 //! lets go and who revokes.
 
 use holdfast_api::*;
 use holdfast_machine::Machine;
 use proptest::prelude::*;
 
-use super::life_steps::scope;
+use super::coordination_steps::scope;
 
 /// What happens to a generation that is held, before it is known to which.
 #[derive(Debug, Clone)]

@@ -9,10 +9,10 @@ use holdfast_machine::{Applied, Effect, Machine, RunKey, decode_entry, encode_en
 use proptest::prelude::*;
 
 mod accounts;
+mod coordination;
 mod generate;
 mod held;
 mod known;
-mod life;
 mod model;
 mod order;
 mod roll_call;

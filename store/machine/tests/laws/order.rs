@@ -13,8 +13,8 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
 use crate::config;
-use crate::generate::life_steps::{processes, scope};
-use crate::life::open_rounds;
+use crate::coordination::open_rounds;
+use crate::generate::coordination_steps::{processes, scope};
 
 const PROCESSES: u32 = 5;
 
@@ -149,7 +149,7 @@ struct Job {
 }
 
 /// Lives have the incarnation of their place in the order of registrations.
-type Lives = BTreeMap<ProcessId, Incarnation>;
+type Participants = BTreeMap<ProcessId, Incarnation>;
 
 impl Job {
     fn tell(&mut self, command: Command) -> Outcome {
@@ -175,9 +175,9 @@ impl Job {
     }
 
     /// Whether it was let in.
-    fn arrive(&mut self, lives: &Lives, call: u64, arrives: &Arrives) -> bool {
+    fn arrive(&mut self, participants: &Participants, call: u64, arrives: &Arrives) -> bool {
         let Arrives { process, round, numbers, payload: says } = *arrives;
-        let incarnation = lives[&process];
+        let incarnation = participants[&process];
         let arrival =
             Arrival { process, incarnation, call, ack: 0, payload: payload(says), holds: 0 };
         let arrive = RoundCommand::Arrive {
@@ -262,7 +262,7 @@ fn without_generations(told: &str) -> String {
 }
 
 /// The job before the arrivals: who lives, and who is in, is fixed.
-fn before(case: &Case) -> (Job, Lives) {
+fn before(case: &Case) -> (Job, Participants) {
     let mut job = Job { machine: Machine::new(), time: 0, heard: 0 };
     job.tell(Command::Cluster(ClusterCommand::SetFeatureLevel { level: 3 }));
     let (scope, host) = (scope(), "host".to_owned());
@@ -276,13 +276,13 @@ fn before(case: &Case) -> (Job, Lives) {
     job.tell(Command::Lease(grant));
     let founders = case.joins.iter().zip(0..);
     let founders = founders.filter(|(joins, _)| case.formed && joins.founder);
-    let mut lives = Lives::new();
+    let mut participants = Participants::new();
     for (joins, process) in founders.clone() {
-        lives.insert(process, job.register(process, joins));
+        participants.insert(process, job.register(process, joins));
     }
     for (_, process) in founders {
         let advance = ROUNDS.iter().position(|round| *round == "next").unwrap();
-        job.arrive(&lives, 1, &Arrives { process, round: advance, numbers: 0, payload: 0 });
+        job.arrive(&participants, 1, &Arrives { process, round: advance, numbers: 0, payload: 0 });
     }
     // A world that is not there is waited for, and then done without.
     for _ in 0..2 {
@@ -290,25 +290,25 @@ fn before(case: &Case) -> (Job, Lives) {
         job.time += 2_000;
     }
     job.pass();
-    for (&process, &incarnation) in &lives.clone() {
+    for (&process, &incarnation) in &participants.clone() {
         let calls = vec![CallId { process, incarnation, call: 1 }];
         job.tell(Command::Round(RoundCommand::Withdraw { lease: 1.into(), calls }));
     }
     for (joins, process) in case.joins.iter().zip(0..) {
-        lives.entry(process).or_insert_with(|| job.register(process, joins));
+        participants.entry(process).or_insert_with(|| job.register(process, joins));
     }
     for (joins, process) in case.joins.iter().zip(0..) {
         if let Some(cause) = joins.ends.clone() {
-            let incarnation = lives[&process];
+            let incarnation = participants[&process];
             let ends = vec![ProcessEnd { process, incarnation, cause, exit_seen: false }];
             job.tell(Command::Process(ProcessCommand::End { lease: 1.into(), ends }));
-            lives.remove(&process);
+            participants.remove(&process);
         }
     }
     job.time += case.late;
     job.pass();
     job.heard = job.machine.revision();
-    (job, lives)
+    (job, participants)
 }
 
 /// Who has arrived, and at which log times in which round: an active process, or
@@ -333,9 +333,12 @@ impl Known {
 }
 
 fn in_any_order(case: &Case) -> Result<Known, TestCaseError> {
-    let (job, lives) = before(case);
-    let arrivals: Vec<_> =
-        case.arrivals.iter().filter(|arrives| lives.contains_key(&arrives.process)).collect();
+    let (job, participants) = before(case);
+    let arrivals: Vec<_> = case
+        .arrivals
+        .iter()
+        .filter(|arrives| participants.contains_key(&arrives.process))
+        .collect();
     let living = processes(&job.machine);
     let standbys = living.iter().filter(|info| info.role == Role::Standby);
     let standbys: Vec<ProcessId> = standbys.map(|info| info.process).collect();
@@ -347,7 +350,7 @@ fn in_any_order(case: &Case) -> Result<Known, TestCaseError> {
         for (place, elapsed) in order.into_iter().zip(&case.elapsed) {
             let Arrives { process, round, .. } = *arrivals[place];
             job.time += elapsed;
-            let let_in = job.arrive(&lives, 2, arrivals[place]);
+            let let_in = job.arrive(&participants, 2, arrivals[place]);
             job.pass();
             set.0 |= 1 << process;
             if let_in {

@@ -10,7 +10,7 @@ use holdfast_machine::Machine;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::generate::life_steps::scope;
+use crate::generate::coordination_steps::scope;
 use crate::{config, restored};
 
 /// The second is an advance.
@@ -103,8 +103,8 @@ impl Model {
         let counted: BTreeSet<_> = inside.intersection(&waited_for).copied().collect();
         let missing = |process: &ProcessId| !counted.contains(process);
         if !inside.is_empty() && counted == waited_for {
-            let life = |process: &ProcessId| (*process, self.live[process]);
-            let closed = Came::Closed(Blob::from(name), counted.iter().map(life).collect());
+            let participant = |process: &ProcessId| (*process, self.live[process]);
+            let closed = Came::Closed(Blob::from(name), counted.iter().map(participant).collect());
             self.members.extend(&counted);
             self.inside.insert(name, inside.difference(&counted).copied().collect());
             vec![closed]
@@ -224,14 +224,14 @@ impl Job {
         }
     }
 
-    fn end(&mut self, lease: LeaseId, lives: Vec<(ProcessId, Incarnation)>) {
+    fn end(&mut self, lease: LeaseId, participants: Vec<(ProcessId, Incarnation)>) {
         let end = |(process, incarnation)| ProcessEnd {
             process,
             incarnation,
             cause: Cause::Gone,
             exit_seen: false,
         };
-        let ends: Vec<_> = lives.into_iter().map(end).collect();
+        let ends: Vec<_> = participants.into_iter().map(end).collect();
         let ended = ends.len() as u64;
         for ProcessEnd { process, .. } in &ends {
             self.waits.retain(|(waits, _), _| waits != process);
@@ -308,9 +308,9 @@ proptest! {
                 Step::Die { who } => {
                     let dying = |process: &u32| process.is_multiple_of(2) && who >> process & 1 == 1;
                     let live = model.live.clone().into_iter();
-                    let lives: Vec<_> = live.filter(|(process, _)| dying(process)).collect();
-                    lives.iter().for_each(|(process, _)| model.die(*process));
-                    job.end(job.leases[0], lives);
+                    let participants: Vec<_> = live.filter(|(process, _)| dying(process)).collect();
+                    participants.iter().for_each(|(process, _)| model.die(*process));
+                    job.end(job.leases[0], participants);
                 }
                 Step::LoseHost { host } => {
                     let revoke = LeaseCommand::Revoke { lease: job.leases[host] };

@@ -4,8 +4,8 @@ use holdfast_api::*;
 use holdfast_machine::Machine;
 use proptest::prelude::*;
 
-use crate::generate::life_steps::processes;
-use crate::life::{TestResult, open_rounds};
+use crate::coordination::{TestResult, open_rounds};
+use crate::generate::coordination_steps::processes;
 use crate::{config, generate};
 
 /// It is so.
@@ -152,7 +152,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn what_a_round_waits_for_is_enough(entries in generate::life_entries(40)) {
+    fn what_a_round_waits_for_is_enough(entries in generate::coordination_entries(40)) {
         let mut machine = Machine::new();
         for entry in &entries {
             machine.apply(entry);

@@ -19,7 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::rank::{Ended, Rank};
 
-/// Longest wait for the end of a former life.
+/// Longest wait for the end of a former incarnation.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::main(flavor = "current_thread")]

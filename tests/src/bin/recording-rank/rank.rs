@@ -26,7 +26,7 @@ pub struct Rank {
 /// Why a rank has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// It was told that its life is over, or will be.
+    /// It was told that its incarnation is over, or will be.
     Fenced,
     /// It is to leave.
     AskedToLeave,

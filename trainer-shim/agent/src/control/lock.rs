@@ -40,7 +40,7 @@ impl Lock {
     }
 
     /// Writes the holder's process id into the file, for people.
-    pub fn sign(&self) -> io::Result<()> {
+    pub fn heartbeat(&self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0)
     }
@@ -112,7 +112,7 @@ mod tests {
         for left in ["", "4711\n"] {
             fs::write(&path, left).unwrap();
             let lock = Lock::take(&path, Duration::ZERO).await.unwrap().expect("it is free");
-            lock.sign().unwrap();
+            lock.heartbeat().unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
         }
     }

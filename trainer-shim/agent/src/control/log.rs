@@ -52,7 +52,7 @@ pub async fn sweep(own: &Place) {
             continue;
         };
         // One that lives may have had nothing to say for long.
-        if let Ok(Some(_ended)) = Lock::take(&place.life_lock(), Duration::ZERO).await {
+        if let Ok(Some(_ended)) = Lock::take(&place.participant_lock(), Duration::ZERO).await {
             for file in [place.log(), place.older_log(), place.shown()] {
                 let _ = fs::remove_file(file);
             }
@@ -129,7 +129,7 @@ mod tests {
         }
         let oldest = places.last().unwrap();
         let own = places[LOGS_KEPT + 1].clone();
-        let lives = oldest.live(Duration::ZERO).await.unwrap().unwrap();
+        let participants = oldest.live(Duration::ZERO).await.unwrap().unwrap();
         sweep(&own).await;
         let left = |place: &Place| {
             [place.log(), place.older_log(), place.shown()].map(|path| path.exists())
@@ -139,10 +139,10 @@ mod tests {
         }
         let old = &places[LOGS_KEPT];
         assert_eq!(left(old), [false; 3], "{old:?} is one of the oldest");
-        assert!(!old.life_lock().exists());
+        assert!(!old.participant_lock().exists());
         assert_eq!(left(&own), [true; 3], "it is about to start");
         assert_eq!(left(oldest), [true; 3], "its agent lives");
-        drop(lives);
+        drop(participants);
         sweep(&own).await;
         assert_eq!(left(oldest), [false; 3]);
     }

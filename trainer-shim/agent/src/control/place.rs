@@ -156,7 +156,7 @@ impl Place {
     }
 
     /// Locked by the agent for as long as it lives.
-    pub fn life_lock(&self) -> PathBuf {
+    pub fn participant_lock(&self) -> PathBuf {
         self.beside(".alive")
     }
 
@@ -197,9 +197,9 @@ impl Place {
     /// Takes the lock of the agent that lives here, and signs it; none if
     /// another one lives here until then.
     pub async fn live(&self, within: Duration) -> Result<Option<Lock>, PlaceError> {
-        let path = self.life_lock();
+        let path = self.participant_lock();
         let lock = match Lock::take(&path, within).await {
-            Ok(Some(lock)) => lock.sign().map(|()| Some(lock)),
+            Ok(Some(lock)) => lock.heartbeat().map(|()| Some(lock)),
             other => other,
         };
         lock.map_err(|reason| PlaceError::Io { path, reason, chosen_by: self.chosen_by })
@@ -207,7 +207,7 @@ impl Place {
 
     /// The agent's process id, if it has come so far.
     pub fn process(&self) -> Option<u32> {
-        read_regular_text(&self.life_lock(), SIGNATURE_BYTES_MAX).ok()?.trim().parse().ok()
+        read_regular_text(&self.participant_lock(), SIGNATURE_BYTES_MAX).ok()?.trim().parse().ok()
     }
 
     /// Makes the socket, in the place of one that nobody listens to any more.
@@ -384,7 +384,7 @@ mod tests {
     fn the_files_of_a_place_are_those_of_no_other() {
         let of = |name: &str| {
             let place = Place::named(Path::new("/x").join(name));
-            let locks = [place.life_lock(), place.start_lock(), place.shown()];
+            let locks = [place.participant_lock(), place.start_lock(), place.shown()];
             [locks.to_vec(), vec![place.socket().to_owned(), place.log(), place.older_log()]]
                 .concat()
         };

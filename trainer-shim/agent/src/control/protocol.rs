@@ -41,7 +41,7 @@ pub enum Request {
         /// For how long.
         timeout_ms: u64,
     },
-    /// Be the life of the asker's processes: frames follow instead of lines. See
+    /// Be the incarnation of the asker's processes: frames follow instead of lines. See
     /// [`crate::door::process`].
     Process(Wanted),
     /// Tell how it goes.

@@ -41,7 +41,7 @@
 //!
 //! TCPStore ports and connections, blocked WAITs and BARRIERs, attempts, programs' own stores,
 //! session and lease go on. Commands under `run` attach again by themselves. An agent that
-//! programs have joined with the library is not the same afterwards: their lives end with their
+//! programs have joined with the library is not the same afterwards: their incarnations end with their
 //! connections, and connections of their host that could write after that would be wrong; such
 //! a host starts anew, as one without a keeper does.
 //!

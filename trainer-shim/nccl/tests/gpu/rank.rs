@@ -8,7 +8,7 @@ use std::str::{FromStr, SplitWhitespace};
 use std::time::{Duration, Instant};
 
 use holdfast_nccl::{
-    Buffer, Communicator, Device, Nccl, Reduction, Seat, State, Stream, UniqueId, group,
+    Buffer, Communicator, Device, Membership, Nccl, Reduction, State, Stream, UniqueId, group,
 };
 
 use crate::rank_processes::ANSWER;
@@ -95,9 +95,14 @@ impl Rank {
     fn init(&mut self, words: &mut SplitWhitespace<'_>) -> Answer {
         let id = words.next().and_then(UniqueId::from_hex).ok_or("no id")?;
         (self.ranks, self.rank) = (next(words)?, next(words)?);
-        let seat =
-            Seat { group: "gpu", generation: next(words)?, ranks: self.ranks, rank: self.rank };
-        let communicator = Communicator::begin_init(&self.nccl, Some(&self.device), &id, seat)?;
+        let membership = Membership {
+            group: "gpu",
+            generation: next(words)?,
+            ranks: self.ranks,
+            rank: self.rank,
+        };
+        let communicator =
+            Communicator::begin_init(&self.nccl, Some(&self.device), &id, membership)?;
         self.communicators.push(communicator);
         Ok("begun".to_owned())
     }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_nccl::{
-    Communicator, DeviceError, Element, NcclError, Reduction as NcclReduction, Seat, State, Stream,
-    UniqueId,
+    Communicator, DeviceError, Element, Membership, NcclError, Reduction as NcclReduction, State,
+    Stream, UniqueId,
 };
 use parking_lot::MutexGuard;
 
@@ -65,10 +65,11 @@ impl<'a> Owner<'a> {
         let options = &shared.options;
         let id = UniqueId::from_bytes(*options.id.as_bytes());
         let (generation, ranks, rank) = (options.generation, options.nranks, options.rank);
-        let seat = Seat { group: &options.group, generation, ranks, rank };
+        let membership = Membership { group: &options.group, generation, ranks, rank };
         let launching = launching(shared, gpu)?;
-        let communicator = Communicator::begin_init(&opened.nccl, Some(&opened.device), &id, seat)
-            .map_err(of_nccl)?;
+        let communicator =
+            Communicator::begin_init(&opened.nccl, Some(&opened.device), &id, membership)
+                .map_err(of_nccl)?;
         drop(launching);
         Ok(Owner { shared, gpu, communicator, stream })
     }

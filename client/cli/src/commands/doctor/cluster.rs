@@ -255,8 +255,8 @@ fn room(status: &Status) -> Check {
 /// briefly, and may reach nodes that this host does not.
 fn voters(status: &Status, reached: &BTreeSet<NodeId>) -> Check {
     let voters: Vec<_> = status.nodes.iter().filter(|node| node.voter).collect();
-    let lives = |node: &NodeStatus| node.version.is_some() || reached.contains(&node.id);
-    let alive = voters.iter().filter(|node| lives(node)).count();
+    let is_alive = |node: &NodeStatus| node.version.is_some() || reached.contains(&node.id);
+    let alive = voters.iter().filter(|node| is_alive(node)).count();
     let (all, quorum) = (voters.len(), voters.len() / 2 + 1);
     let check =
         Check::ok("voters", "the cluster", format!("{alive} of {all} answer, {quorum} are needed"));
@@ -273,7 +273,7 @@ fn voters(status: &Status, reached: &BTreeSet<NodeId>) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Verdict;
+    use super::super::CheckStatus;
     use super::*;
     use crate::commands::status::tests::cluster;
 
@@ -291,14 +291,14 @@ mod tests {
         let two = Duration::from_secs(2);
         let quick = Duration::from_millis(1);
         let verdict = |second: f64, took| clock("n", &looks(100.0, second, two, took)).verdict;
-        assert_eq!(verdict(102.0, quick), Verdict::Ok);
-        assert_eq!(verdict(102.1, quick), Verdict::Warning);
-        assert_eq!(verdict(101.9, quick), Verdict::Warning);
-        assert_eq!(verdict(103.0, quick), Verdict::Failed);
-        assert_eq!(verdict(101.0, quick), Verdict::Failed);
-        assert_eq!(verdict(102.1, Duration::from_millis(200)), Verdict::Ok, "who knows");
+        assert_eq!(verdict(102.0, quick), CheckStatus::Ok);
+        assert_eq!(verdict(102.1, quick), CheckStatus::Warning);
+        assert_eq!(verdict(101.9, quick), CheckStatus::Warning);
+        assert_eq!(verdict(103.0, quick), CheckStatus::Failed);
+        assert_eq!(verdict(101.0, quick), CheckStatus::Failed);
+        assert_eq!(verdict(102.1, Duration::from_millis(200)), CheckStatus::Ok, "who knows");
         let old = looks(0.0, 0.0, two, quick).map(|look| Look { text: String::new(), ..look });
-        assert_eq!(clock("n", &old).verdict, Verdict::Ok);
+        assert_eq!(clock("n", &old).verdict, CheckStatus::Ok);
     }
 
     #[test]
@@ -308,10 +308,10 @@ mod tests {
                 "{FSYNC}_bucket{{le=\"0.01\"}} {fast}\n{FSYNC}_bucket{{le=\"1.6\"}} {all}\n{FSYNC}_bucket{{le=\"+Inf\"}} {all}\n"
             )
         };
-        assert_eq!(fsync("n", &metrics(100, 100)).verdict, Verdict::Ok);
-        assert_eq!(fsync("n", &metrics(90, 100)).verdict, Verdict::Warning);
-        assert_eq!(fsync("n", &metrics(0, 3)).verdict, Verdict::Ok, "too few to tell");
-        assert_eq!(fsync("n", "").verdict, Verdict::Ok);
+        assert_eq!(fsync("n", &metrics(100, 100)).verdict, CheckStatus::Ok);
+        assert_eq!(fsync("n", &metrics(90, 100)).verdict, CheckStatus::Warning);
+        assert_eq!(fsync("n", &metrics(0, 3)).verdict, CheckStatus::Ok, "too few to tell");
+        assert_eq!(fsync("n", "").verdict, CheckStatus::Ok);
     }
 
     #[test]
@@ -321,23 +321,23 @@ mod tests {
             checks.map(|check| (check.check, check.verdict)).collect::<BTreeMap<_, _>>()
         };
         let whole = verdicts(&[&cluster(&[1, 2, 3])]);
-        assert!(whole.values().all(|verdict| *verdict == Verdict::Ok), "{whole:?}");
-        assert_eq!(verdicts(&[&cluster(&[1, 2])])["voters"], Verdict::Warning);
+        assert!(whole.values().all(|verdict| *verdict == CheckStatus::Ok), "{whole:?}");
+        assert_eq!(verdicts(&[&cluster(&[1, 2])])["voters"], CheckStatus::Warning);
         let third = Status { answered_by: 3, ..cluster(&[1, 2]) };
         assert_eq!(
             verdicts(&[&cluster(&[1, 2]), &third])["voters"],
-            Verdict::Ok,
+            CheckStatus::Ok,
             "it answered here"
         );
         let stranger = Status { cluster_id: "other".to_owned(), ..third };
-        assert_eq!(verdicts(&[&stranger, &cluster(&[1, 2])])["voters"], Verdict::Warning);
+        assert_eq!(verdicts(&[&stranger, &cluster(&[1, 2])])["voters"], CheckStatus::Warning);
         let lost = verdicts(&[&cluster(&[1])]);
-        assert_eq!((lost["voters"], lost["leader"]), (Verdict::Failed, Verdict::Failed));
+        assert_eq!((lost["voters"], lost["leader"]), (CheckStatus::Failed, CheckStatus::Failed));
         let stranger = Status { cluster_id: "other".to_owned(), ..cluster(&[1, 2, 3]) };
-        assert_eq!(verdicts(&[&cluster(&[1, 2, 3]), &stranger])["cluster"], Verdict::Failed);
+        assert_eq!(verdicts(&[&cluster(&[1, 2, 3]), &stranger])["cluster"], CheckStatus::Failed);
         let mut mixed = cluster(&[1, 2, 3]);
         mixed.nodes[0].version = Some("0.0.9".to_owned());
-        assert_eq!(verdicts(&[&mixed])["versions"], Verdict::Warning);
+        assert_eq!(verdicts(&[&mixed])["versions"], CheckStatus::Warning);
         assert!(together(&[]).is_empty());
     }
 }

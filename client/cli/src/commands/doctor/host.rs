@@ -122,36 +122,36 @@ fn judge_torch(subject: &str, version: &str) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Verdict;
+    use super::super::CheckStatus;
     use super::*;
 
     #[test]
     fn ports_among_those_of_outgoing_connections_are_warned_of() {
         let store = ["10.0.0.1:21001".to_owned(), "[::1]:40000".to_owned()];
         let verdict = |range: &str| store_ports(range, &store).map(|check| check.verdict);
-        assert_eq!(verdict("32768\t60999\n"), Some(Verdict::Warning));
-        assert_eq!(verdict("50000\t60999\n"), Some(Verdict::Ok));
+        assert_eq!(verdict("32768\t60999\n"), Some(CheckStatus::Warning));
+        assert_eq!(verdict("50000\t60999\n"), Some(CheckStatus::Ok));
         assert_eq!(verdict(""), None);
         let named = store_ports("32768 60999", &store).map(|check| check.subject);
         assert_eq!(named.as_deref(), Some("[::1]:40000"));
         assert_eq!(
             (agent_port(true).verdict, agent_port(false).verdict),
-            (Verdict::Ok, Verdict::Warning)
+            (CheckStatus::Ok, CheckStatus::Warning)
         );
     }
 
     #[test]
     fn a_version_of_pytorch_says_what_can_be_done_with_it() {
         for (version, verdict, words) in [
-            ("1.13.1", Verdict::Failed, "another protocol"),
-            ("2.1.2+cpu", Verdict::Failed, "another protocol"),
-            ("2.2.0", Verdict::Warning, "env://"),
-            ("2.5.1+cu121", Verdict::Warning, "any launcher but torchrun"),
-            ("2.7.0", Verdict::Ok, "torchrun"),
-            ("2.15.0", Verdict::Ok, "torchrun"),
-            ("2.16.0.dev1", Verdict::Warning, "newer"),
-            ("nightly", Verdict::Warning, "nightly"),
-            ("", Verdict::Ok, "no PyTorch"),
+            ("1.13.1", CheckStatus::Failed, "another protocol"),
+            ("2.1.2+cpu", CheckStatus::Failed, "another protocol"),
+            ("2.2.0", CheckStatus::Warning, "env://"),
+            ("2.5.1+cu121", CheckStatus::Warning, "any launcher but torchrun"),
+            ("2.7.0", CheckStatus::Ok, "torchrun"),
+            ("2.15.0", CheckStatus::Ok, "torchrun"),
+            ("2.16.0.dev1", CheckStatus::Warning, "newer"),
+            ("nightly", CheckStatus::Warning, "nightly"),
+            ("", CheckStatus::Ok, "no PyTorch"),
         ] {
             let check = judge_torch("python3", version);
             assert_eq!(check.verdict, verdict, "{version}");
@@ -162,7 +162,7 @@ mod tests {
     #[tokio::test]
     async fn a_python_that_was_named_and_is_none_fails() {
         let check = look_for_torch(Some(Path::new("/no/such/python"))).await;
-        assert_eq!(check.verdict, Verdict::Failed);
+        assert_eq!(check.verdict, CheckStatus::Failed);
         assert!(check.next.is_some_and(|next| next.contains("--python")));
     }
 }

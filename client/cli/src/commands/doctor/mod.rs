@@ -43,7 +43,7 @@ pub(crate) async fn run(context: &Context, python: Option<PathBuf>) -> Result<()
 /// How a check ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Verdict {
+enum CheckStatus {
     /// As it should be.
     Ok,
     /// It works, and something about it will hurt.
@@ -59,7 +59,7 @@ struct Check {
     check: &'static str,
     /// What was looked at.
     subject: String,
-    verdict: Verdict,
+    verdict: CheckStatus,
     /// What was found.
     found: String,
     /// What to do; null if nothing has to be done.
@@ -69,15 +69,15 @@ struct Check {
 impl Check {
     fn ok(check: &'static str, subject: impl Into<String>, found: impl Into<String>) -> Check {
         let (subject, found) = (subject.into(), found.into());
-        Check { check, subject, verdict: Verdict::Ok, found, next: None }
+        Check { check, subject, verdict: CheckStatus::Ok, found, next: None }
     }
 
     fn warns(self, next: impl Into<String>) -> Check {
-        Check { verdict: Verdict::Warning, next: Some(next.into()), ..self }
+        Check { verdict: CheckStatus::Warning, next: Some(next.into()), ..self }
     }
 
     fn fails(self, next: impl Into<String>) -> Check {
-        Check { verdict: Verdict::Failed, next: Some(next.into()), ..self }
+        Check { verdict: CheckStatus::Failed, next: Some(next.into()), ..self }
     }
 }
 
@@ -91,12 +91,12 @@ struct Examination {
 
 impl Examination {
     fn of(checks: Vec<Check>) -> Examination {
-        let healthy = checks.iter().all(|check| check.verdict != Verdict::Failed);
+        let healthy = checks.iter().all(|check| check.verdict != CheckStatus::Failed);
         Examination { healthy, checks }
     }
 
     fn failed(&self) -> usize {
-        self.checks.iter().filter(|check| check.verdict == Verdict::Failed).count()
+        self.checks.iter().filter(|check| check.verdict == CheckStatus::Failed).count()
     }
 }
 
@@ -104,9 +104,9 @@ impl Document for Examination {
     fn write_table(&self, out: &mut Vec<u8>) -> io::Result<()> {
         let rows = self.checks.iter().map(|check| {
             let verdict = match check.verdict {
-                Verdict::Ok => "ok",
-                Verdict::Warning => "WARNING",
-                Verdict::Failed => "FAILED",
+                CheckStatus::Ok => "ok",
+                CheckStatus::Warning => "WARNING",
+                CheckStatus::Failed => "FAILED",
             };
             let found = match &check.next {
                 Some(next) => format!("{}: {next}", check.found),

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::fit::{Row, Section};
 use crate::commands::activity;
-use crate::commands::signs::{Ago, Signs, Told};
+use crate::commands::heartbeats::{Ago, HealthGroup, Heartbeats};
 use crate::log_time::{LogNow, span};
 use crate::output::{printable, shortened};
 use crate::pytorch::ranges;
@@ -48,7 +48,7 @@ pub(super) struct Group {
     /// Rounds that all of them wait in.
     pub(super) waits_in: Vec<Blob>,
     /// What their agent tells of all of them.
-    pub(super) told: Option<Told>,
+    pub(super) told: Option<HealthGroup>,
     /// How long ago that was for the first of them.
     pub(super) ago: Ago,
     /// What the processor time of the first of them tells.
@@ -131,11 +131,18 @@ fn never(process: ProcessId) -> Missing {
 pub(super) fn groups(
     all: &[Missing],
     known: &Known<'_>,
-    signs: &Signs<'_>,
+    heartbeats: &Heartbeats<'_>,
     now: LogNow,
 ) -> Vec<Group> {
-    type Key =
-        (State, Vec<Blob>, bool, Option<String>, Option<String>, Option<Told>, Option<Doing>);
+    type Key = (
+        State,
+        Vec<Blob>,
+        bool,
+        Option<String>,
+        Option<String>,
+        Option<HealthGroup>,
+        Option<Doing>,
+    );
     let mut found: BTreeMap<Key, (Group, LogTime)> = BTreeMap::new();
     for one in all {
         let host = Some(one.host.clone()).filter(|host| !host.is_empty());
@@ -147,10 +154,10 @@ pub(super) fn groups(
         let info = known.get(&one.process);
         let waits_in = info.map(|info| info.waits_in.clone()).unwrap_or_default();
         let sign = match &one.state {
-            ProcessState::Alive { incarnation, .. } => signs.get(one.process, *incarnation),
+            ProcessState::Alive { incarnation, .. } => heartbeats.get(one.process, *incarnation),
             _ => None,
         };
-        let (told, ago) = sign.map(Told::of).unzip();
+        let (told, ago) = sign.map(HealthGroup::of).unzip();
         let doing = sign.and_then(|sign| sign.activity.as_ref()).map(|activity| activity.main);
         let (cause_of, told_of) = (cause.clone(), told.clone());
         let key = (state, waits_in.clone(), standby, host.clone(), cause_of, told_of, doing);
@@ -224,7 +231,7 @@ pub(super) fn next<'a>(groups: impl IntoIterator<Item = &'a Group>) -> Option<Se
 impl Group {
     /// Whether their main threads have not run Python for some time.
     pub(super) fn main_thread_silent(&self) -> bool {
-        self.told.as_ref().is_some_and(Told::main_thread_silent)
+        self.told.as_ref().is_some_and(HealthGroup::main_thread_silent)
     }
 
     fn doing(&self) -> Option<Doing> {
@@ -324,7 +331,8 @@ mod tests {
 
     fn rows(all: &[ProcessInfo]) -> Vec<String> {
         let missing: Vec<Missing> = all.iter().map(of_info).collect();
-        let groups = groups(&missing, &known(all), &Signs::default(), LogNow::newest([42_000]));
+        let groups =
+            groups(&missing, &known(all), &Heartbeats::default(), LogNow::newest([42_000]));
         groups.iter().map(|group| group.missing_row().text).collect()
     }
 
@@ -375,7 +383,7 @@ mod tests {
         gathering.missing_count = 3;
         let found: Vec<_> = missing(&gathering, &known(&all)).0;
         assert_eq!(found[2].state, ProcessState::NeverJoined);
-        let row = groups(&found[2..], &known(&all), &Signs::default(), LogNow::default())[0]
+        let row = groups(&found[2..], &known(&all), &Heartbeats::default(), LogNow::default())[0]
             .missing_row();
         assert_eq!(row.text, "process 300 never joined");
     }

@@ -13,7 +13,7 @@ use super::held::{self, Holding};
 use super::outside::{self, Outside};
 use super::waiting::Waiting;
 use super::{Place, Seen, keys};
-use crate::commands::signs::Signs;
+use crate::commands::heartbeats::Heartbeats;
 use crate::commands::waits::{self, Waits};
 use crate::log_time::{LogNow, span};
 use crate::output::{Document, cell, printable};
@@ -71,11 +71,11 @@ impl Why {
         let Seen { mut rounds, processes, held, iteration, revision } = seen;
         rounds.sort_by_key(|round| round.opened_at_ms);
         let known: Known<'_> = processes.iter().map(|one| (one.process, one)).collect();
-        let signs = Signs::of(agents, &place.scope());
+        let heartbeats = Heartbeats::of(agents, &place.scope());
         let missing: Vec<(Vec<Missing>, u32)> =
             rounds.iter().map(|round| groups::missing(round, &rounds, &known)).collect();
         let deadlocks = deadlocks(&rounds, &missing, &known, now);
-        let grouped = |missing: &[Missing]| groups::groups(missing, &known, &signs, now);
+        let grouped = |missing: &[Missing]| groups::groups(missing, &known, &heartbeats, now);
         let alone = held::alone(&place.job, &held, &rounds, &known, grouped, now);
         let rounds: Vec<Waiting> = rounds
             .iter()
@@ -92,7 +92,7 @@ impl Why {
         let hosts = match idle {
             true => {
                 let all: Vec<Missing> = processes.iter().map(groups::of_info).collect();
-                groups::groups(&all, &known, &signs, now)
+                groups::groups(&all, &known, &heartbeats, now)
             }
             false => Vec::new(),
         };
@@ -140,13 +140,13 @@ impl Why {
 
     fn idle_section(&self) -> Option<Section> {
         let iteration = cell(Some(self.iteration).filter(|iteration| *iteration > 0));
-        let lives = self.hosts.iter().any(|group| group.state == State::Alive);
+        let participants = self.hosts.iter().any(|group| group.state == State::Alive);
         let head = match (self.hosts.is_empty(), self.outside.is_empty(), self.agents) {
             (false, ..) if !self.open => {
                 format!("nothing hangs in it (latest iteration: {iteration}). What became of each rank:")
             }
             (_, true, _) if !self.open => return None,
-            (false, true, 0) if !lives => {
+            (false, true, 0) if !participants => {
                 format!("all ranks have ended, and no agent is connected (latest iteration: {iteration}):")
             }
             (false, ..) => format!(

@@ -13,7 +13,7 @@ fn config() -> ProptestConfig {
 /// A process: with a rank, lost, or a newcomer; its labels; and what says in
 /// which order ranks were given before.
 #[derive(Debug, Clone)]
-struct Life {
+struct Participant {
     kind: Kind,
     labels: Labels,
     turn: u32,
@@ -26,36 +26,38 @@ enum Kind {
     Newcomer,
 }
 
-fn life() -> impl Strategy<Value = Life> {
+fn participant() -> impl Strategy<Value = Participant> {
     let kind = select(vec![Kind::Ranked, Kind::Ranked, Kind::Lost, Kind::Newcomer]);
     (kind, 0..5u32, 0..3u32, any::<u32>()).prop_map(|(kind, host, rack, turn)| {
         let mut labels = Labels::from([("rack".to_owned(), rack.to_string())]);
         if host > 0 {
             labels.insert("host".to_owned(), host.to_string());
         }
-        Life { kind, labels, turn }
+        Participant { kind, labels, turn }
     })
 }
 
 /// A job after an iteration: the ranks of those who had one are 0 to their number.
 #[derive(Debug, Clone)]
-struct Job(Vec<(Life, Option<u32>)>);
+struct Job(Vec<(Participant, Option<u32>)>);
 
 impl Job {
     fn candidates(&self) -> Vec<Candidate<'_>> {
-        let all = (0..).zip(&self.0).filter(|(_, (life, _))| life.kind != Kind::Lost);
-        all.map(|(process, (life, rank))| Candidate {
+        let all = (0..).zip(&self.0).filter(|(_, (participant, _))| participant.kind != Kind::Lost);
+        all.map(|(process, (participant, rank))| Candidate {
             process,
             previous: *rank,
-            labels: &life.labels,
+            labels: &participant.labels,
         })
         .collect()
     }
 
     fn lost(&self) -> Vec<Lost<'_>> {
-        let gone = self.0.iter().filter(|(life, _)| life.kind == Kind::Lost);
-        gone.filter_map(|(life, rank)| Some(Lost { rank: (*rank)?, labels: &life.labels }))
-            .collect()
+        let gone = self.0.iter().filter(|(participant, _)| participant.kind == Kind::Lost);
+        gone.filter_map(|(participant, rank)| {
+            Some(Lost { rank: (*rank)?, labels: &participant.labels })
+        })
+        .collect()
     }
 
     fn assign(&self, steps: &[AssignmentStep]) -> Assigned {
@@ -64,15 +66,15 @@ impl Job {
 }
 
 fn job() -> impl Strategy<Value = Job> {
-    vec(life(), 0..40).prop_map(|lives| {
-        let had = |n: &usize| lives[*n].kind != Kind::Newcomer;
-        let mut turns: Vec<usize> = (0..lives.len()).filter(had).collect();
-        turns.sort_by_key(|n| (lives[*n].turn, *n));
-        let mut ranks = vec![None; lives.len()];
+    vec(participant(), 0..40).prop_map(|participants| {
+        let had = |n: &usize| participants[*n].kind != Kind::Newcomer;
+        let mut turns: Vec<usize> = (0..participants.len()).filter(had).collect();
+        turns.sort_by_key(|n| (participants[*n].turn, *n));
+        let mut ranks = vec![None; participants.len()];
         for (rank, n) in (0..).zip(turns) {
             ranks[n] = Some(rank);
         }
-        Job(lives.into_iter().zip(ranks).collect())
+        Job(participants.into_iter().zip(ranks).collect())
     })
 }
 

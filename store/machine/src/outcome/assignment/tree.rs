@@ -25,30 +25,30 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_api::{Labels, TreeLayer};
 
-use super::{Candidate, Lost, Seat, shift};
+use super::{Candidacy, Candidate, Lost, shift};
 
-/// Gives the seats their ranks, and returns the places of those left out.
+/// Gives the candidates their ranks, and returns the places of those left out.
 pub(super) fn assign(
     layers: &[TreeLayer],
     candidates: &[Candidate<'_>],
     lost: &[Lost<'_>],
-    seats: &mut Vec<Seat>,
+    candidacies: &mut Vec<Candidacy>,
 ) -> Vec<usize> {
     let mut tree = Tree::new(layers);
-    let leaf = |seat: Seat| {
-        let home = tree.home(candidates[seat.place].labels);
-        tree.settle(seat.place, home);
-        Leaf { seat, home }
+    let leaf = |candidacy: Candidacy| {
+        let home = tree.home(candidates[candidacy.place].labels);
+        tree.settle(candidacy.place, home);
+        Leaf { candidacy, home }
     };
-    let mut leaves: Vec<Leaf> = seats.drain(..).map(leaf).collect();
+    let mut leaves: Vec<Leaf> = candidacies.drain(..).map(leaf).collect();
     tree.dismiss();
     let dismissed: Vec<Leaf> =
         leaves.extract_if(.., |leaf| tree.domains[leaf.home].dismissed).collect();
     let vacancies = tree.vacancies(lost, &leaves, &dismissed);
     let (waiting, mut active): (Vec<Leaf>, Vec<Leaf>) =
-        leaves.into_iter().partition(|leaf| leaf.seat.newcomer);
+        leaves.into_iter().partition(|leaf| leaf.candidacy.newcomer);
 
-    let mut waiting = waiting.into_iter().map(|leaf| (leaf.seat.place, leaf)).collect();
+    let mut waiting = waiting.into_iter().map(|leaf| (leaf.candidacy.place, leaf)).collect();
     let unfilled = tree.stand_in(vacancies, &mut waiting, &mut active);
     tree.backfill(unfilled, &mut active);
 
@@ -57,10 +57,10 @@ pub(super) fn assign(
         max => active.split_off(max.min(active.len())),
     };
     let reserve = tree.grow(waiting.into_values().collect(), &mut active);
-    seats.extend(active.iter().map(|leaf| leaf.seat));
-    shift(seats);
+    candidacies.extend(active.iter().map(|leaf| leaf.candidacy));
+    shift(candidacies);
     let out = dismissed.iter().chain(&excess).chain(&reserve);
-    out.map(|leaf| leaf.seat.place).collect()
+    out.map(|leaf| leaf.candidacy.place).collect()
 }
 
 /// The domain of everybody.
@@ -89,7 +89,7 @@ struct Domain {
 /// A candidate under the innermost domain that it is in.
 #[derive(Clone, Copy)]
 struct Leaf {
-    seat: Seat,
+    candidacy: Candidacy,
     home: usize,
 }
 
@@ -173,12 +173,12 @@ impl<'m> Tree<'m> {
         leaves: &[Leaf],
         dismissed: &[Leaf],
     ) -> Vec<Vacancy> {
-        let ranked = |leaf: &&Leaf| !leaf.seat.newcomer;
+        let ranked = |leaf: &&Leaf| !leaf.candidacy.newcomer;
         let held = leaves.iter().chain(dismissed).filter(ranked);
-        let mut known: BTreeSet<u64> = held.map(|leaf| leaf.seat.rank).collect();
+        let mut known: BTreeSet<u64> = held.map(|leaf| leaf.candidacy.rank).collect();
         let vacated = dismissed.iter().filter(ranked);
         let mut vacancies: Vec<Vacancy> =
-            vacated.map(|leaf| Vacancy { rank: leaf.seat.rank, home: leaf.home }).collect();
+            vacated.map(|leaf| Vacancy { rank: leaf.candidacy.rank, home: leaf.home }).collect();
         for lost in lost {
             let rank = lost.rank.into();
             if known.insert(rank) {
@@ -202,7 +202,7 @@ impl<'m> Tree<'m> {
         // By domain, lowest place first.
         let mut reserves: BTreeSet<(usize, usize)> = BTreeSet::new();
         for leaf in waiting.values() {
-            reserves.extend(self.outwards(leaf.home).map(|domain| (domain, leaf.seat.place)));
+            reserves.extend(self.outwards(leaf.home).map(|domain| (domain, leaf.candidacy.place)));
         }
         vacancies.retain(|vacancy| {
             let reserve = |domain: &usize| self.layer(*domain).is_some_and(|layer| layer.reserve);
@@ -214,9 +214,9 @@ impl<'m> Tree<'m> {
                 return true;
             };
             for domain in self.outwards(leaf.home) {
-                reserves.remove(&(domain, leaf.seat.place));
+                reserves.remove(&(domain, leaf.candidacy.place));
             }
-            leaf.seat.rank = vacancy.rank;
+            leaf.candidacy.rank = vacancy.rank;
             active.push(leaf);
             false
         });
@@ -226,7 +226,7 @@ impl<'m> Tree<'m> {
     /// Step 3. Leaves the active ones in the order of their ranks: what is
     /// still open closes when they are counted through.
     fn backfill(&self, vacancies: Vec<Vacancy>, active: &mut [Leaf]) {
-        active.sort_unstable_by_key(|leaf| leaf.seat.rank);
+        active.sort_unstable_by_key(|leaf| leaf.candidacy.rank);
         let top = self.layers.iter().rposition(|layer| !layer.backfill).map_or(0, |last| last + 1);
         let widest = |home| self.outwards(home).find(|domain| self.domains[*domain].layer == top);
         let mut gaps: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
@@ -243,16 +243,16 @@ impl<'m> Tree<'m> {
         }
         for (domain, holders) in holders {
             let gaps = gaps.remove(&domain).unwrap_or_default();
-            let held = holders.iter().map(|leaf| leaf.seat.rank);
+            let held = holders.iter().map(|leaf| leaf.candidacy.rank);
             let mut ranks: Vec<u64> = held.chain(gaps.iter().copied()).collect();
             ranks.sort_unstable();
             let above = ranks[holders.len()..].first().copied().unwrap_or(u64::MAX);
-            let moving = holders.into_iter().filter(|leaf| leaf.seat.rank >= above);
+            let moving = holders.into_iter().filter(|leaf| leaf.candidacy.rank >= above);
             for (leaf, gap) in moving.zip(gaps) {
-                leaf.seat.rank = gap;
+                leaf.candidacy.rank = gap;
             }
         }
-        active.sort_unstable_by_key(|leaf| leaf.seat.rank);
+        active.sort_unstable_by_key(|leaf| leaf.candidacy.rank);
     }
 
     /// Step 6. Returns those that stay without a rank.
@@ -264,7 +264,7 @@ impl<'m> Tree<'m> {
             let mut path: Vec<usize> =
                 self.outwards(leaf.home).map(|domain| self.domains[domain].lowest).collect();
             path.reverse();
-            (path, leaf.seat.place)
+            (path, leaf.candidacy.place)
         });
         waiting.retain(|leaf| {
             let full = |domain| {

@@ -8,7 +8,7 @@ use holdfast_api::{
 };
 
 use super::HeldRound;
-use crate::life::Life;
+use crate::coordination::Coordination;
 use crate::machine::Machine;
 use crate::round::{Numbers, RoundKey};
 
@@ -23,8 +23,9 @@ impl Machine {
         let (Some(job), Some(run)) = (self.jobs.by_name.get(&run.job), self.jobs.run(&run)) else {
             return Err(Refusal::JobNotFound { job: run.job });
         };
-        let held = job.life.held.iter().filter(|(key, _)| wanted.is_none_or(|n| key.name == *n));
-        let info = held.map(|(key, held)| held.info(key, &run.life, self.time, brief));
+        let held =
+            job.coordination.held.iter().filter(|(key, _)| wanted.is_none_or(|n| key.name == *n));
+        let info = held.map(|(key, held)| held.info(key, &run.coordination, self.time, brief));
         Ok(ReadOutcome::Held(info.collect()))
     }
 }
@@ -50,8 +51,14 @@ impl HeldRound {
         })
     }
 
-    fn info(&self, key: &RoundKey, life: &Life, now: LogTime, brief: bool) -> HeldInfo {
-        let round = life.rounds.get(key);
+    fn info(
+        &self,
+        key: &RoundKey,
+        coordination: &Coordination,
+        now: LogTime,
+        brief: bool,
+    ) -> HeldInfo {
+        let round = coordination.rounds.get(key);
         let arrived = |process: &ProcessId| {
             let arrived = round.and_then(|round| round.arrivals.get(process));
             arrived.is_some_and(|arrived| arrived.holds)
@@ -67,7 +74,7 @@ impl HeldRound {
         let unreleased = out.iter().take(MISSING_LISTED_MAX).map(|(process, incarnation)| {
             let unseen = self.ended.get(process);
             Unreleased {
-                process: life.holder(*process, *incarnation),
+                process: coordination.holder(*process, *incarnation),
                 incarnation: *incarnation,
                 ended: unseen.is_some(),
                 free_at_ms: unseen.and_then(|unseen| unseen.free_at),
@@ -98,7 +105,7 @@ impl HeldRound {
     }
 }
 
-impl Life {
+impl Coordination {
     /// How somebody stands who holds something: also in an incarnation that is not
     /// its latest.
     fn holder(&self, process: ProcessId, incarnation: Incarnation) -> Missing {

@@ -184,7 +184,7 @@ async fn open(
         anyhow!(
             "the agent of this run that was here before has not ended for {FORMER_TIME_MAX:?}: \
              end it with `kill -9 $(cat {})`",
-            place.life_lock().display()
+            place.participant_lock().display()
         )
     })?;
     let agent = Box::pin(Agent::open_unless(options, kept, over.cancelled())).await?;

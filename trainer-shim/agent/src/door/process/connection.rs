@@ -16,8 +16,8 @@ use holdfast_api::{
 use holdfast_client::{Consistency, Deadline};
 use holdfast_trainer_shim::boot_time;
 use holdfast_trainer_shim::link::{
-    FROM_PROGRAM_BYTES_MAX, Frames, FromAgent, FromProgram, IN_FLIGHT_MAX, LASTING_MAX, Over,
-    Response, Sign, Silence, Welcome, decode, frames,
+    FROM_PROGRAM_BYTES_MAX, Frames, FromAgent, FromProgram, Heartbeat, IN_FLIGHT_MAX, LASTING_MAX,
+    Over, Response, Silence, Welcome, decode, frames,
 };
 use parking_lot::Mutex;
 use rustix::process::Signal;
@@ -30,12 +30,12 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, info, warn};
 
 use super::arrivals::are_few;
-use super::desk::SeatId;
-use super::ladder::{Act, Watched};
+use super::connection_table::ConnectionId;
+use super::lease_holder::{Death, LeaseHolder, Place};
 use super::outbox::{Outbox, Queue};
 use super::peer::Peer;
-use super::relay::{self, Errand, Life};
-use super::tenure::{Death, Place, Tenure};
+use super::relay::{self, Errand, Participant};
+use super::watchdog::{Act, Watched};
 
 /// Most bytes of calls of one program that are not answered yet.
 const IN_FLIGHT_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -58,8 +58,8 @@ type Lasting = BoxFuture<'static, Result<(), holdfast_client::Error>>;
 
 /// A program whose connection is served.
 struct Connection {
-    tenure: Tenure,
-    seat: SeatId,
+    lease_holder: LeaseHolder,
+    id: ConnectionId,
     outbox: Outbox,
     /// Calls after which somebody's life is another one: they are seen to their
     /// end, whatever becomes of the connection.
@@ -68,8 +68,8 @@ struct Connection {
     in_flight_bytes: usize,
     /// Waits, watches and subscriptions, by their calls.
     lasting: BTreeMap<u64, AbortOnDropHandle<()>>,
-    /// How the processes are doing that give signs of life.
-    watched: Arc<Mutex<BTreeMap<Life, Watched>>>,
+    /// How the processes are doing that give heartbeats.
+    watched: Arc<Mutex<BTreeMap<Participant, Watched>>>,
 }
 
 /// A call that has come back.
@@ -129,18 +129,18 @@ pub async fn tell_why_not(writer: &mut OwnedWriteHalf, outage: Outage) -> Infall
 
 /// Serves a program until its end, or that of the lease, or `stop`.
 pub async fn run(
-    tenure: Tenure,
+    lease_holder: LeaseHolder,
     reader: BufReader<OwnedReadHalf>,
     (mut writer, outage): (OwnedWriteHalf, Outage),
     peer: Peer,
     stop: &CancellationToken,
 ) {
-    let until = tenure.lease.valid_until();
+    let until = lease_holder.lease.valid_until();
     let welcome = Welcome {
-        scope: tenure.lease.scope().clone(),
-        lease: tenure.lease.id(),
-        ttl_ms: milliseconds(tenure.lease.ttl()),
-        store_lost_ms_max: milliseconds(tenure.lease.store_lost_max()),
+        scope: lease_holder.lease.scope().clone(),
+        lease: lease_holder.lease.id(),
+        ttl_ms: milliseconds(lease_holder.lease.ttl()),
+        store_lost_ms_max: milliseconds(lease_holder.lease.store_lost_max()),
         valid_until_ms: milliseconds(*until.borrow()),
         now_ms: milliseconds(boot_time()),
     };
@@ -153,10 +153,10 @@ pub async fn run(
     let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok());
     let peer = Arc::new(peer);
     let place = Place { outbox: outbox.clone(), watched: watched.clone(), pid, peer: peer.clone() };
-    let seat = tenure.sit(place);
+    let id = lease_holder.sit(place);
     let mut connection = Connection {
-        tenure: tenure.clone(),
-        seat,
+        lease_holder: lease_holder.clone(),
+        id,
         outbox,
         errands: FuturesUnordered::new(),
         calls: FuturesUnordered::new(),
@@ -170,7 +170,7 @@ pub async fn run(
         ending = connection.serve(&mut frames, &peer) => ending,
         broken = &mut writing => Ending::Broken(broken.err().unwrap_or_else(|| io::ErrorKind::BrokenPipe.into())),
         () = cut.cancelled() => Ending::Cut,
-        () = tenure.lease.ended() => Ending::LeaseLost,
+        () = lease_holder.lease.ended() => Ending::LeaseLost,
         () = stop.cancelled() => Ending::Stopped,
     };
     let ending = match ending {
@@ -188,13 +188,14 @@ pub async fn run(
     // A socket that closes says little: the program may still run.
     let is_over = matches!(ending, Ending::LeaseLost | Ending::Stopped);
     let exit_seen = tokio::time::timeout(EXIT_SEEN_TIME_MAX, peer.ended()).await.is_ok();
-    let lives = tenure.leave(seat, exit_seen);
-    note(&ending, &lives, &peer);
+    let participants = lease_holder.leave(id, exit_seen);
+    note(&ending, &participants, &peer);
     // Of a lease that has ended, or is given back, all ends.
     if !is_over {
         let watched = connection.watched.lock().clone();
-        let death = |life| Death { life, cause: cause(watched.get(&life)), exit_seen };
-        tenure.died(lives.into_iter().map(death));
+        let death =
+            |participant| Death { participant, cause: cause(watched.get(&participant)), exit_seen };
+        lease_holder.died(participants.into_iter().map(death));
     }
     if let Some(over) = over {
         connection.outbox.push(&FromAgent::Over(over));
@@ -203,7 +204,7 @@ pub async fn run(
     }
 }
 
-/// How a life ended whose program is gone.
+/// How an incarnation ended whose program is gone.
 fn cause(watched: Option<&Watched>) -> Cause {
     match watched.and_then(Watched::ended_for) {
         Some(silent) => Cause::Unresponsive { silent_ms: milliseconds(silent) },
@@ -211,18 +212,20 @@ fn cause(watched: Option<&Watched>) -> Cause {
     }
 }
 
-fn note(ending: &Ending, lives: &[Life], peer: &Peer) {
+fn note(ending: &Ending, participants: &[Participant], peer: &Peer) {
     let pid = peer.pid().map_or_else(|| "?".to_owned(), |pid| pid.to_string());
-    let named: Vec<String> = lives
+    let named: Vec<String> = participants
         .iter()
         .take(8)
         .map(|(process, incarnation)| format!("{process} ({incarnation})"))
         .collect();
     let named = named.join(", ");
     match ending {
-        Ending::Closed(how) if lives.is_empty() => debug!(pid, "a program has left: {how}"),
+        Ending::Closed(how) if participants.is_empty() => debug!(pid, "a program has left: {how}"),
         Ending::Closed(how) => info!(pid, "processes {named} are gone: {how}"),
-        Ending::Broken(error) if lives.is_empty() => debug!(pid, %error, "a program has left"),
+        Ending::Broken(error) if participants.is_empty() => {
+            debug!(pid, %error, "a program has left")
+        }
         Ending::Broken(error) => info!(pid, %error, "processes {named} are gone: the socket broke"),
         Ending::Refused(reason) => warn!(pid, "processes [{named}] are cut off: {reason}"),
         Ending::Cut => warn!(pid, "processes [{named}] are cut off"),
@@ -297,7 +300,7 @@ impl Connection {
             Ok(FromProgram::Ask { seq, body, within_ms }) => {
                 self.take(seq, bytes, *body, within_ms);
             }
-            Ok(FromProgram::Signs(signs)) => self.hear(signs),
+            Ok(FromProgram::Heartbeats(heartbeats)) => self.hear(heartbeats),
             Err(error) => {
                 let text = format!("{error}; its version and the agent's may not fit");
                 return Err(Ending::Refused(text));
@@ -319,7 +322,7 @@ impl Connection {
                 }
             }
             RequestBody::Wait { scope, conditions, since: _ } => {
-                let client = self.tenure.lease.client().clone();
+                let client = self.lease_holder.lease.client().clone();
                 let named = scope.clone();
                 let waiting = move |outbox: Outbox| async move {
                     let revision = client.wait(scope, conditions, Deadline::never()).await?;
@@ -329,7 +332,7 @@ impl Connection {
                 self.last(seq, &named, |outbox| waiting(outbox).boxed());
             }
             RequestBody::Watch { scope, prefix, from, progress_together: _ } => {
-                let client = self.tenure.lease.client().clone();
+                let client = self.lease_holder.lease.client().clone();
                 let named = scope.clone();
                 let watching = move |outbox: Outbox| async move {
                     let mut watch = client.watch(scope, prefix, from).await?;
@@ -341,8 +344,8 @@ impl Connection {
                 self.last(seq, &named, |outbox| watching(outbox).boxed());
             }
             RequestBody::Events { job, after } => {
-                let events = self.tenure.events.clone();
-                let scope = Scope { job, ..self.tenure.lease.scope().clone() };
+                let events = self.lease_holder.events.clone();
+                let scope = Scope { job, ..self.lease_holder.lease.scope().clone() };
                 let following = move |outbox: Outbox| async move {
                     Err(events.follow(after, seq, &outbox).await)
                 };
@@ -359,7 +362,7 @@ impl Connection {
 
     /// Does something that lasts until it is cancelled, or the connection ends.
     fn last(&mut self, seq: u64, scope: &Scope, doing: impl FnOnce(Outbox) -> Lasting) {
-        if let Err(problem) = relay::keys(scope, self.tenure.lease.scope()) {
+        if let Err(problem) = relay::keys(scope, self.lease_holder.lease.scope()) {
             return self.refuse(seq, problem);
         }
         self.lasting.retain(|_, task| !task.is_finished());
@@ -371,7 +374,7 @@ impl Connection {
             return self.refuse(seq, Problem::retryable(Code::Overloaded, text));
         }
         let (doing, outbox) = (doing(self.outbox.clone()), self.outbox.clone());
-        let task = self.tenure.spawn(async move {
+        let task = self.lease_holder.spawn(async move {
             if let Err(error) = doing.await {
                 outbox.tell(seq, ReplyBody::Problem(problem(error)));
             }
@@ -379,11 +382,11 @@ impl Connection {
         self.lasting.insert(seq, AbortOnDropHandle::new(task));
     }
 
-    fn hear(&self, signs: Vec<Sign>) {
+    fn hear(&self, heartbeats: Vec<Heartbeat>) {
         let mut watched = self.watched.lock();
-        for sign in signs {
-            if let Some(watched) = watched.get_mut(&(sign.process, sign.incarnation)) {
-                watched.hear(sign);
+        for heartbeat in heartbeats {
+            if let Some(watched) = watched.get_mut(&(heartbeat.process, heartbeat.incarnation)) {
+                watched.hear(heartbeat);
             }
         }
     }
@@ -432,15 +435,18 @@ impl Connection {
     }
 
     fn propose(&mut self, seq: u64, bytes: usize, command: Command, within_ms: Option<u64>) {
-        let seat = self.seat;
-        let (lease, scope) = (self.tenure.lease.id(), self.tenure.lease.scope().clone());
-        let checked = self.tenure.desk(|desk| {
-            let errand = relay::command(&command, (lease, &scope), |life| desk.owns(seat, life))?;
+        let id = self.id;
+        let (lease, scope) =
+            (self.lease_holder.lease.id(), self.lease_holder.lease.scope().clone());
+        let checked = self.lease_holder.table(|table| {
+            let errand = relay::command(&command, (lease, &scope), |participant| {
+                table.owns(id, participant)
+            })?;
             if let Errand::Register { process, takeover } = errand {
-                desk.make_room(seat)?;
-                let held = process.and_then(|process| desk.held_elsewhere(seat, process));
+                table.make_room(id)?;
+                let held = process.and_then(|process| table.held_elsewhere(id, process));
                 if let Some((process, incarnation)) = held.filter(|_| !takeover) {
-                    let host = self.tenure.lease.host().to_owned();
+                    let host = self.lease_holder.lease.host().to_owned();
                     return Err(Refusal::AliveElsewhere { process, incarnation, host }.into());
                 }
             }
@@ -451,9 +457,9 @@ impl Connection {
             Err(problem) => return self.refuse(seq, problem),
         };
         self.in_flight_bytes += bytes;
-        let tenure = self.tenure.clone();
+        let lease_holder = self.lease_holder.clone();
         let lasting = errand != Errand::Other;
-        // Whoever begins or ends a life has to hear how it went: its answer is
+        // Whoever begins or ends an incarnation has to hear how it went: its answer is
         // awaited longer than the program itself may care for.
         let deadline = if lasting { Deadline::never() } else { deadline(within_ms) };
         let call = async move {
@@ -461,9 +467,9 @@ impl Connection {
                 Command::Round(RoundCommand::Arrive { round, terms, arrivals, .. })
                     if are_few(&arrivals) =>
                 {
-                    tenure.arrive((round, terms), arrivals, deadline).await
+                    lease_holder.arrive((round, terms), arrivals, deadline).await
                 }
-                command => tenure.lease.client().propose(command, deadline).await,
+                command => lease_holder.lease.client().propose(command, deadline).await,
             };
             Done { seq, bytes, came: Came::Answer(errand, answer) }
         };
@@ -471,11 +477,11 @@ impl Connection {
     }
 
     fn read(&mut self, seq: u64, bytes: usize, read: Read, within_ms: Option<u64>) {
-        if let Err(problem) = relay::read(&read, self.tenure.lease.scope()) {
+        if let Err(problem) = relay::read(&read, self.lease_holder.lease.scope()) {
             return self.refuse(seq, problem);
         }
         self.in_flight_bytes += bytes;
-        let client = self.tenure.lease.client().clone();
+        let client = self.lease_holder.lease.client().clone();
         let call = async move {
             let deadline = deadline(within_ms);
             let answer = match read {
@@ -492,20 +498,22 @@ impl Connection {
 
     fn came_back(&mut self, Done { seq, bytes, came }: Done) {
         self.in_flight_bytes -= bytes;
-        let seat = self.seat;
+        let id = self.id;
         match came {
             Came::Read(Ok(answer)) => self.outbox.tell(seq, ReplyBody::Read(answer)),
             Came::Answer(Errand::Register { .. }, Ok(answer)) => {
-                let life = registered(&answer);
-                self.tenure.tell(seat, |desk| {
-                    let ended = match life.map_or(Ok(None), |life| desk.registered(seat, life)) {
+                let participant = registered(&answer);
+                self.lease_holder.tell(id, |table| {
+                    let ended = match participant
+                        .map_or(Ok(None), |participant| table.registered(id, participant))
+                    {
                         Ok(ended) => ended,
                         Err(problem) => return vec![FromAgent::problem(seq, problem)],
                     };
-                    if let Some((process, incarnation)) = life.filter(|_| ended.is_none()) {
+                    if let Some((process, incarnation)) = participant.filter(|_| ended.is_none()) {
                         // Watched from here on, whether it gives a sign or not.
-                        let sign = Sign { process, incarnation, ..Sign::default() };
-                        self.watched.lock().insert((process, incarnation), Watched::new(sign));
+                        let heartbeat = Heartbeat { process, incarnation, ..Heartbeat::default() };
+                        self.watched.lock().insert((process, incarnation), Watched::new(heartbeat));
                     }
                     // It may have ended before the program knows of it.
                     let ended = ended.map(FromAgent::Feed);
@@ -514,9 +522,11 @@ impl Connection {
                 });
             }
             Came::Answer(errand, Ok(answer)) => {
-                if let Errand::End(lives) = errand {
-                    self.tenure.desk(|desk| desk.over(seat, &lives));
-                    self.watched.lock().retain(|life, _| !lives.contains(life));
+                if let Errand::End(participants) = errand {
+                    self.lease_holder.table(|table| table.over(id, &participants));
+                    self.watched
+                        .lock()
+                        .retain(|participant, _| !participants.contains(participant));
                 }
                 self.outbox.tell(seq, ReplyBody::Answer(answer));
             }
@@ -526,11 +536,11 @@ impl Connection {
         }
     }
 
-    /// Sees to the end what begins or ends a life. What the agent's own end
+    /// Sees to the end what begins or ends an incarnation. What the agent's own end
     /// leaves undone ends with the lease.
     async fn finish_errands(&mut self, stopped: bool) {
         self.calls.clear();
-        let lease = self.tenure.lease.clone();
+        let lease = self.lease_holder.lease.clone();
         loop {
             tokio::select! {
                 done = self.errands.next() => match done {
@@ -544,7 +554,7 @@ impl Connection {
     }
 }
 
-fn registered(answer: &Answer) -> Option<Life> {
+fn registered(answer: &Answer) -> Option<Participant> {
     match &answer.outcome {
         Outcome::Process(ProcessOutcome::Registered { process, incarnation, .. }) => {
             Some((*process, *incarnation))

@@ -2,7 +2,7 @@
 //! ([`holdfast_trainer_shim::Host::attach`]): one lease for all processes of
 //! the host, and their deaths told at once.
 //!
-//! A program's connection is the life of the processes that it registers
+//! A program's connection is the incarnation of the processes that it registers
 //! there. When it closes, or the program ends although somebody else (a forked
 //! child) holds its end of the socket, the cluster is told that they are gone:
 //! survivors hear of it after one commit, not after the lease's TTL.
@@ -10,13 +10,13 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`serve`] | the door itself: the lease, taken when the first program comes |
-//! | `tenure` | the time of one lease: its feed read, deaths told |
+//! | `lease_holder` | the time of one lease: its feed read, deaths told |
 //! | `connection` | the socket loop of one program |
 //! | `events` | what happens in the job: one subscription for all programs |
-//! | [`desk`] | pure: whose processes are whose, and who is told what |
+//! | [`table`] | pure: whose processes are whose, and who is told what |
 //! | [`relay`] | pure: what a program may say, and in whose name |
 //! | [`arrivals`] | arrivals of several programs at one round go together |
-//! | [`ladder`] | pure: what becomes of a process that falls silent |
+//! | [`watchdog`] | pure: what becomes of a process that falls silent |
 //! | `outbox` | what waits for a program that reads slowly |
 //! | `peer` | the program at the other end: its end, and signals to it |
 //!
@@ -32,13 +32,13 @@
 
 pub mod arrivals;
 mod connection;
-pub mod desk;
+pub mod connection_table;
 mod events;
-pub mod ladder;
+mod lease_holder;
 mod outbox;
 pub(crate) mod peer;
 pub mod relay;
 pub mod serve;
-mod tenure;
+pub mod watchdog;
 
 pub use serve::{Door, Options};

@@ -6,12 +6,12 @@ use holdfast_api::{
 };
 
 /// One life of a process.
-pub type Life = (ProcessId, Incarnation);
+pub type Participant = (ProcessId, Incarnation);
 
 /// A command that may be handed on, by what becomes of it here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Errand {
-    /// A life begins, and will belong to the connection.
+    /// An incarnation begins, and will belong to the connection.
     Register {
         /// Of this process, or of a new one.
         process: Option<ProcessId>,
@@ -19,25 +19,27 @@ pub enum Errand {
         takeover: bool,
     },
     /// These lives end, as the program wishes.
-    End(Vec<Life>),
+    End(Vec<Participant>),
     /// What it holds is released: to be seen to its end.
     Release,
     /// It changes nothing about who belongs to whom.
     Other,
 }
 
-/// Whether a command may be handed on. `owns` says whether a life belongs to
+/// Whether a command may be handed on. `owns` says whether an incarnation belongs to
 /// the connection.
 pub fn command(
     command: &Command,
     (lease, scope): (LeaseId, &Scope),
-    owns: impl Fn(Life) -> bool,
+    owns: impl Fn(Participant) -> bool,
 ) -> Result<Errand, Problem> {
     let own_lease = |named: LeaseId| match named == lease {
         true => Ok(()),
         false => Err(foreign_lease(named, lease)),
     };
-    let own = |life: Life| if owns(life) { Ok(()) } else { Err(foreign(life)) };
+    let own = |participant: Participant| {
+        if owns(participant) { Ok(()) } else { Err(foreign(participant)) }
+    };
     let own_calls =
         |calls: &[CallId]| calls.iter().try_for_each(|call| own((call.process, call.incarnation)));
     match command {
@@ -47,21 +49,21 @@ pub fn command(
         }
         Command::Process(ProcessCommand::End { lease, ends }) => {
             own_lease(*lease)?;
-            let life = |end: &ProcessEnd| (end.process, end.incarnation);
-            let lives: Vec<Life> = ends.iter().map(life).collect();
-            lives.iter().try_for_each(|life| own(*life))?;
+            let participant = |end: &ProcessEnd| (end.process, end.incarnation);
+            let participants: Vec<Participant> = ends.iter().map(participant).collect();
+            participants.iter().try_for_each(|participant| own(*participant))?;
             ends.iter().try_for_each(|end| own_cause(&end.cause))?;
             if ends.iter().any(|end| end.exit_seen) {
                 return Err(no_exits());
             }
-            Ok(Errand::End(lives))
+            Ok(Errand::End(participants))
         }
         Command::Round(RoundCommand::Arrive { lease, arrivals, .. }) => {
             own_lease(*lease)?;
-            let mut lives = arrivals
+            let mut participants = arrivals
                 .iter()
                 .map(|Arrival { process, incarnation, .. }| (*process, *incarnation));
-            lives.try_for_each(own)?;
+            participants.try_for_each(own)?;
             Ok(Errand::Other)
         }
         Command::Round(
@@ -171,7 +173,7 @@ fn foreign_lease(named: LeaseId, own: LeaseId) -> Problem {
     Problem::refused(Code::Conflict, text)
 }
 
-fn foreign((process, incarnation): Life) -> Problem {
+fn foreign((process, incarnation): Participant) -> Problem {
     let text = format!(
         "process {process} (incarnation {incarnation}) was not registered on this connection; \
          a program speaks for its own processes alone"
@@ -186,11 +188,11 @@ mod tests {
     use super::*;
 
     const LEASE: LeaseId = LeaseId::from_u128(7);
-    const OWN: Life = (3, 30);
+    const OWN: Participant = (3, 30);
 
     fn check(wanted: &Command) -> Result<Errand, Problem> {
         let scope = Scope { run: Some("r1".parse().unwrap()), ..Scope::default() };
-        command(wanted, (LEASE, &scope), |life| life == OWN)
+        command(wanted, (LEASE, &scope), |participant| participant == OWN)
     }
 
     fn register(lease: LeaseId) -> Command {
@@ -206,22 +208,22 @@ mod tests {
         })
     }
 
-    fn end(lease: LeaseId, lives: &[Life]) -> Command {
-        end_for(lease, lives, &Cause::Left)
+    fn end(lease: LeaseId, participants: &[Participant]) -> Command {
+        end_for(lease, participants, &Cause::Left)
     }
 
-    fn end_for(lease: LeaseId, lives: &[Life], cause: &Cause) -> Command {
+    fn end_for(lease: LeaseId, participants: &[Participant], cause: &Cause) -> Command {
         let end = |&(process, incarnation)| ProcessEnd {
             process,
             incarnation,
             cause: cause.clone(),
             exit_seen: false,
         };
-        let ends = lives.iter().map(end).collect();
+        let ends = participants.iter().map(end).collect();
         Command::Process(ProcessCommand::End { lease, ends })
     }
 
-    fn arrive(lease: LeaseId, lives: &[Life]) -> Command {
+    fn arrive(lease: LeaseId, participants: &[Participant]) -> Command {
         let arrival = |&(process, incarnation)| Arrival {
             process,
             incarnation,
@@ -230,12 +232,12 @@ mod tests {
             payload: "".into(),
             holds: 0,
         };
-        let arrivals = lives.iter().map(arrival).collect();
+        let arrivals = participants.iter().map(arrival).collect();
         let terms = Box::new(Terms::default());
         Command::Round(RoundCommand::Arrive { lease, round: "r".into(), terms, arrivals })
     }
 
-    fn calls((process, incarnation): Life) -> Vec<CallId> {
+    fn calls((process, incarnation): Participant) -> Vec<CallId> {
         vec![CallId { process, incarnation, call: 1 }]
     }
 

@@ -19,8 +19,8 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use super::connection;
+use super::lease_holder::LeaseHolder;
 use super::peer::Peer;
-use super::tenure::Tenure;
 use crate::keeper::state::Notes;
 
 /// Programs at one time; one more is refused.
@@ -66,7 +66,7 @@ struct Shared {
     scope: Scope,
     options: Options,
     notes: Notes,
-    tenure: Mutex<Option<Tenure>>,
+    lease_holder: Mutex<Option<LeaseHolder>>,
     /// Held by whoever looks after the lease: takes one, or gives it back.
     granting: tokio::sync::Mutex<()>,
     /// Why the store does not answer; none while it does.
@@ -87,13 +87,13 @@ impl Door {
     /// A door of this run, with the lease that the host has in it.
     pub fn new(client: Client, scope: Scope, options: Options, lease: Lease, notes: Notes) -> Door {
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-        let tenure = Some(Tenure::begin(lease, &stop, &tasks));
+        let lease_holder = Some(LeaseHolder::begin(lease, &stop, &tasks));
         let shared = Shared {
             client,
             scope,
             options,
             notes,
-            tenure: Mutex::new(tenure),
+            lease_holder: Mutex::new(lease_holder),
             granting: tokio::sync::Mutex::default(),
             outage: watch::Sender::new(None),
             programs: Arc::new(Semaphore::new(PROGRAMS_MAX)),
@@ -129,10 +129,10 @@ impl Door {
             never = connection::tell_why_not(&mut writer, outage.clone()) => match never {},
         };
         match admitted {
-            Ok((tenure, _place)) => {
+            Ok((lease_holder, _place)) => {
                 self.shared.programs_ever.fetch_add(1, Ordering::Relaxed);
                 self.shared.notes.has_programs();
-                connection::run(tenure, reader, (writer, outage), peer, stop).await;
+                connection::run(lease_holder, reader, (writer, outage), peer, stop).await;
             }
             Err(reason) => {
                 info!("a program was refused: {reason}");
@@ -144,7 +144,7 @@ impl Door {
     async fn admit(
         &self,
         wanted: &Wanted,
-    ) -> Result<(Tenure, tokio::sync::OwnedSemaphorePermit), String> {
+    ) -> Result<(LeaseHolder, tokio::sync::OwnedSemaphorePermit), String> {
         let Shared { scope, programs, draining, .. } = self.shared.as_ref();
         if draining.load(Ordering::Relaxed) {
             return Err("it drains, and takes no program any more".to_owned());
@@ -168,21 +168,21 @@ impl Door {
                 scope.job
             )
         })?;
-        let tenure = self.tenure().await.map_err(|error| error.to_string())?;
-        Ok((tenure, place))
+        let lease_holder = self.lease_holder().await.map_err(|error| error.to_string())?;
+        Ok((lease_holder, place))
     }
 
     /// The present lease, or a new one.
-    async fn tenure(&self) -> Result<Tenure, Error> {
-        let Shared { client, scope, options, stop, tasks, tenure, granting, .. } =
+    async fn lease_holder(&self) -> Result<LeaseHolder, Error> {
+        let Shared { client, scope, options, stop, tasks, lease_holder, granting, .. } =
             self.shared.as_ref();
         let _turn = granting.lock().await;
-        let present = tenure.lock().clone();
-        if let Some(tenure) = present {
+        let present = lease_holder.lock().clone();
+        if let Some(lease_holder) = present {
             // After a long silence of the store it may have ended.
-            let holds = stop.run_until_cancelled(tenure.lease.certainly_valid()).await;
+            let holds = stop.run_until_cancelled(lease_holder.lease.certainly_valid()).await;
             if holds.ok_or(Error::Closed)? {
-                return Ok(tenure);
+                return Ok(lease_holder);
             }
         }
         let granting = Lease::grant(client.clone(), scope.clone(), options.of_lease());
@@ -192,25 +192,25 @@ impl Door {
         };
         info!("took lease {} for this host, {:?} long", lease.id(), lease.ttl());
         self.shared.notes.holds(lease.terms());
-        let begun = Tenure::begin(lease, stop, tasks);
-        *tenure.lock() = Some(begun.clone());
+        let begun = LeaseHolder::begin(lease, stop, tasks);
+        *lease_holder.lock() = Some(begun.clone());
         Ok(begun)
     }
 
     /// The lease with which this host holds the run, if it does.
     pub async fn held(&self) -> Option<LeaseId> {
-        let Shared { tenure, granting, .. } = self.shared.as_ref();
+        let Shared { lease_holder, granting, .. } = self.shared.as_ref();
         let _turn = granting.lock().await;
-        let tenure = tenure.lock();
-        tenure.as_ref().map(|tenure| tenure.lease.id())
+        let lease_holder = lease_holder.lock();
+        lease_holder.as_ref().map(|lease_holder| lease_holder.lease.id())
     }
 
     /// Keeps the run for as long as it is awaited: a lease that expired is taken
     /// anew while the run goes on.
     pub async fn keep(&self) {
         loop {
-            match self.tenure().await {
-                Ok(tenure) => tenure.lease.ended().await,
+            match self.lease_holder().await {
+                Ok(lease_holder) => lease_holder.lease.ended().await,
                 Err(error) if !is_over(&error) => tokio::time::sleep(KEEP_PAUSE).await,
                 Err(error) => {
                     let reason = self.shared.lost.get_or_init(|| error.to_string());
@@ -244,8 +244,8 @@ impl Door {
 
     /// How the processes are doing.
     pub fn report(&self) -> Vec<AgentProcess> {
-        let present = self.shared.tenure.lock().clone();
-        present.map(|tenure| tenure.report()).unwrap_or_default()
+        let present = self.shared.lease_holder.lock().clone();
+        present.map(|lease_holder| lease_holder.report()).unwrap_or_default()
     }
 
     /// Takes no program from now on.
@@ -262,17 +262,17 @@ impl Door {
     /// Ends all connections and gives the lease back: whatever is still
     /// registered ends with it.
     pub async fn close(&self) {
-        let Shared { tenure, granting, stop, connections, tasks, .. } = self.shared.as_ref();
+        let Shared { lease_holder, granting, stop, connections, tasks, .. } = self.shared.as_ref();
         stop.cancel();
         connections.close();
         tasks.close();
         // What a program said before is handled first: who left has left.
         let _ = tokio::time::timeout(CLOSE_TIME_MAX, connections.wait()).await;
         let turn = granting.lock().await;
-        let last = tenure.lock().take();
-        if let Some(tenure) = last {
-            tenure.tell_last_exits(CLOSE_TIME_MAX).await;
-            tenure.lease.leave().await;
+        let last = lease_holder.lock().take();
+        if let Some(lease_holder) = last {
+            lease_holder.tell_last_exits(CLOSE_TIME_MAX).await;
+            lease_holder.lease.leave().await;
         }
         drop(turn);
         tasks.wait().await;

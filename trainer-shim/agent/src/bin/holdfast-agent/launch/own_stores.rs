@@ -67,7 +67,7 @@ struct Facts {
 
 /// How a program passes the agent by.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Way {
+enum Bypass {
     /// Its variables name another store; it has set them itself, or was started so.
     Named { address: String, port: String, started_so: bool },
     /// It is a server of PyTorch's TCPStore.
@@ -81,7 +81,7 @@ enum Way {
 struct Seen {
     libraries: Libraries,
     waited: BTreeSet<u32>,
-    said: BTreeSet<Way>,
+    said: BTreeSet<Bypass>,
 }
 
 /// Looks again and again, and says what it finds.
@@ -122,12 +122,12 @@ impl Seen {
                 facts.searches = self.waited.contains(&process.id);
                 waiting.insert(process.id);
             }
-            let way = way(&facts, process.id, watched, ports);
-            if let Some(way) = way.filter(|way| !self.said.contains(way))
+            let bypass = bypass(&facts, process.id, watched, ports);
+            if let Some(bypass) = bypass.filter(|bypass| !self.said.contains(bypass))
                 && self.said.len() < NAMED_MAX
             {
-                found.push(said(&process, &way, &facts.capture, watched));
-                self.said.insert(way);
+                found.push(said(&process, &bypass, &facts.capture, watched));
+                self.said.insert(bypass);
             }
         }
         self.waited = waiting;
@@ -150,7 +150,7 @@ impl Seen {
 }
 
 /// How this program passes the agent by, if it does.
-fn way(facts: &Facts, id: u32, watched: &Watched, ports: &[u16]) -> Option<Way> {
+fn bypass(facts: &Facts, id: u32, watched: &Watched, ports: &[u16]) -> Option<Bypass> {
     let elsewhere = facts.control != watched.control.to_string_lossy();
     if elsewhere || facts.capture == id.to_string() {
         return None;
@@ -158,12 +158,12 @@ fn way(facts: &Facts, id: u32, watched: &Watched, ports: &[u16]) -> Option<Way> 
     let is_told = !facts.port.is_empty() && !watched.keeps_master_addr;
     if is_told && !is_ours(&facts.address, &facts.port, watched.ours, ports) {
         let Facts { address, port, started_so, .. } = facts.clone();
-        return Some(Way::Named { address, port, started_so });
+        return Some(Bypass::Named { address, port, started_so });
     }
     if facts.serves && !watched.has_masters {
-        return Some(Way::Serves);
+        return Some(Bypass::Serves);
     }
-    facts.searches.then_some(Way::Searches)
+    facts.searches.then_some(Bypass::Searches)
 }
 
 /// Whether the agent is met at this address.
@@ -174,15 +174,15 @@ fn is_ours(host: &str, port: &str, ours: SocketAddr, ports: &[u16]) -> bool {
     is_port && (ip == Some(ours.ip()) || (is_local && ours.ip().is_loopback()))
 }
 
-fn said(process: &Process, way: &Way, capture: &str, watched: &Watched) -> String {
+fn said(process: &Process, bypass: &Bypass, capture: &str, watched: &Watched) -> String {
     let wheel = if capture == OFF {
         "start it without HOLDFAST_CAPTURE=off, which leaves such stores to PyTorch"
     } else {
         "install Holdfast's wheel into its Python (`pip install ./trainer-shim/python`), which puts \
          such stores on Holdfast, and start it again"
     };
-    let instead = match way {
-        Way::Named { address, port, started_so } => {
+    let instead = match bypass {
+        Bypass::Named { address, port, started_so } => {
             let variables = if *started_so {
                 format!(
                     "give it MASTER_ADDR and MASTER_PORT as `run` has set them, {}",
@@ -201,25 +201,25 @@ fn said(process: &Process, way: &Way, capture: &str, watched: &Watched) -> Strin
                 None => format!("or {variables}"),
             }
         }
-        Way::Serves | Way::Searches => {
+        Bypass::Serves | Bypass::Searches => {
             "or use the store of init_process_group(init_method=\"env://\"), with MASTER_ADDR and \
              MASTER_PORT as `run` has set them"
                 .to_owned()
         }
     };
-    format!("{} passes Holdfast by: it {way}; {wheel}; {instead}", bypass::named(process))
+    format!("{} passes Holdfast by: it {bypass}; {wheel}; {instead}", bypass::named(process))
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for Bypass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Way::Named { address, port, started_so } => {
+            Bypass::Named { address, port, started_so } => {
                 let how = if *started_so { "was started with" } else { "has set" };
                 let address = bypass::shown(&format!("MASTER_ADDR={address} MASTER_PORT={port}"));
                 write!(f, "{how} {address}, where the agent does not serve")
             }
-            Way::Serves => f.write_str("serves a TCPStore itself (is_master=True)"),
-            Way::Searches => f.write_str(
+            Bypass::Serves => f.write_str("serves a TCPStore itself (is_master=True)"),
+            Bypass::Searches => f.write_str(
                 "waits in PyTorch for a store that it named itself, as init_method=\"tcp://…\" or \
                  TCPStore(host, port) do, and that does not answer",
             ),
@@ -247,8 +247,8 @@ mod tests {
         Facts { address, port, control: "/run/c.sock".to_owned(), ..Facts::default() }
     }
 
-    fn passes(facts: &Facts) -> Option<Way> {
-        way(facts, 77, &watched(), &[29500, 20001])
+    fn passes(facts: &Facts) -> Option<Bypass> {
+        bypass(facts, 77, &watched(), &[29500, 20001])
     }
 
     #[test]
@@ -260,10 +260,10 @@ mod tests {
         }
         for (address, port) in [("localhost", "12355"), ("node0", "29500"), ("127.0.0.1", "x")] {
             let found = passes(&facts(address, port));
-            assert!(matches!(found, Some(Way::Named { .. })), "{address}:{port}: {found:?}");
+            assert!(matches!(found, Some(Bypass::Named { .. })), "{address}:{port}: {found:?}");
         }
         let kept = Watched { keeps_master_addr: true, ..watched() };
-        assert_eq!(way(&facts("node0", "7"), 77, &kept, &[29500]), None);
+        assert_eq!(bypass(&facts("node0", "7"), 77, &kept, &[29500]), None);
     }
 
     #[test]
@@ -282,11 +282,11 @@ mod tests {
         let own = facts("127.0.0.1", "29500");
         assert_eq!(
             passes(&Facts { serves: true, searches: true, ..own.clone() }),
-            Some(Way::Serves)
+            Some(Bypass::Serves)
         );
-        assert_eq!(passes(&Facts { searches: true, ..own.clone() }), Some(Way::Searches));
+        assert_eq!(passes(&Facts { searches: true, ..own.clone() }), Some(Bypass::Searches));
         let beside = Watched { has_masters: true, ..watched() };
-        assert_eq!(way(&Facts { serves: true, ..own }, 77, &beside, &[29500]), None);
+        assert_eq!(bypass(&Facts { serves: true, ..own }, 77, &beside, &[29500]), None);
     }
 
     #[test]
@@ -302,7 +302,7 @@ mod tests {
         ] {
             assert!(line.contains(part), "{part:?} is missing in: {line}");
         }
-        let line = said(&process, &Way::Searches, OFF, &watched());
+        let line = said(&process, &Bypass::Searches, OFF, &watched());
         assert!(line.contains("without HOLDFAST_CAPTURE=off") && line.contains("tcp://"), "{line}");
     }
 }

@@ -1,5 +1,5 @@
 //! Random commands on leases, processes and rounds that know what there is:
-//! most of them name a lease, a life and a call that exist, some do not.
+//! most of them name a lease, an incarnation and a call that exist, some do not.
 
 use std::collections::BTreeMap;
 
@@ -196,7 +196,7 @@ struct Resolver {
     machine: Machine,
     time: LogTime,
     leases: Vec<LeaseId>,
-    /// The latest call of each life.
+    /// The latest call of each incarnation.
     calls: BTreeMap<(ProcessId, Incarnation), u64>,
     sent: Vec<Proposal>,
     /// The latest entry to an atomic block.

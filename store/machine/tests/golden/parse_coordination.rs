@@ -1,6 +1,6 @@
 //! How scripts write commands and questions on leases, processes and rounds.
 //!
-//! A life is `PROCESS.INCARNATION`, a call of it `0.1#3`, and as an arrival
+//! An incarnation is `PROCESS.INCARNATION`, a call of it `0.1#3`, and as an arrival
 //! `0.1#3^2@7=payload` (acknowledging all below 2, holding generation 7). The
 //! terms of a round are words before its arrivals; see [`terms`].
 
@@ -14,7 +14,7 @@ pub(super) fn command(verb: &str, scope: &Scope, words: &mut Words<'_>) -> Optio
         "register" => Command::Process(register(words)),
         "end" => Command::Process(end(words)),
         "remove" => {
-            let (process, incarnation) = life(words.next());
+            let (process, incarnation) = coordination(words.next());
             let (scope, reason) = (scope.clone(), text(&words.blob()));
             let command = ProcessCommand::Remove { scope, process, incarnation, reason };
             Command::Process(command)
@@ -51,7 +51,7 @@ pub(super) fn command(verb: &str, scope: &Scope, words: &mut Words<'_>) -> Optio
                 other => panic!("nobody releases by {other}"),
             };
             let releases = rest(words, |word| {
-                let (process, incarnation) = life(word);
+                let (process, incarnation) = coordination(word);
                 Release { process, incarnation, generation }
             });
             Command::Round(RoundCommand::Release { scope: scope.clone(), releases, why })
@@ -59,7 +59,7 @@ pub(super) fn command(verb: &str, scope: &Scope, words: &mut Words<'_>) -> Optio
         // `revoke GENERATION LIFE|operator REASON`
         "revoke" => {
             let (scope, generation) = (scope.clone(), words.number());
-            let by = Some(words.next()).filter(|by| *by != "operator").map(life);
+            let by = Some(words.next()).filter(|by| *by != "operator").map(coordination);
             let by = by.map(|(process, incarnation)| Member { process, incarnation });
             let reason = text(&words.blob());
             Command::Round(RoundCommand::Revoke { scope, generation, by, reason })
@@ -89,7 +89,7 @@ pub(super) fn read(verb: &str, scope: &Scope, words: &mut Words<'_>) -> Option<R
             Read::Closed { scope, generation, payloads }
         }
         "iteration" => {
-            let asks = words.maybe().map(life);
+            let asks = words.maybe().map(coordination);
             let process = asks.map(|(process, _)| process);
             let incarnation = asks.map_or(0, |(_, incarnation)| incarnation);
             Read::Iteration { scope, process, incarnation }
@@ -204,7 +204,7 @@ fn end(words: &mut Words<'_>) -> ProcessCommand {
     let lease = words.number();
     let mut ends = Vec::new();
     while let Some(who) = words.maybe() {
-        let (process, incarnation) = life(who);
+        let (process, incarnation) = coordination(who);
         let word = words.next();
         let seen = word.strip_suffix('!');
         let (cause, exit_seen) = (cause(seen.unwrap_or(word)), seen.is_some());
@@ -310,11 +310,11 @@ fn arrival(word: &str) -> Arrival {
 
 fn call(word: &str) -> CallId {
     let (who, call) = word.split_once('#').expect("a call is LIFE#NUMBER");
-    let (process, incarnation) = life(who);
+    let (process, incarnation) = coordination(who);
     CallId { process, incarnation, call: number(call) }
 }
 
-fn life(word: &str) -> (ProcessId, Incarnation) {
+fn coordination(word: &str) -> (ProcessId, Incarnation) {
     let (process, incarnation) = word.split_once('.').expect("a life is PROCESS.INCARNATION");
     (number(process) as ProcessId, number(incarnation))
 }

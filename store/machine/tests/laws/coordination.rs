@@ -10,12 +10,12 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-use crate::generate::life_steps::{JOB, processes, scope};
+use crate::generate::coordination_steps::{JOB, processes, scope};
 use crate::held::{EVENTS, Watcher};
 use crate::waits::says_what_it_waits_for;
 use crate::{config, generate, restored};
 
-type Life = (ProcessId, Incarnation);
+type Participant = (ProcessId, Incarnation);
 type CallKey = (ProcessId, Incarnation, u64);
 /// Name, scope, conclusion, whether it is a quorum, and whether it is held.
 type Key = (Blob, Among, Conclusion, bool, bool);
@@ -25,9 +25,9 @@ type Key = (Blob, Among, Conclusion, bool, bool);
 struct Observer {
     revision: Revision,
     leases: BTreeSet<LeaseId>,
-    /// Start and end of every life.
-    started: BTreeMap<Life, Revision>,
-    ended: BTreeMap<Life, (Revision, Cause)>,
+    /// Start and end of every incarnation.
+    started: BTreeMap<Participant, Revision>,
+    ended: BTreeMap<Participant, (Revision, Cause)>,
     /// Calls that wait: in which round, and since which generation.
     waiting: BTreeMap<CallKey, (Blob, Generation)>,
     /// The round that each generation is of.
@@ -179,14 +179,18 @@ impl Observer {
                     self.started.insert((process, incarnation), revision);
                 }
                 EventKind::Ended { process, incarnation, cause, .. } => {
-                    let life = (process, incarnation);
-                    prop_assert!(self.started.contains_key(&life), "it never began");
+                    let participant = (process, incarnation);
+                    prop_assert!(self.started.contains_key(&participant), "it never began");
                     self.seen.superseded += u32::from(matches!(cause, Cause::Superseded { .. }));
                     self.seen.evicted += u32::from(matches!(cause, Cause::Evicted { .. }));
-                    prop_assert_eq!(self.ended.insert(life, (revision, cause)), None, "twice");
-                    self.kept.retain(|(p, i, _)| (*p, *i) != life);
-                    self.waiting.retain(|(p, i, _), _| (*p, *i) != life);
-                    self.at_once.retain(|(p, i, _)| (*p, *i) != life);
+                    prop_assert_eq!(
+                        self.ended.insert(participant, (revision, cause)),
+                        None,
+                        "twice"
+                    );
+                    self.kept.retain(|(p, i, _)| (*p, *i) != participant);
+                    self.waiting.retain(|(p, i, _), _| (*p, *i) != participant);
+                    self.at_once.retain(|(p, i, _)| (*p, *i) != participant);
                 }
                 EventKind::Advanced { iteration, .. } => {
                     prop_assert!(iteration > self.iteration, "one that began before");
@@ -199,8 +203,8 @@ impl Observer {
                 | EventKind::Excused { .. } => {}
                 // Its processes are not told of one by one.
                 EventKind::RunEnded { .. } => {
-                    for life in self.started.keys() {
-                        self.ended.entry(*life).or_insert((revision, Cause::RunEnded));
+                    for participant in self.started.keys() {
+                        self.ended.entry(*participant).or_insert((revision, Cause::RunEnded));
                     }
                     self.kept.clear();
                     self.waiting.clear();
@@ -256,22 +260,32 @@ impl Observer {
         let members = closed.members.as_ref().expect("asked for");
         prop_assert!(!members.is_empty());
         prop_assert_eq!(members.len(), closed.count as usize);
-        for life in members.iter() {
-            let started = self.started.get(&life);
-            prop_assert!(started.is_some_and(|started| *started < witness), "{life:?} not there");
-            prop_assert_eq!(self.ended.get(&life), None, "it had ended when the round closed");
+        for participant in members.iter() {
+            let started = self.started.get(&participant);
+            prop_assert!(
+                started.is_some_and(|started| *started < witness),
+                "{participant:?} not there"
+            );
+            prop_assert_eq!(
+                self.ended.get(&participant),
+                None,
+                "it had ended when the round closed"
+            );
         }
-        for life in closed.promoted.iter() {
-            prop_assert!(members.contains(life.0, life.1), "a spare that had not arrived");
+        for participant in closed.promoted.iter() {
+            prop_assert!(
+                members.contains(participant.0, participant.1),
+                "a spare that had not arrived"
+            );
         }
         let arrived = members.len() - closed.promoted.len();
         let late = closed.evicted.len();
         // Of a held round several deadlines may have ended some.
         let several = closed.held.is_some();
         prop_assert!(late == 0 || several || arrived > late, "more than half of those who live");
-        for life in closed.evicted.iter() {
+        for participant in closed.evicted.iter() {
             let cause = Cause::Evicted { round: round.clone(), generation };
-            let ended = self.ended.get(&life);
+            let ended = self.ended.get(&participant);
             prop_assert_eq!(ended.map(|(_, cause)| cause), Some(&cause));
             prop_assert!(several || ended.is_some_and(|(at, _)| *at == witness));
         }
@@ -406,13 +420,13 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn rounds_name_who_lives_and_decide_every_call_once(entries in generate::life_entries(60)) {
+    fn rounds_name_who_lives_and_decide_every_call_once(entries in generate::coordination_entries(60)) {
         follow(&entries)?;
     }
 
     /// What the leader is told to propose holds, if it is applied at once.
     #[test]
-    fn what_is_due_holds(entries in generate::life_entries(60)) {
+    fn what_is_due_holds(entries in generate::coordination_entries(60)) {
         let mut machine = Machine::new();
         for entry in &entries {
             machine.apply(entry);
@@ -431,7 +445,7 @@ proptest! {
     /// A leader that proposes what is due, and ticks, is done in the end: no
     /// timer stays behind, and none comes again and again.
     #[test]
-    fn what_is_due_comes_to_an_end(entries in generate::life_entries(40)) {
+    fn what_is_due_comes_to_an_end(entries in generate::coordination_entries(40)) {
         let mut machine = Machine::new();
         let mut time = 0;
         for entry in &entries {
@@ -462,7 +476,7 @@ proptest! {
     /// counts is counted again, whatever comes.
     #[test]
     fn an_image_goes_on_alike(
-        entries in generate::life_entries(60),
+        entries in generate::coordination_entries(60),
         cut in any::<prop::sample::Index>(),
     ) {
         let cut = cut.index(entries.len());
@@ -485,7 +499,7 @@ fn the_histories_are_eventful() {
     let mut all = Seen::default();
     let mut held: BTreeMap<&str, u32> = BTreeMap::new();
     for _ in 0..900 {
-        let tree = generate::life_entries(60).new_tree(&mut runner).unwrap();
+        let tree = generate::coordination_entries(60).new_tree(&mut runner).unwrap();
         let (seen, watcher) = follow(&tree.current()).unwrap();
         for (what, count) in watcher.seen {
             *held.entry(what).or_default() += count;

@@ -2,9 +2,9 @@ use super::*;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A navigator, a clock that is set by hand, and no randomness.
+/// A leader tracker, a clock that is set by hand, and no randomness.
 struct Bench {
-    navigator: Navigator,
+    leader_tracker: LeaderTracker,
     now: Instant,
     /// The connected leader owes an answer.
     owes_since: Option<Instant>,
@@ -14,8 +14,8 @@ impl Bench {
     fn new(endpoints: &[&str]) -> Bench {
         let endpoints = endpoints.iter().map(|e| (*e).to_owned()).collect();
         let backoff = Backoff::new(10 * MS, 500 * MS);
-        let navigator = Navigator::new(endpoints, backoff);
-        Bench { navigator, now: Instant::now(), owes_since: None }
+        let leader_tracker = LeaderTracker::new(endpoints, backoff);
+        Bench { leader_tracker, now: Instant::now(), owes_since: None }
     }
 
     /// Connected to node 1 at a:1 of three, which leads.
@@ -23,7 +23,7 @@ impl Bench {
         let mut bench = Bench::new(&["a:1", "b:1", "c:1"]);
         assert_eq!(bench.step(), connect("a:1"));
         assert_eq!(bench.arrive("a:1", 1, Some(1)), Arrival::Use);
-        assert!(bench.navigator.leads());
+        assert!(bench.leader_tracker.leads());
         bench
     }
 
@@ -32,7 +32,7 @@ impl Bench {
     }
 
     fn wants(&mut self, wants: Wants) -> Step {
-        self.navigator.next(self.now, wants, self.owes_since)
+        self.leader_tracker.next(self.now, wants, self.owes_since)
     }
 
     /// Lets time pass until there is something to do.
@@ -63,12 +63,12 @@ impl Bench {
     }
 
     fn arrive_with(&mut self, address: &str, hello: Hello) -> Arrival {
-        self.navigator.connected(&Way::to(address.to_owned()), &hello, self.now, &mut || 1.0)
+        self.leader_tracker.connected(&Route::to(address.to_owned()), &hello, self.now, &mut || 1.0)
     }
 
     fn fail(&mut self, address: &str) {
-        self.navigator.attempt_failed(
-            &Way::to(address.to_owned()),
+        self.leader_tracker.attempt_failed(
+            &Route::to(address.to_owned()),
             "refused".to_owned(),
             self.now,
             &mut || 1.0,
@@ -76,13 +76,13 @@ impl Bench {
     }
 
     fn lose(&mut self) {
-        self.navigator.lost("closed".to_owned(), self.now, &mut || 1.0);
+        self.leader_tracker.lost("closed".to_owned(), self.now, &mut || 1.0);
     }
 
     /// The connected node says who leads.
     fn told(&mut self, leader: Option<NodeId>) {
-        self.navigator.useful();
-        self.navigator.not_leader(leader.map(hint), self.now, &mut || 1.0);
+        self.leader_tracker.useful();
+        self.leader_tracker.not_leader(leader.map(hint), self.now, &mut || 1.0);
     }
 }
 
@@ -93,7 +93,7 @@ fn hint(node: NodeId) -> LeaderHint {
 }
 
 fn connect(address: &str) -> Step {
-    Step::Connect(Way::to(address.to_owned()))
+    Step::Connect(Route::to(address.to_owned()))
 }
 
 #[test]
@@ -101,10 +101,10 @@ fn any_node_shows_the_way_to_the_leader() {
     let mut bench = Bench::new(&["a:1"]);
     assert_eq!(bench.step(), connect("a:1"));
     assert_eq!(bench.arrive("a:1", 1, Some(3)), Arrival::Use);
-    assert_eq!(bench.navigator.leader(), Some(3));
+    assert_eq!(bench.leader_tracker.leader(), Some(3));
     assert_eq!(bench.step(), connect("c:1"), "an address that was not among the endpoints");
     assert_eq!(bench.arrive("c:1", 3, Some(3)), Arrival::Use);
-    assert!(bench.navigator.leads());
+    assert!(bench.leader_tracker.leads());
     assert_eq!(bench.step(), Step::Wait(None));
 }
 
@@ -148,7 +148,7 @@ fn after_the_loss_of_the_leader_the_others_are_asked_until_they_have_one() {
             // It may stick to the dead node for a while.
             Step::Poll if bench.now < lost_at + 100 * MS => bench.told(Some(1)),
             Step::Poll => bench.told(None),
-            Step::Connect(Way { address, .. }) => bench.fail(&address),
+            Step::Connect(Route { address, .. }) => bench.fail(&address),
             Step::Wait(_) => unreachable!("step_later never waits"),
         }
     }
@@ -157,7 +157,7 @@ fn after_the_loss_of_the_leader_the_others_are_asked_until_they_have_one() {
     let told_at = loop {
         match bench.step_later() {
             Step::Poll => break bench.now,
-            Step::Connect(Way { address, .. }) => bench.fail(&address),
+            Step::Connect(Route { address, .. }) => bench.fail(&address),
             Step::Wait(_) => unreachable!("step_later never waits"),
         }
     };
@@ -165,7 +165,7 @@ fn after_the_loss_of_the_leader_the_others_are_asked_until_they_have_one() {
     bench.told(Some(3));
     assert_eq!(bench.step(), connect("c:1"));
     bench.arrive("c:1", 3, Some(3));
-    assert!(bench.navigator.leads());
+    assert!(bench.leader_tracker.leads());
 }
 
 #[test]
@@ -174,8 +174,8 @@ fn a_follower_that_becomes_leader_is_noticed_where_it_is() {
     bench.step();
     bench.arrive("a:1", 1, None);
     assert_eq!(bench.step_later(), Step::Poll);
-    bench.navigator.led();
-    assert!(bench.navigator.leads());
+    bench.leader_tracker.led();
+    assert!(bench.leader_tracker.leads());
     assert_eq!(bench.step(), Step::Wait(None));
 }
 
@@ -188,7 +188,7 @@ fn a_node_that_does_not_say_whether_it_leads_is_not_waited_for() {
     assert_eq!(bench.step_later(), connect("b:1"));
     assert_eq!(bench.step(), Step::Wait(None), "one at a time");
     bench.arrive("b:1", 2, Some(2));
-    assert!(bench.navigator.leads());
+    assert!(bench.leader_tracker.leads());
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn a_long_search_slows_down_and_asks_every_node() {
                 polls += 1;
                 bench.told(None);
             }
-            Step::Connect(Way { address, .. }) => {
+            Step::Connect(Route { address, .. }) => {
                 let node = 1 + ["a:1", "b:1", "c:1"].iter().position(|a| *a == address).unwrap();
                 bench.arrive(&address, node as NodeId, None);
                 asked.push(address);
@@ -224,7 +224,7 @@ fn an_endpoint_that_never_answers_does_not_hold_up_the_others() {
     assert_eq!(bench.step_later(), connect("b:1"));
     assert_eq!(bench.arrive("b:1", 2, Some(2)), Arrival::Use);
     assert_eq!(bench.arrive("a:1", 1, Some(2)), Arrival::Drop, "too late");
-    assert!(bench.navigator.leads());
+    assert!(bench.leader_tracker.leads());
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn two_nodes_that_name_each_other_are_followed_ever_more_slowly() {
     while bench.now < start + 10_000 * MS {
         match bench.step_later() {
             Step::Poll => bench.told(None),
-            Step::Connect(Way { address, .. }) => {
+            Step::Connect(Route { address, .. }) => {
                 hops += 1;
                 let (node, other) = if address == "a:1" { (1, 2) } else { (2, 1) };
                 bench.arrive(&address, node, Some(other));
@@ -263,7 +263,7 @@ fn a_node_of_another_cluster_is_refused_and_named() {
     bench.lose();
     assert_eq!(bench.step(), connect("b:1"));
     assert_eq!(bench.arrive_in("other", "b:1", 2, Some(2)), Arrival::Drop);
-    let tried = bench.navigator.tried();
+    let tried = bench.leader_tracker.tried();
     let (_, why) = tried.iter().find(|(address, _)| address == "b:1").unwrap();
     assert_eq!(why, "it belongs to cluster other, this client talks to cluster cluster");
     assert_eq!(bench.step(), connect("c:1"));
@@ -308,8 +308,8 @@ fn a_silent_leader_is_left_for_one_of_a_later_term() {
     assert_eq!(bench.step(), Step::Wait(Some(bench.now + DOUBT_AFTER)));
     assert_eq!(bench.step_later(), connect("b:1"));
     assert_eq!(bench.arrive_with("b:1", said(2, Some(2), 6)), Arrival::Use);
-    assert!(bench.navigator.leads());
-    assert_eq!(bench.navigator.leader(), Some(2));
+    assert!(bench.leader_tracker.leads());
+    assert_eq!(bench.leader_tracker.leader(), Some(2));
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn who_leads_now_is_asked_of_whoever_knows() {
     assert_eq!(bench.arrive_with("b:1", said(2, Some(3), 6)), Arrival::Drop);
     assert_eq!(bench.step(), connect("c:1"));
     assert_eq!(bench.arrive_with("c:1", said(3, Some(3), 6)), Arrival::Use);
-    assert_eq!(bench.navigator.leader(), Some(3));
+    assert_eq!(bench.leader_tracker.leader(), Some(3));
 }
 
 #[test]
@@ -327,7 +327,7 @@ fn a_silent_leader_that_nobody_succeeds_is_kept_and_doubted_ever_less_often() {
     let mut bench = silent();
     let (start, mut doubts) = (bench.now, Vec::new());
     while bench.now < start + 10_000 * MS {
-        let Step::Connect(Way { address, .. }) = bench.step_later() else {
+        let Step::Connect(Route { address, .. }) = bench.step_later() else {
             panic!("it waits, or asks")
         };
         doubts.push((bench.now - start).as_millis());
@@ -335,7 +335,7 @@ fn a_silent_leader_that_nobody_succeeds_is_kept_and_doubted_ever_less_often() {
         // The others still follow it, or seek: neither is news.
         let said = said(node, Some(1).filter(|_| node == 2), 5 + u64::from(node == 3));
         assert_eq!(bench.arrive_with(&address, said), Arrival::Drop);
-        assert_eq!(bench.navigator.leader(), Some(1));
+        assert_eq!(bench.leader_tracker.leader(), Some(1));
     }
     assert_eq!(doubts[..5], [150, 200, 250, 312, 390]);
     assert!(doubts.len() <= 20, "{doubts:?}");
@@ -349,7 +349,7 @@ fn a_leader_of_an_earlier_term_is_not_gone_back_to() {
     assert_eq!(bench.step_later(), connect("b:1"));
     assert_eq!(bench.arrive_with("b:1", said(2, Some(3), 4)), Arrival::Drop);
     assert_eq!(bench.step(), Step::Wait(Some(bench.now + DOUBT_AGAIN)));
-    assert_eq!(bench.navigator.leader(), Some(1));
+    assert_eq!(bench.leader_tracker.leader(), Some(1));
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn nodes_that_drop_every_connection_are_not_hammered() {
     let (start, mut connects) = (bench.now, 0);
     while bench.now < start + 10_000 * MS {
         match bench.step_later() {
-            Step::Connect(Way { address, .. }) => {
+            Step::Connect(Route { address, .. }) => {
                 connects += 1;
                 let node = 1 + ["a:1", "b:1", "c:1"].iter().position(|a| *a == address).unwrap();
                 bench.arrive(&address, node as NodeId, Some(node as NodeId));
@@ -377,7 +377,7 @@ fn what_was_tried_says_what_each_node_said() {
     bench.fail("a:1");
     bench.step();
     bench.arrive("b:1", 2, None);
-    let tried = bench.navigator.tried();
+    let tried = bench.leader_tracker.tried();
     let expected = [
         ("a:1", "refused"),
         ("b:1", "node 2 answers, but knows no leader"),
@@ -387,7 +387,7 @@ fn what_was_tried_says_what_each_node_said() {
 }
 
 fn through(address: &str) -> Step {
-    Step::Connect(Way::through(address.to_owned()))
+    Step::Connect(Route::through(address.to_owned()))
 }
 
 impl Bench {
@@ -395,16 +395,16 @@ impl Bench {
     fn until_through(&mut self) -> String {
         loop {
             match self.step_later() {
-                Step::Connect(Way { address, through: true }) => return address,
-                Step::Connect(Way { address, .. }) => self.fail(&address),
+                Step::Connect(Route { address, through: true }) => return address,
+                Step::Connect(Route { address, .. }) => self.fail(&address),
                 step => panic!("{step:?}"),
             }
         }
     }
 
     fn arrive_through(&mut self, address: &str, hello: Hello) -> Arrival {
-        let way = Way::through(address.to_owned());
-        self.navigator.connected(&way, &hello, self.now, &mut || 1.0)
+        let route = Route::through(address.to_owned());
+        self.leader_tracker.connected(&route, &hello, self.now, &mut || 1.0)
     }
 }
 
@@ -419,10 +419,10 @@ fn a_leader_that_cannot_be_connected_to_is_reached_through_another_node() {
         bench.told(Some(1));
     }
     assert_eq!(bench.now, begun + HEDGE_AFTER, "the direct way is given the time of a hedge");
-    assert!(bench.navigator.attempts.iter().any(|a| a.way == Way::through("b:1".into())));
+    assert!(bench.leader_tracker.attempts.iter().any(|a| a.route == Route::through("b:1".into())));
     assert_eq!(bench.arrive_through("b:1", said(1, Some(1), 0)), Arrival::Use);
-    assert!(bench.navigator.leads());
-    assert_eq!(bench.navigator.leader(), Some(1));
+    assert!(bench.leader_tracker.leads());
+    assert_eq!(bench.leader_tracker.leader(), Some(1));
 
     // The direct way is tried ever less often, and taken when it heals.
     let (start, mut tries) = (bench.now, Vec::new());
@@ -442,9 +442,9 @@ fn a_leader_that_says_nothing_here_is_asked_through_another_node() {
     let mut bench = silent();
     let start = bench.now;
     let address = loop {
-        let Step::Connect(way) = bench.step_later() else { panic!("it waits, or asks") };
-        match way.address.as_str() {
-            _ if way.through => break way.address,
+        let Step::Connect(route) = bench.step_later() else { panic!("it waits, or asks") };
+        match route.address.as_str() {
+            _ if route.through => break route.address,
             // Whether it can be reached: it does not say.
             "a:1" => continue,
             "b:1" => drop(bench.arrive_with("b:1", said(2, Some(1), 5))),
@@ -457,7 +457,7 @@ fn a_leader_that_says_nothing_here_is_asked_through_another_node() {
     assert_eq!(bench.arrive_through(&address, said(1, None, 5)), Arrival::Drop);
     let address = bench.until_through();
     assert_eq!(bench.arrive_through(&address, said(1, Some(1), 5)), Arrival::Use);
-    assert!(bench.navigator.leads());
+    assert!(bench.leader_tracker.leads());
     bench.owes_since = None;
     assert_eq!(bench.step_later(), connect("a:1"));
 }
@@ -475,9 +475,9 @@ fn a_node_that_cannot_reach_the_leader_either_is_not_blamed() {
     }
     assert!(bench.now >= failed + HEDGE_AFTER);
     let why = "the leader did not accept the stream".to_owned();
-    let way = Way::through("b:1".to_owned());
-    bench.navigator.attempt_failed(&way, why, bench.now, &mut || 1.0);
-    assert!(bench.navigator.endpoints.ready_at("b:1", bench.now) == Some(bench.now));
+    let route = Route::through("b:1".to_owned());
+    bench.leader_tracker.attempt_failed(&route, why, bench.now, &mut || 1.0);
+    assert!(bench.leader_tracker.endpoints.ready_at("b:1", bench.now) == Some(bench.now));
 }
 
 #[test]
@@ -485,11 +485,11 @@ fn a_leader_that_is_busy_is_not_left_for_another_way() {
     let mut bench = silent();
     let start = bench.now;
     while bench.now < start + 10_000 * MS {
-        let Step::Connect(way) = bench.step_later() else { panic!("it waits, or asks") };
-        assert!(!way.through, "it can be reached");
-        let node = 1 + ["a:1", "b:1", "c:1"].iter().position(|a| *a == way.address).unwrap();
+        let Step::Connect(route) = bench.step_later() else { panic!("it waits, or asks") };
+        assert!(!route.through, "it can be reached");
+        let node = 1 + ["a:1", "b:1", "c:1"].iter().position(|a| *a == route.address).unwrap();
         let said = said(node as NodeId, Some(1), 5);
-        assert_eq!(bench.arrive_with(&way.address, said), Arrival::Drop);
+        assert_eq!(bench.arrive_with(&route.address, said), Arrival::Drop);
     }
 }
 

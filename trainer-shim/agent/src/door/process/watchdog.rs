@@ -6,7 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 use holdfast_api::{AgentProcess, Health};
-use holdfast_trainer_shim::link::Sign;
+use holdfast_trainer_shim::link::Heartbeat;
 
 /// Longest pause, whatever a program says.
 pub const PAUSE_MAX: Duration = Duration::from_secs(3_600);
@@ -20,7 +20,7 @@ pub const MAIN_THREAD_TOLD_MIN: Duration = Duration::from_secs(5);
 /// A process that is watched.
 #[derive(Debug, Clone)]
 pub struct Watched {
-    sign: Sign,
+    heartbeat: Heartbeat,
     /// Since the last sign of any kind.
     quiet: Duration,
     /// Since the last progress, of a program that tells.
@@ -42,7 +42,7 @@ enum Stage {
     Lively,
     /// It was told.
     Silent,
-    /// It was asked to end, so long ago, for this: woken up for that, it may give
+    /// It was asked to end, so long ago, for this: woken up for that, it may send
     /// signs again.
     Ending {
         since: Duration,
@@ -55,7 +55,7 @@ enum Stage {
 pub enum Hang {
     /// The program.
     Program(Duration),
-    /// Its main thread, while the library goes on giving signs.
+    /// Its main thread, while the library goes on sending heartbeats.
     MainThread(Duration),
 }
 
@@ -97,9 +97,9 @@ impl fmt::Display for Hang {
 
 impl Watched {
     /// From its first sign on.
-    pub fn new(sign: Sign) -> Watched {
+    pub fn new(heartbeat: Heartbeat) -> Watched {
         let mut watched = Watched {
-            sign: Sign::default(),
+            heartbeat: Heartbeat::default(),
             quiet: Duration::ZERO,
             idle: None,
             since_call: Duration::ZERO,
@@ -109,32 +109,32 @@ impl Watched {
             heard: false,
             stage: Stage::Lively,
         };
-        watched.hear(sign);
+        watched.hear(heartbeat);
         // What came before it registered does not count against it.
         watched.main_thread = watched.main_thread.map(|_| Duration::ZERO);
         watched
     }
 
     /// It gives a sign.
-    pub fn hear(&mut self, sign: Sign) {
-        let before = std::mem::replace(&mut self.sign, sign);
-        let sign = &self.sign;
+    pub fn hear(&mut self, heartbeat: Heartbeat) {
+        let before = std::mem::replace(&mut self.heartbeat, heartbeat);
+        let heartbeat = &self.heartbeat;
         self.quiet = Duration::ZERO;
-        let tells = sign.pings > 0 || sign.progress.is_some();
-        let gets_on = sign.waiting
-            || sign.pings > before.pings
-            || sign.progress > before.progress
-            || sign.calls > before.calls;
+        let tells = heartbeat.pings > 0 || heartbeat.progress.is_some();
+        let gets_on = heartbeat.waiting
+            || heartbeat.pings > before.pings
+            || heartbeat.progress > before.progress
+            || heartbeat.calls > before.calls;
         if tells && (gets_on || self.idle.is_none()) {
             self.idle = Some(Duration::ZERO);
         }
-        if sign.calls > before.calls {
+        if heartbeat.calls > before.calls {
             self.since_call = Duration::ZERO;
         }
-        self.paused = Duration::from_millis(sign.paused_ms).min(PAUSE_MAX);
-        self.critical = Duration::from_millis(sign.critical_ms).min(CRITICAL_MAX);
+        self.paused = Duration::from_millis(heartbeat.paused_ms).min(PAUSE_MAX);
+        self.critical = Duration::from_millis(heartbeat.critical_ms).min(CRITICAL_MAX);
         // By the program's own count a pause is silence, too.
-        self.main_thread = sign.main_thread_silent_ms.map(|told| {
+        self.main_thread = heartbeat.main_thread_silent_ms.map(|told| {
             let told = Duration::from_millis(told);
             self.main_thread.map_or(told, |counted| counted.min(told))
         });
@@ -150,13 +150,14 @@ impl Watched {
         self.quiet += counted;
         self.idle = self.idle.map(|idle| idle + counted);
         self.main_thread = self.main_thread.map(|silent| silent + counted);
-        // Between two signs nobody knows how the main thread is doing.
+        // Between two heartbeats nobody knows how the main thread is doing.
         let heard = std::mem::take(&mut self.heard);
         let silent = self.silent();
         let limit = |ms: Option<u64>| ms.map(Duration::from_millis);
-        let (soft, hard) = (limit(self.sign.ladder.soft_ms), limit(self.sign.ladder.hard_ms));
+        let (soft, hard) =
+            (limit(self.heartbeat.watchdog.soft_ms), limit(self.heartbeat.watchdog.hard_ms));
         let over = |limit: Option<Duration>| limit.is_some_and(|limit| silent >= limit);
-        let of_main_thread = limit(self.sign.ladder.main_thread_ms).filter(|_| heard);
+        let of_main_thread = limit(self.heartbeat.watchdog.main_thread_ms).filter(|_| heard);
         let of_main_thread = of_main_thread.zip(self.main_thread);
         let fatal = match of_main_thread {
             _ if over(hard) => Some(Hang::Program(silent)),
@@ -167,7 +168,7 @@ impl Watched {
             (Stage::Ending { since, hang }, _) => {
                 let since = since + time;
                 self.stage = Stage::Ending { since, hang };
-                let grace = Duration::from_millis(self.sign.ladder.grace_ms);
+                let grace = Duration::from_millis(self.heartbeat.watchdog.grace_ms);
                 (since >= grace).then_some(Act::Kill(hang))
             }
             (_, Some(hang)) if self.critical.is_zero() => {
@@ -205,7 +206,7 @@ impl Watched {
             Stage::Silent => Health::Silent,
             Stage::Lively => Health::Good,
         };
-        let Sign { process, incarnation, progress, last_call, waiting, .. } = &self.sign;
+        let Heartbeat { process, incarnation, progress, last_call, waiting, .. } = &self.heartbeat;
         AgentProcess {
             process: *process,
             incarnation: *incarnation,
@@ -224,7 +225,7 @@ impl Watched {
     /// For how long its main thread has been silent by its own count, if that is
     /// worth telling.
     fn main_thread_silent(&self) -> Option<Duration> {
-        let told = Duration::from_millis(self.sign.main_thread_silent_ms?);
+        let told = Duration::from_millis(self.heartbeat.main_thread_silent_ms?);
         Some(told + self.quiet).filter(|_| told >= MAIN_THREAD_TOLD_MIN)
     }
 
@@ -239,7 +240,7 @@ fn milliseconds(duration: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_trainer_shim::Ladder;
+    use holdfast_trainer_shim::Watchdog;
 
     use super::*;
 
@@ -257,7 +258,7 @@ mod tests {
 
     #[test]
     fn the_defaults_are_those_of_nvrx() {
-        let mut watched = Watched::new(Sign::default());
+        let mut watched = Watched::new(Heartbeat::default());
         assert_eq!(
             acts(&mut watched, 95),
             [
@@ -266,36 +267,36 @@ mod tests {
                 (95, Act::Kill(Hang::Program(at(90)))),
             ]
         );
-        watched.hear(Sign::default());
+        watched.hear(Heartbeat::default());
         assert_eq!(watched.ended_for(), Some(at(90)), "woken up to be ended, it gives a sign");
     }
 
     #[test]
     fn heartbeats_are_enough_until_the_program_tells_of_progress() {
-        let mut watched = Watched::new(Sign::default());
-        let hear = |watched: &mut Watched, sign: &Sign, seconds| {
+        let mut watched = Watched::new(Heartbeat::default());
+        let hear = |watched: &mut Watched, heartbeat: &Heartbeat, seconds| {
             (1..=seconds).find_map(|second| {
-                watched.hear(sign.clone());
+                watched.hear(heartbeat.clone());
                 watched.pass(SECOND).map(|_| second)
             })
         };
-        assert_eq!(hear(&mut watched, &Sign::default(), 1_000), None);
-        let pinged = Sign { pings: 1, ..Sign::default() };
+        assert_eq!(hear(&mut watched, &Heartbeat::default(), 1_000), None);
+        let pinged = Heartbeat { pings: 1, ..Heartbeat::default() };
         assert_eq!(hear(&mut watched, &pinged, 1_000), Some(60), "one ping, and no other");
-        let mut watched = Watched::new(Sign { progress: Some(7), ..Sign::default() });
-        let same = Sign { progress: Some(7), ..Sign::default() };
+        let mut watched = Watched::new(Heartbeat { progress: Some(7), ..Heartbeat::default() });
+        let same = Heartbeat { progress: Some(7), ..Heartbeat::default() };
         assert_eq!(hear(&mut watched, &same, 1_000), Some(60), "it goes in circles");
-        let on = Sign { progress: Some(8), ..Sign::default() };
+        let on = Heartbeat { progress: Some(8), ..Heartbeat::default() };
         assert_eq!(hear(&mut watched, &on, 59), None);
-        let waits = Sign { waiting: true, ..on };
+        let waits = Heartbeat { waiting: true, ..on };
         assert_eq!(hear(&mut watched, &waits, 1_000), None, "others are waited for");
     }
 
     #[test]
     fn one_that_comes_back_in_time_goes_on_and_may_be_warned_again() {
-        let mut watched = Watched::new(Sign::default());
+        let mut watched = Watched::new(Heartbeat::default());
         assert_eq!(acts(&mut watched, 80).len(), 1);
-        watched.hear(Sign::default());
+        watched.hear(Heartbeat::default());
         assert_eq!(watched.report(None).health, Health::Silent, "nobody has looked yet");
         assert_eq!(acts(&mut watched, 59), []);
         assert_eq!(watched.report(None).health, Health::Good);
@@ -305,56 +306,60 @@ mod tests {
 
     #[test]
     fn a_pause_has_an_end_and_so_has_a_critical_section() {
-        let mut paused = Watched::new(Sign { paused_ms: 100_000, ..Sign::default() });
+        let mut paused = Watched::new(Heartbeat { paused_ms: 100_000, ..Heartbeat::default() });
         let acts_of = acts(&mut paused, 190);
         assert_eq!(acts_of.iter().map(|(second, _)| *second).collect::<Vec<_>>(), [160, 190]);
-        let mut critical = Watched::new(Sign { critical_ms: 120_000, ..Sign::default() });
+        let mut critical = Watched::new(Heartbeat { critical_ms: 120_000, ..Heartbeat::default() });
         let acts_of: Vec<u64> = acts(&mut critical, 125).iter().map(|(s, _)| *s).collect();
         assert_eq!(acts_of, [60, 120, 125], "it is warned, but ended only behind the section");
-        let mut for_ever = Watched::new(Sign { critical_ms: u64::MAX, ..Sign::default() });
+        let mut for_ever =
+            Watched::new(Heartbeat { critical_ms: u64::MAX, ..Heartbeat::default() });
         let ends = acts(&mut for_ever, 1_000)[1];
         assert_eq!(ends, (600, Act::Terminate(Hang::Program(CRITICAL_MAX))));
     }
 
     #[test]
     fn limits_can_be_set_and_left_out() {
-        let ladder =
-            Ladder { soft_ms: None, hard_ms: Some(2_000), grace_ms: 0, ..Ladder::default() };
-        let mut watched = Watched::new(Sign { ladder, ..Sign::default() });
+        let watchdog =
+            Watchdog { soft_ms: None, hard_ms: Some(2_000), grace_ms: 0, ..Watchdog::default() };
+        let mut watched = Watched::new(Heartbeat { watchdog, ..Heartbeat::default() });
         let acts_of: Vec<u64> = acts(&mut watched, 3).iter().map(|(s, _)| *s).collect();
         assert_eq!(acts_of, [2, 3]);
-        let ladder = Ladder { soft_ms: None, hard_ms: None, ..Ladder::default() };
-        assert_eq!(acts(&mut Watched::new(Sign { ladder, ..Sign::default() }), 1_000), []);
+        let watchdog = Watchdog { soft_ms: None, hard_ms: None, ..Watchdog::default() };
+        assert_eq!(
+            acts(&mut Watched::new(Heartbeat { watchdog, ..Heartbeat::default() }), 1_000),
+            []
+        );
     }
 
     /// A program whose library gives a sign each second, and whose main thread
     /// says nothing from the start.
-    fn stuck(ladder: Ladder, paused_ms: u64, second: u64) -> Sign {
+    fn stuck(watchdog: Watchdog, paused_ms: u64, second: u64) -> Heartbeat {
         let main_thread_silent_ms = Some(second * 1_000);
-        Sign { ladder, paused_ms, main_thread_silent_ms, ..Sign::default() }
+        Heartbeat { watchdog, paused_ms, main_thread_silent_ms, ..Heartbeat::default() }
     }
 
     #[test]
     fn a_main_thread_that_is_silent_is_told_and_ends_nothing_without_a_limit() {
-        let ladder = Ladder::default();
-        let mut watched = Watched::new(stuck(ladder, 0, 0));
+        let watchdog = Watchdog::default();
+        let mut watched = Watched::new(stuck(watchdog, 0, 0));
         for second in 1..1_000 {
-            watched.hear(stuck(ladder, 0, second));
+            watched.hear(stuck(watchdog, 0, second));
             let told = watched.report(None).main_thread_silent_ms;
             assert_eq!(told, (second >= 5).then_some(second * 1_000));
             assert_eq!(watched.pass(SECOND), None);
         }
-        watched.hear(stuck(ladder, 0, 0));
+        watched.hear(stuck(watchdog, 0, 0));
         assert_eq!(watched.report(None).main_thread_silent_ms, None, "it runs again");
     }
 
     #[test]
     fn a_main_thread_that_is_silent_for_too_long_is_ended_by_the_same_steps() {
-        let ladder = Ladder { main_thread_ms: Some(30_000), ..Ladder::default() };
+        let watchdog = Watchdog { main_thread_ms: Some(30_000), ..Watchdog::default() };
         let ends = |paused_ms: u64| {
-            let mut watched = Watched::new(stuck(ladder, paused_ms, 0));
+            let mut watched = Watched::new(stuck(watchdog, paused_ms, 0));
             (1..200).find_map(|second| {
-                watched.hear(stuck(ladder, paused_ms.saturating_sub(second * 1_000), second));
+                watched.hear(stuck(watchdog, paused_ms.saturating_sub(second * 1_000), second));
                 match watched.pass(SECOND)? {
                     Act::Terminate(hang) => Some((second, hang, watched.clone())),
                     _ => panic!("nobody is warned of its main thread"),
@@ -371,12 +376,13 @@ mod tests {
 
     #[test]
     fn nobody_is_ended_for_a_main_thread_of_which_nothing_is_heard() {
-        let ladder = Ladder { main_thread_ms: Some(10_000), hard_ms: None, ..Ladder::default() };
-        let mut watched = Watched::new(stuck(ladder, 0, 0));
-        // Its signs are further apart than the limit.
+        let watchdog =
+            Watchdog { main_thread_ms: Some(10_000), hard_ms: None, ..Watchdog::default() };
+        let mut watched = Watched::new(stuck(watchdog, 0, 0));
+        // Its heartbeats are further apart than the limit.
         for _ in 0..10 {
             assert_eq!(acts(&mut watched, 30), []);
-            watched.hear(stuck(ladder, 0, 0));
+            watched.hear(stuck(watchdog, 0, 0));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The end of a life goes before every answer that a session keeps for it.
+//! The end of an incarnation goes before every answer that a session keeps for it.
 
 use holdfast_api::{
     Answer, ArrivalAnswer, CallId, Command, Incarnation, LeaseId, Outcome, ProcessCommand,
@@ -46,7 +46,7 @@ impl Machine {
         }
     }
 
-    /// The refusal that a life hears if it has ended, with its host or alone.
+    /// The refusal that an incarnation hears if it has ended, with its host or alone.
     fn ended(
         &self,
         lease: LeaseId,
@@ -57,7 +57,7 @@ impl Machine {
             Ok(run) => run,
             Err(refusal) => return Some(refusal),
         };
-        let life = &self.jobs.run(&run)?.life;
-        life.living(process, incarnation).err()
+        let coordination = &self.jobs.run(&run)?.coordination;
+        coordination.living(process, incarnation).err()
     }
 }

@@ -42,7 +42,7 @@ const ROSTERS_MAX: usize = 16;
 
 /// What belongs to a job and outlives its runs.
 #[derive(Clone, Default)]
-pub(crate) struct JobLife {
+pub(crate) struct JobCoordination {
     /// The latest given; 0 = none.
     pub incarnation: Incarnation,
     pub generation: Generation,
@@ -74,8 +74,8 @@ pub(crate) struct Kept {
 
 /// What lives in a run.
 #[derive(Clone, Default)]
-pub(crate) struct Life {
-    /// Every process that ever registered, in its latest life.
+pub(crate) struct Coordination {
+    /// Every process that ever registered, in its latest incarnation.
     pub processes: OrdMap<ProcessId, Process>,
     pub live: Live,
     /// How the live active processes stand. Follows from the processes.
@@ -153,7 +153,7 @@ pub(crate) struct Live {
     pub standby: u32,
 }
 
-/// A process in its latest life.
+/// A process in its latest incarnation.
 #[derive(Clone)]
 pub(crate) struct Process {
     pub incarnation: Incarnation,
@@ -224,7 +224,7 @@ pub(crate) struct Ranked {
     pub ranks: Arc<Ranks>,
 }
 
-impl JobLife {
+impl JobCoordination {
     pub fn next_incarnation(&mut self) -> Incarnation {
         self.incarnation += 1;
         self.incarnation
@@ -324,7 +324,7 @@ impl Kept {
     }
 }
 
-impl Life {
+impl Coordination {
     /// The members of a closed generation, while they are remembered.
     pub fn base_of(&self, generation: Generation) -> Option<Base> {
         let find = |bases: &Vector<(Generation, Base)>| {
@@ -434,7 +434,7 @@ impl Life {
         membership::since(&self.rosters, generation, have)
     }
 
-    /// The rank of a life in the latest iteration.
+    /// The rank of an incarnation in the latest iteration.
     pub fn rank(&self, process: ProcessId, incarnation: Incarnation) -> Option<u32> {
         let advanced = self.advanced.as_ref()?;
         let (place, member) = advanced.members.find(process)?;

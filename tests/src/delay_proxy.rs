@@ -13,17 +13,17 @@ pub type Gate = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// A way, until it is dropped.
 #[derive(Debug)]
-pub struct Way {
+pub struct DelayProxy {
     address: String,
     _connections: JoinSet<()>,
 }
 
-impl Way {
+impl DelayProxy {
     /// From `address`, which is free, to the store at `store`.
-    pub async fn open(address: String, store: String, gate: Gate) -> Way {
+    pub async fn open(address: String, store: String, gate: Gate) -> DelayProxy {
         let listener = TcpListener::bind(&address).await.expect("a free port");
-        let mut ways = JoinSet::new();
-        ways.spawn(async move {
+        let mut forwarding = JoinSet::new();
+        forwarding.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((asking, _)) = listener.accept().await {
                 let answering = TcpStream::connect(&store).await.expect("the store is there");
@@ -45,7 +45,7 @@ impl Way {
                 });
             }
         });
-        Way { address, _connections: ways }
+        DelayProxy { address, _connections: forwarding }
     }
 
     /// Where it begins.

@@ -22,12 +22,12 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use super::arrivals::{Arrivals, Entrance};
-use super::desk::{Desk, SeatId};
+use super::connection_table::{ConnectionId, ConnectionTable};
 use super::events::Events;
-use super::ladder::Watched;
 use super::outbox::Outbox;
 use super::peer::Peer;
-use super::relay::Life;
+use super::relay::Participant;
+use super::watchdog::Watched;
 
 /// About what a process takes in a report.
 const PROCESS_BYTES: usize = 96;
@@ -49,10 +49,10 @@ const EXITS_MAX: usize = 4_096;
 /// when the lease is given back.
 const LAST_EXIT_TIME_MAX: Duration = Duration::from_millis(50);
 
-/// A life that has ended.
+/// An incarnation that has ended.
 #[derive(Debug, Clone)]
 pub struct Death {
-    pub life: Life,
+    pub participant: Participant,
     pub cause: Cause,
     /// Its program was seen to exit.
     pub exit_seen: bool,
@@ -60,10 +60,10 @@ pub struct Death {
 
 /// One lease, and who hangs on it. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Tenure {
+pub struct LeaseHolder {
     pub lease: Lease,
-    hall: Arc<Mutex<Hall>>,
-    /// Unbounded in type only: a connection dies once, with its lives.
+    connections: Arc<Mutex<Connections>>,
+    /// Unbounded in type only: a connection dies once, with its incarnations.
     deaths: mpsc::UnboundedSender<Death>,
     arrivals: Arrivals,
     /// What happens in the job.
@@ -74,16 +74,16 @@ pub struct Tenure {
 
 /// The connections.
 #[derive(Debug, Default)]
-struct Hall {
-    desk: Desk,
-    places: BTreeMap<SeatId, Place>,
+struct Connections {
+    table: ConnectionTable,
+    places: BTreeMap<ConnectionId, Place>,
     /// Programs whose connections have gone, and whose exit nobody has seen yet.
-    gone: Vec<(Arc<Peer>, Vec<Life>)>,
-    /// Lives whose programs were seen to exit, the latest.
-    exited: VecDeque<Life>,
-    /// Lives that have ended while they held something: their programs are made
+    gone: Vec<(Arc<Peer>, Vec<Participant>)>,
+    /// Incarnations whose programs were seen to exit, the latest.
+    exited: VecDeque<Participant>,
+    /// Incarnations that have ended while they held something: their programs are made
     /// to exit.
-    ending: BTreeSet<Life>,
+    ending: BTreeSet<Participant>,
 }
 
 /// A connection, as all others see it.
@@ -91,8 +91,8 @@ struct Hall {
 pub struct Place {
     /// Where its frames go.
     pub outbox: Outbox,
-    /// How its processes are doing, those that live. Locked behind the hall.
-    pub watched: Arc<Mutex<BTreeMap<Life, Watched>>>,
+    /// How its processes are doing, those that live. Locked after the connections.
+    pub watched: Arc<Mutex<BTreeMap<Participant, Watched>>>,
     /// The process id of its program.
     pub pid: Option<u32>,
     /// Its program.
@@ -100,39 +100,39 @@ pub struct Place {
 }
 
 impl Place {
-    /// Nobody is watched for a life that has ended.
+    /// Nobody is watched for an incarnation that has ended.
     fn forget(&self, ended: &[Ended]) {
-        let over = |&(process, incarnation): &Life| {
+        let over = |&(process, incarnation): &Participant| {
             // Of several that ended it names the latest alone.
             ended.iter().any(|end| end.process == process && incarnation <= end.incarnation)
         };
-        self.watched.lock().retain(|life, _| !over(life));
+        self.watched.lock().retain(|participant, _| !over(participant));
     }
 }
 
-impl Hall {
+impl Connections {
     /// A program that leaves again and again is one program: the oldest are not
     /// waited for any more.
-    fn note_gone(&mut self, peer: Arc<Peer>, lives: Vec<Life>) {
+    fn note_gone(&mut self, peer: Arc<Peer>, participants: Vec<Participant>) {
         let surplus = (self.gone.len() + 1).saturating_sub(GONE_MAX);
         self.gone.drain(..surplus);
-        self.gone.push((peer, lives));
+        self.gone.push((peer, participants));
     }
 
-    fn note_exits(&mut self, lives: &[Life]) {
-        self.exited.extend(lives);
+    fn note_exits(&mut self, participants: &[Participant]) {
+        self.exited.extend(participants);
         let surplus = self.exited.len().saturating_sub(EXITS_MAX);
         self.exited.drain(..surplus);
     }
 }
 
-impl Tenure {
+impl LeaseHolder {
     /// Begins; ends with the lease, or at `stop`.
-    pub fn begin(lease: Lease, stop: &CancellationToken, tasks: &TaskTracker) -> Tenure {
+    pub fn begin(lease: Lease, stop: &CancellationToken, tasks: &TaskTracker) -> LeaseHolder {
         let (deaths, dead) = mpsc::unbounded_channel();
-        let tenure = Tenure {
+        let lease_holder = LeaseHolder {
             lease: lease.clone(),
-            hall: Arc::default(),
+            connections: Arc::default(),
             deaths,
             arrivals: Arrivals::default(),
             events: Events::new(
@@ -144,47 +144,47 @@ impl Tenure {
             stop: stop.clone(),
             tasks: tasks.clone(),
         };
-        let reading = read_feed(tenure.clone());
+        let reading = read_feed(lease_holder.clone());
         tasks.spawn(stop.clone().run_until_cancelled_owned(reading));
         tasks.spawn(stop.clone().run_until_cancelled_owned(tell_deaths(lease, dead)));
-        tenure
+        lease_holder
     }
 
     /// A connection comes.
-    pub fn sit(&self, place: Place) -> SeatId {
-        let mut hall = self.hall.lock();
-        let seat = hall.desk.sit();
-        hall.places.insert(seat, place);
-        seat
+    pub fn sit(&self, place: Place) -> ConnectionId {
+        let mut connections = self.connections.lock();
+        let id = connections.table.sit();
+        connections.places.insert(id, place);
+        id
     }
 
-    /// A connection has gone: its lives that go on are gone, too. `exit_seen`: its
+    /// A connection has gone: its incarnations that go on are gone, too. `exit_seen`: its
     /// program has exited; if not, that is reported when it has.
-    pub fn leave(&self, seat: SeatId, exit_seen: bool) -> Vec<Life> {
+    pub fn leave(&self, id: ConnectionId, exit_seen: bool) -> Vec<Participant> {
         let (place, all, alive) = {
-            let mut hall = self.hall.lock();
-            let place = hall.places.remove(&seat);
-            let all = hall.desk.lives(seat);
+            let mut connections = self.connections.lock();
+            let place = connections.places.remove(&id);
+            let all = connections.table.participants(id);
             if exit_seen {
-                hall.note_exits(&all);
+                connections.note_exits(&all);
             }
-            (place, all, hall.desk.leave(seat))
+            (place, all, connections.table.leave(id))
         };
         if let Some(Place { peer, .. }) = place
             && !exit_seen
             && !all.is_empty()
             && peer.is_watched()
         {
-            self.hall.lock().note_gone(peer.clone(), all.clone());
-            let tenure = self.clone();
+            self.connections.lock().note_gone(peer.clone(), all.clone());
+            let lease_holder = self.clone();
             self.spawn_until_stopped(async move {
                 peer.ended().await;
                 {
-                    let mut hall = tenure.hall.lock();
-                    hall.gone.retain(|(gone, _)| !Arc::ptr_eq(gone, &peer));
-                    hall.note_exits(&all);
+                    let mut connections = lease_holder.connections.lock();
+                    connections.gone.retain(|(gone, _)| !Arc::ptr_eq(gone, &peer));
+                    connections.note_exits(&all);
                 }
-                report_exits(&tenure.lease, &all).await;
+                report_exits(&lease_holder.lease, &all).await;
             });
         }
         alive
@@ -193,14 +193,14 @@ impl Tenure {
     /// The lease is about to be given back: tells the cluster of all exits that were
     /// seen, so that nobody has to wait for what these processes held.
     pub async fn tell_last_exits(&self, within: Duration) {
-        let gone: Vec<(Arc<Peer>, Vec<Life>)> = self.hall.lock().gone.clone();
-        let ended = gone.into_iter().map(async |(peer, lives)| {
+        let gone: Vec<(Arc<Peer>, Vec<Participant>)> = self.connections.lock().gone.clone();
+        let ended = gone.into_iter().map(async |(peer, participants)| {
             if tokio::time::timeout(LAST_EXIT_TIME_MAX, peer.ended()).await.is_ok() {
-                self.hall.lock().note_exits(&lives);
+                self.connections.lock().note_exits(&participants);
             }
         });
         futures::future::join_all(ended).await;
-        let exited: Vec<Life> = self.hall.lock().exited.iter().copied().collect();
+        let exited: Vec<Participant> = self.connections.lock().exited.iter().copied().collect();
         if exited.is_empty() {
             return;
         }
@@ -224,29 +224,35 @@ impl Tenure {
 
     /// Processes have ended while they held something: their programs must exit,
     /// and are made to if they do not.
-    fn make_exit(&self, lives: Vec<Life>) {
-        for life in lives {
+    fn make_exit(&self, participants: Vec<Participant>) {
+        for participant in participants {
             let peer = {
-                let hall = &mut *self.hall.lock();
-                if !hall.ending.insert(life) {
+                let connections = &mut *self.connections.lock();
+                if !connections.ending.insert(participant) {
                     continue;
                 }
-                let gone = hall.gone.iter().find(|(_, lives)| lives.contains(&life));
+                let gone = connections
+                    .gone
+                    .iter()
+                    .find(|(_, participants)| participants.contains(&participant));
                 let gone = gone.map(|(peer, _)| peer.clone());
-                let owner = hall.desk.owner(life).and_then(|seat| hall.places.get(&seat));
+                let owner =
+                    connections.table.owner(participant).and_then(|id| connections.places.get(&id));
                 gone.or_else(|| owner.map(|place| place.peer.clone()))
             };
-            let (process, incarnation) = life;
+            let (process, incarnation) = participant;
             let Some(peer) = peer else {
                 let seen = {
-                    let hall = &mut *self.hall.lock();
-                    hall.ending.remove(&life);
-                    hall.exited.contains(&life)
+                    let connections = &mut *self.connections.lock();
+                    connections.ending.remove(&participant);
+                    connections.exited.contains(&participant)
                 };
                 // It had ended for the cluster before its program did.
                 if seen {
                     let lease = self.lease.clone();
-                    self.spawn_until_stopped(async move { report_exits(&lease, &[life]).await });
+                    self.spawn_until_stopped(
+                        async move { report_exits(&lease, &[participant]).await },
+                    );
                 }
                 continue;
             };
@@ -259,7 +265,7 @@ impl Tenure {
                 );
                 continue;
             }
-            let tenure = self.clone();
+            let lease_holder = self.clone();
             self.spawn_until_stopped(async move {
                 if tokio::time::timeout(EXIT_TIME_MAX, peer.ended()).await.is_err() {
                     warn!(
@@ -271,15 +277,15 @@ impl Tenure {
                     peer.signal(&[Signal::CONT, Signal::KILL]);
                     peer.ended().await;
                 }
-                report_exits(&tenure.lease, &[life]).await;
-                tenure.hall.lock().ending.remove(&life);
+                report_exits(&lease_holder.lease, &[participant]).await;
+                lease_holder.connections.lock().ending.remove(&participant);
             });
         }
     }
 
     /// How the processes are doing, those that do worst first.
     pub fn report(&self) -> Vec<AgentProcess> {
-        let places: Vec<Place> = self.hall.lock().places.values().cloned().collect();
+        let places: Vec<Place> = self.connections.lock().places.values().cloned().collect();
         let of_place = |place: &Place| -> Vec<AgentProcess> {
             let watched = place.watched.lock();
             watched.values().map(|one| one.report(place.pid)).collect()
@@ -295,16 +301,20 @@ impl Tenure {
     }
 
     /// Works on who is whose.
-    pub fn desk<T>(&self, work: impl FnOnce(&mut Desk) -> T) -> T {
-        work(&mut self.hall.lock().desk)
+    pub fn table<T>(&self, work: impl FnOnce(&mut ConnectionTable) -> T) -> T {
+        work(&mut self.connections.lock().table)
     }
 
     /// Tells a connection something, with what must come right behind it.
     /// Nothing of the feed comes in between.
-    pub fn tell(&self, seat: SeatId, frames: impl FnOnce(&mut Desk) -> Vec<FromAgent>) {
-        let Hall { desk, places, .. } = &mut *self.hall.lock();
-        let frames = frames(desk);
-        if let Some(Place { outbox, .. }) = places.get(&seat) {
+    pub fn tell(
+        &self,
+        id: ConnectionId,
+        frames: impl FnOnce(&mut ConnectionTable) -> Vec<FromAgent>,
+    ) {
+        let Connections { table, places, .. } = &mut *self.connections.lock();
+        let frames = frames(table);
+        if let Some(Place { outbox, .. }) = places.get(&id) {
             frames.iter().for_each(|frame| outbox.push(frame));
         }
     }
@@ -316,7 +326,7 @@ impl Tenure {
         arrivals: Vec<Arrival>,
         deadline: Deadline,
     ) -> Result<Answer, Error> {
-        let Tenure { lease, stop, tasks, .. } = self;
+        let LeaseHolder { lease, stop, tasks, .. } = self;
         let spawn = |carrying| {
             let (lease, stop) = (lease.clone(), stop.clone());
             tasks.spawn(async move {
@@ -337,44 +347,45 @@ impl Tenure {
     }
 
     /// Lives have ended, and the cluster has to know.
-    pub fn died(&self, lives: impl IntoIterator<Item = Death>) {
-        for death in lives {
+    pub fn died(&self, participants: impl IntoIterator<Item = Death>) {
+        for death in participants {
             // Whoever told them has ended with the lease, and they with it.
             let _ = self.deaths.send(death);
         }
     }
 }
 
-async fn read_feed(tenure: Tenure) {
-    let mut feed = tenure.lease.feed();
+async fn read_feed(lease_holder: LeaseHolder) {
+    let mut feed = lease_holder.lease.feed();
     while let Some(piece) = feed.next().await {
         let revoked = piece.held.iter().filter(|news| news.revoked.is_some());
-        let holders: Vec<Life> = revoked.flat_map(|news| news.holders.iter()).collect();
+        let holders: Vec<Participant> = revoked.flat_map(|news| news.holders.iter()).collect();
         let ended = {
-            let Hall { desk, places, .. } = &mut *tenure.hall.lock();
-            for (seat, piece) in desk.hand_out(piece) {
-                if let Some(place) = places.get(&seat) {
+            let Connections { table, places, .. } = &mut *lease_holder.connections.lock();
+            for (id, piece) in table.hand_out(piece) {
+                if let Some(place) = places.get(&id) {
                     place.forget(&piece.ended);
                     place.outbox.push(&FromAgent::Feed(piece));
                 }
             }
-            holders.into_iter().filter(|life| desk.has_ended(*life)).collect()
+            holders.into_iter().filter(|participant| table.has_ended(*participant)).collect()
         };
-        tenure.make_exit(ended);
+        lease_holder.make_exit(ended);
     }
 }
 
 /// Tells the cluster that these processes have exited, until it has heard it, or
 /// has decided that it needs not know.
-async fn report_exits(lease: &Lease, lives: &[Life]) {
-    for some in lives.chunks(RELEASES_OF_ALL_MAX as usize) {
+async fn report_exits(lease: &Lease, participants: &[Participant]) {
+    for some in participants.chunks(RELEASES_OF_ALL_MAX as usize) {
         report_some_exits(lease, some).await;
     }
 }
 
-async fn report_some_exits(lease: &Lease, lives: &[Life]) {
-    let of = |&(process, incarnation): &Life| Release { process, incarnation, generation: 0 };
-    let (scope, releases) = (lease.scope().clone(), lives.iter().map(of).collect());
+async fn report_some_exits(lease: &Lease, participants: &[Participant]) {
+    let of =
+        |&(process, incarnation): &Participant| Release { process, incarnation, generation: 0 };
+    let (scope, releases) = (lease.scope().clone(), participants.iter().map(of).collect());
     let why = ReleaseWhy::Exited;
     let command = Command::Round(RoundCommand::Release { scope, releases, why });
     while let Err(error) = lease.client().propose(command.clone(), Deadline::never()).await {
@@ -390,7 +401,7 @@ async fn report_some_exits(lease: &Lease, lives: &[Life]) {
 async fn tell_deaths(lease: Lease, mut dead: mpsc::UnboundedReceiver<Death>) {
     let mut waiting = Vec::new();
     while dead.recv_many(&mut waiting, DEATHS_PER_COMMAND_MAX).await > 0 {
-        let end = |Death { life: (process, incarnation), cause, exit_seen }| ProcessEnd {
+        let end = |Death { participant: (process, incarnation), cause, exit_seen }| ProcessEnd {
             process,
             incarnation,
             cause,

@@ -1,4 +1,4 @@
-//! How scripts show leases, processes and rounds. A life is
+//! How scripts show leases, processes and rounds. An incarnation is
 //! `PROCESS.INCARNATION`, a call of it `0.1#3`.
 
 use std::fmt::Write;
@@ -493,8 +493,9 @@ fn held_info(info: &HeldInfo) -> String {
 }
 
 fn members(list: &Members) -> String {
-    let lives: Vec<_> = list.iter().map(|(process, life)| format!("{process}.{life}")).collect();
-    lives.join(" ")
+    let participants: Vec<_> =
+        list.iter().map(|(process, coordination)| format!("{process}.{coordination}")).collect();
+    participants.join(" ")
 }
 
 fn ranks(list: &Ranks) -> String {

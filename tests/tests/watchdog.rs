@@ -7,10 +7,10 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 /// A program that joins with these limits in milliseconds: soft, hard, grace.
-async fn trainer(cluster: &mut Cluster, control: &Path, process: u32, ladder: &str) -> Script {
+async fn trainer(cluster: &mut Cluster, control: &Path, process: u32, watchdog: &str) -> Script {
     let program = binaries::path("holdfast-test-trainer").display().to_string();
     // SIGTERM alone does not end it.
-    let stubborn = format!("trap '' TERM; exec {program} {process} --ladder {ladder}");
+    let stubborn = format!("trap '' TERM; exec {program} {process} --ladder {watchdog}");
     let mut command = binaries::without_settings("sh");
     command.args(["-c", &stubborn]).env("HOLDFAST_CONTROL", control);
     let mut script = Script::start_command(cluster, &format!("trainer-{process}"), command);

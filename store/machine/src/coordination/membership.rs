@@ -101,7 +101,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::life::Life;
+    use crate::coordination::Coordination;
 
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
@@ -112,15 +112,15 @@ mod tests {
             all in vec(btree_map(0..12_u32, 1..4_u64, 0..12), 2..20),
             had in 0..20_usize,
         ) {
-            let mut life = Life::default();
+            let mut coordination = Coordination::default();
             let mut told = Vec::new();
             for (generation, members) in (1..).zip(&all) {
                 let members: Members = members.iter().map(|(p, i)| (*p, *i)).collect();
-                told.push((life.roster(generation, members.clone()).0, members));
+                told.push((coordination.roster(generation, members.clone()).0, members));
             }
             let (have, earlier) = &told[had % told.len()];
             for (generation, members) in &told {
-                let Some(change) = life.change(*generation, &[*have]) else { continue };
+                let Some(change) = coordination.change(*generation, &[*have]) else { continue };
                 prop_assert_eq!(change.from, *have);
                 let mut now: BTreeMap<_, _> = earlier.iter().collect();
                 for (process, incarnation) in change.left.iter() {
@@ -140,11 +140,11 @@ mod tests {
         let incarnation = |n: u64| (n * 7_919) % 16_384 + 1;
         let all: Members = (0..16_384).map(|n| (n as u32, incarnation(n))).collect();
         let rest: Members = all.iter().filter(|(process, _)| *process != 99).collect();
-        let mut life = Life::default();
-        life.roster(1, all);
-        life.roster(2, rest);
-        let change = life.change(2, &[1]).expect("it is shorter");
+        let mut coordination = Coordination::default();
+        coordination.roster(1, all);
+        coordination.roster(2, rest);
+        let change = coordination.change(2, &[1]).expect("it is shorter");
         assert_eq!((change.left.len(), change.joined.len()), (1, 0));
-        assert!(life.change(2, &[]).is_none());
+        assert!(coordination.change(2, &[]).is_none());
     }
 }

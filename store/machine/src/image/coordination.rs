@@ -15,13 +15,13 @@ use super::decode::{ascending, invalid, is_beyond, name, text};
 use super::frame::{Reader, Writer};
 use crate::applied::RunKey;
 use crate::codec::{DecodeError, pack, unpack};
+use crate::coordination::act::{TimerOf, Timers};
+use crate::coordination::{
+    Advanced, Bases, Call, CallState, Coordination, EventLog, JobCoordination, Kept, Live, Outcome,
+    Past, Process, Ranked, Roster,
+};
 use crate::deadlines::Use;
 use crate::lease::{Attached, Lease, Leases};
-use crate::life::act::{TimerOf, Timers};
-use crate::life::{
-    Advanced, Bases, Call, CallState, EventLog, JobLife, Kept, Life, Live, Outcome, Past, Process,
-    Ranked, Roster,
-};
 use crate::round::{Arrived, Base, Block, Numbers, Round, RoundKey, Tally, Unfinished};
 
 const CALL_WAITING: u64 = 0;
@@ -34,9 +34,16 @@ const EXIT_WITHDRAWN: u64 = 1;
 const EXIT_DEADLINE: u64 = 2;
 const EXIT_ENTERED_AGAIN: u64 = 3;
 
-pub(super) fn write_job(life: &JobLife, out: &mut Writer<'_>) -> io::Result<()> {
-    let JobLife { incarnation, generation, iteration, incidents, incident_times, held, events } =
-        life;
+pub(super) fn write_job(coordination: &JobCoordination, out: &mut Writer<'_>) -> io::Result<()> {
+    let JobCoordination {
+        incarnation,
+        generation,
+        iteration,
+        incidents,
+        incident_times,
+        held,
+        events,
+    } = coordination;
     out.u64(*incarnation)?;
     out.u64(*generation)?;
     out.u64(*iteration)?;
@@ -70,25 +77,28 @@ fn read_events(input: &mut Reader<'_>, revision: Revision) -> Result<Kept, Decod
     Ok(kept)
 }
 
-pub(super) fn read_job(input: &mut Reader<'_>, revision: Revision) -> Result<JobLife, DecodeError> {
-    let mut life = JobLife {
+pub(super) fn read_job(
+    input: &mut Reader<'_>,
+    revision: Revision,
+) -> Result<JobCoordination, DecodeError> {
+    let mut coordination = JobCoordination {
         incarnation: input.u64()?,
         generation: input.u64()?,
         iteration: input.u64()?,
         incidents: input.u64()?,
-        ..JobLife::default()
+        ..JobCoordination::default()
     };
     for _ in 0..input.u64()? {
-        life.incident_times.push_back(input.u64()?);
+        coordination.incident_times.push_back(input.u64()?);
     }
-    life.held = super::held::read(input, revision, life.generation)?;
+    coordination.held = super::held::read(input, revision, coordination.generation)?;
     let [details, closings] = [read_events(input, revision)?, read_events(input, revision)?];
-    Ok(JobLife { events: EventLog { details, closings }, ..life })
+    Ok(JobCoordination { events: EventLog { details, closings }, ..coordination })
 }
 
-pub(super) fn write(life: &Life, out: &mut Writer<'_>) -> io::Result<()> {
+pub(super) fn write(coordination: &Coordination, out: &mut Writer<'_>) -> io::Result<()> {
     // The counts, the indexes and the payloads' bytes follow from the rest.
-    let Life {
+    let Coordination {
         processes,
         live: _,
         standing: _,
@@ -108,7 +118,7 @@ pub(super) fn write(life: &Life, out: &mut Writer<'_>) -> io::Result<()> {
         rosters,
         quorums,
         blocks,
-    } = life;
+    } = coordination;
     let Past { expected, last_fault, last_end, over_before } = past;
     out.u64((*expected).into())?;
     out.u64(*last_fault)?;
@@ -330,8 +340,8 @@ fn round(round: &Round, out: &mut Writer<'_>) -> io::Result<()> {
 pub(super) fn read(
     input: &mut Reader<'_>,
     revision: Revision,
-    job: &JobLife,
-) -> Result<Life, DecodeError> {
+    job: &JobCoordination,
+) -> Result<Coordination, DecodeError> {
     let past = Past {
         expected: input.u32()?,
         last_fault: input.u64()?,
@@ -340,7 +350,7 @@ pub(super) fn read(
     };
     let faults = input.u32()?;
     let first_fault = unpack::<Option<Fault>>(&input.bytes()?)?.map(Arc::new);
-    let mut life = Life { past, faults, first_fault, ..Life::default() };
+    let mut coordination = Coordination { past, faults, first_fault, ..Coordination::default() };
     for _ in 0..input.u64()? {
         let id = input.u32()?;
         let process = read_process(input, revision)?;
@@ -348,27 +358,27 @@ pub(super) fn read(
             return invalid("a process has an incarnation that was never given");
         }
         if process.is_alive() {
-            *life.live.of(process.role) += 1;
+            *coordination.live.of(process.role) += 1;
         }
-        ascending(&mut life.processes, id, process, "processes")?;
+        ascending(&mut coordination.processes, id, process, "processes")?;
     }
-    life.standing = life.standing_of();
+    coordination.standing = coordination.standing_of();
     for _ in 0..input.u64()? {
         let key = read_key(input)?;
-        let round = read_round(input, &key, &mut life, job)?;
+        let round = read_round(input, &key, &mut coordination, job)?;
         if round.generation == 0 || round.generation > job.generation {
             return invalid("a round has a generation that was never given");
         }
-        ascending(&mut life.rounds, key, round, "rounds")?;
+        ascending(&mut coordination.rounds, key, round, "rounds")?;
     }
     for _ in 0..input.u64()? {
         let outcome = read_outcome(input)?;
-        life.payload_bytes += outcome.payload_bytes;
+        coordination.payload_bytes += outcome.payload_bytes;
         let generation = outcome.closed.generation;
-        ascending(&mut life.outcomes, generation, outcome, "outcomes")?;
+        ascending(&mut coordination.outcomes, generation, outcome, "outcomes")?;
     }
     if input.bool()? {
-        life.advanced = Some(Advanced {
+        coordination.advanced = Some(Advanced {
             iteration: input.u64()?,
             generation: input.u64()?,
             members: Arc::new(unpack::<Members>(&input.bytes()?)?),
@@ -377,14 +387,14 @@ pub(super) fn read(
         });
     }
     if input.bool()? {
-        life.ranked = Some(Ranked {
+        coordination.ranked = Some(Ranked {
             members: Arc::new(unpack::<Members>(&input.bytes()?)?),
             ranks: Arc::new(unpack::<Ranks>(&input.bytes()?)?),
         });
     }
-    life.bases = Bases { advances: read_bases(input)?, others: read_bases(input)? };
+    coordination.bases = Bases { advances: read_bases(input)?, others: read_bases(input)? };
     for _ in 0..input.u64()? {
-        life.rosters.push_back(Roster {
+        coordination.rosters.push_back(Roster {
             generation: input.u64()?,
             members: Arc::new(unpack::<Members>(&input.bytes()?)?),
             change: unpack::<Option<MembersChange>>(&input.bytes()?)?.map(Arc::new),
@@ -393,7 +403,7 @@ pub(super) fn read(
     for _ in 0..input.u64()? {
         let key = read_key(input)?;
         let quorum = (input.u64()?, Arc::new(unpack::<Members>(&input.bytes()?)?));
-        ascending(&mut life.quorums, key, quorum, "quorums")?;
+        ascending(&mut coordination.quorums, key, quorum, "quorums")?;
     }
     for _ in 0..input.u64()? {
         let generation = input.u64()?;
@@ -402,10 +412,10 @@ pub(super) fn read(
             base: read_base(input)?,
             verdict: unpack::<Option<Concluded>>(&input.bytes()?)?.map(Arc::new),
         };
-        ascending(&mut life.blocks, generation, block, "blocks")?;
+        ascending(&mut coordination.blocks, generation, block, "blocks")?;
     }
-    tie(&mut life)?;
-    Ok(life)
+    tie(&mut coordination)?;
+    Ok(coordination)
 }
 
 fn read_process(input: &mut Reader<'_>, revision: Revision) -> Result<Process, DecodeError> {
@@ -450,8 +460,8 @@ fn read_process(input: &mut Reader<'_>, revision: Revision) -> Result<Process, D
 fn read_round(
     input: &mut Reader<'_>,
     key: &RoundKey,
-    life: &mut Life,
-    job: &JobLife,
+    coordination: &mut Coordination,
+    job: &JobCoordination,
 ) -> Result<Round, DecodeError> {
     let generation = input.u64()?;
     let base = if input.bool()? { Some(read_base(input)?) } else { None };
@@ -496,7 +506,7 @@ fn read_round(
         if holds && !job.held.get(key).is_some_and(|held| held.holds(process, incarnation)) {
             return invalid("somebody has arrived as a holder who holds nothing");
         }
-        let record = life.processes.get(&process);
+        let record = coordination.processes.get(&process);
         let record = record.filter(|r| r.is_alive() && r.incarnation == arrived.incarnation);
         let waits = record.filter(|record| match call {
             0 => unfinished.is_some(),
@@ -511,14 +521,14 @@ fn read_round(
         if !round.admits(key, process, arrived.incarnation) {
             return invalid("somebody has arrived at a round that is not among it");
         }
-        life.payload_bytes += arrived.payload.len() as u64;
+        coordination.payload_bytes += arrived.payload.len() as u64;
         ascending(&mut round.arrivals, process, arrived, "arrivals")?;
     }
     if round.arrivals.is_empty() {
         return invalid("nobody has arrived at a round that gathers");
     }
-    round.tally = life.tally_of(key, &round);
-    life.index(key);
+    round.tally = coordination.tally_of(key, &round);
+    coordination.index(key);
     Ok(round)
 }
 
@@ -541,23 +551,23 @@ fn read_outcome(input: &mut Reader<'_>) -> Result<Outcome, DecodeError> {
 
 /// Everybody who waits is in the round, every outcome is held, and by calls
 /// that are there.
-fn tie(life: &mut Life) -> Result<(), DecodeError> {
+fn tie(coordination: &mut Coordination) -> Result<(), DecodeError> {
     let mut waiting = 0;
-    for call in life.processes.values().flat_map(|process| process.calls.values()) {
+    for call in coordination.processes.values().flat_map(|process| process.calls.values()) {
         match &call.state {
             CallState::Waiting => waiting += 1,
-            CallState::Closed(generation) => match life.outcomes.get_mut(generation) {
+            CallState::Closed(generation) => match coordination.outcomes.get_mut(generation) {
                 Some(outcome) => outcome.holders += 1,
                 None => return invalid("a call has an outcome that is not there"),
             },
             CallState::Failed(_) | CallState::Withdrawn => {}
         }
     }
-    let arrivals = life.rounds.values().flat_map(|round| round.arrivals.values());
+    let arrivals = coordination.rounds.values().flat_map(|round| round.arrivals.values());
     if arrivals.filter(|arrived| arrived.call > 0).count() != waiting {
         return invalid("somebody waits who has not arrived");
     }
-    if life.outcomes.values().any(|outcome| outcome.holders == 0) {
+    if coordination.outcomes.values().any(|outcome| outcome.holders == 0) {
         return invalid("an outcome is kept that nobody can ask for");
     }
     Ok(())
@@ -658,8 +668,8 @@ pub(super) fn read_numbers(input: &mut Reader<'_>) -> Result<Numbers, DecodeErro
 }
 
 /// The times at which the rounds of a run look again.
-pub(super) fn note_timers(timers: &mut Timers, run: &RunKey, life: &Life) {
-    for (key, round) in &life.rounds {
+pub(super) fn note_timers(timers: &mut Timers, run: &RunKey, coordination: &Coordination) {
+    for (key, round) in &coordination.rounds {
         if let Some(at) = round.timer {
             timers.insert((at, run.clone(), TimerOf::Round(key.clone())));
         }
@@ -670,9 +680,9 @@ pub(super) fn note_timers(timers: &mut Timers, run: &RunKey, life: &Life) {
 pub(super) fn check_attached(
     leases: &Leases,
     run: &RunKey,
-    life: &Life,
+    coordination: &Coordination,
 ) -> Result<(), DecodeError> {
-    for (id, process) in life.processes.iter().filter(|(_, process)| process.is_alive()) {
+    for (id, process) in coordination.processes.iter().filter(|(_, process)| process.is_alive()) {
         let lease = leases.by_id.get(&process.lease).filter(|lease| lease.run == *run);
         let attached = lease.and_then(|lease| lease.processes.get(id));
         let same = |attached: &Attached| {
@@ -682,8 +692,8 @@ pub(super) fn check_attached(
             return invalid("a live process is not attached to its lease");
         }
     }
-    let live: Live = life.live;
-    let counted = life.processes.values().filter(|process| process.is_alive()).count();
+    let live: Live = coordination.live;
+    let counted = coordination.processes.values().filter(|process| process.is_alive()).count();
     if counted as u64 != u64::from(live.active) + u64::from(live.standby) {
         return invalid("the live processes were miscounted");
     }

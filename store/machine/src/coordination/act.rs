@@ -10,7 +10,7 @@ use holdfast_api::{
 };
 use imbl::OrdSet;
 
-use super::{CallState, JobLife, Life};
+use super::{CallState, Coordination, JobCoordination};
 use crate::applied::{Applied, Effect, RunKey};
 use crate::lease::Leases;
 use crate::machine::Machine;
@@ -35,8 +35,8 @@ pub(crate) struct Act<'m> {
     pub revision: Revision,
     pub time: LogTime,
     pub limits: Arc<Limits>,
-    pub job: &'m mut JobLife,
-    pub life: &'m mut Life,
+    pub job: &'m mut JobCoordination,
+    pub coordination: &'m mut Coordination,
     pub leases: &'m mut Leases,
     pub timers: &'m mut Timers,
     /// Whether there is anything to publish.
@@ -64,14 +64,14 @@ impl Machine {
         command: impl FnOnce(&mut Act<'_>) -> Result<R, Refusal>,
     ) -> Result<R, Refusal> {
         let limits = self.cluster.limits.clone();
-        let (job, life) = self.jobs.life(run)?;
+        let (job, coordination) = self.jobs.coordination(run)?;
         let mut act = Act {
             run: run.clone(),
             revision: self.revision + 1,
             time: self.time,
             limits,
             job,
-            life,
+            coordination,
             leases: &mut self.leases,
             timers: &mut self.timers,
             changed: false,
@@ -100,29 +100,29 @@ impl Machine {
 }
 
 impl Act<'_> {
-    /// Ends a life: the one way in which that happens, whatever the cause.
+    /// Ends an incarnation: the one way in which that happens, whatever the cause.
     /// Every family lets go of it here, in this order: its host's lease, the
     /// rounds that it waits in, the outcomes kept for it, what it holds. False if
     /// it has ended before. `exit_seen`: nothing of it runs any more, for sure.
     pub fn end_incarnation(&mut self, process: ProcessId, cause: Cause, exit_seen: bool) -> bool {
-        let Some(record) = self.life.processes.get(&process) else {
+        let Some(record) = self.coordination.processes.get(&process) else {
             return false;
         };
         if !record.is_alive() {
             return false;
         }
-        self.life.uncount(process);
-        let Some(record) = self.life.processes.get(&process) else {
+        self.coordination.uncount(process);
+        let Some(record) = self.coordination.processes.get(&process) else {
             return false;
         };
         let (incarnation, lease, role) = (record.incarnation, record.lease, record.role);
         let host = record.host.as_ref().to_owned();
         let was_member = record.member_since > 0;
         if role == Role::Active {
-            self.life.standing.remove(process, record);
+            self.coordination.standing.remove(process, record);
         }
         self.part_from_generations(process);
-        let calls = match self.life.processes.get_mut(&process) {
+        let calls = match self.coordination.processes.get_mut(&process) {
             Some(record) => {
                 let (at, at_ms) = (self.revision, self.time);
                 record.end = Some(EndInfo { at, at_ms, cause: cause.clone() });
@@ -130,15 +130,15 @@ impl Act<'_> {
             }
             None => return false,
         };
-        *self.life.live.of(role) -= 1;
+        *self.coordination.live.of(role) -= 1;
         self.changed = true;
         self.membership_changed = true;
 
         self.leases.note_end(lease, process, incarnation, self.revision, &cause);
         self.tell(lease);
 
-        for key in self.life.naming.get(&process).into_iter().flatten() {
-            if let Some(round) = self.life.rounds.get_mut(key) {
+        for key in self.coordination.naming.get(&process).into_iter().flatten() {
+            if let Some(round) = self.coordination.rounds.get_mut(key) {
                 round.tally.live -= 1;
             }
             self.dirty.insert(key.clone());
@@ -169,40 +169,40 @@ impl Act<'_> {
     ) {
         if !cause.is_clean() {
             let (at, at_ms) = (self.revision, self.time);
-            let life = &mut *self.life;
-            life.faults = life.faults.saturating_add(1);
-            if life.first_fault.is_none() {
-                let rank = life.ranked.as_ref().and_then(|last| {
-                    let (place, life) = last.members.find(process)?;
-                    last.ranks.at(place).filter(|_| life == incarnation)
+            let coordination = &mut *self.coordination;
+            coordination.faults = coordination.faults.saturating_add(1);
+            if coordination.first_fault.is_none() {
+                let rank = coordination.ranked.as_ref().and_then(|last| {
+                    let (place, coordination) = last.members.find(process)?;
+                    last.ranks.at(place).filter(|_| coordination == incarnation)
                 });
                 let (host, cause) = (host.to_owned(), cause.clone());
                 let fault = Fault { process, incarnation, rank, host, cause, at, at_ms };
-                life.first_fault = Some(Arc::new(fault));
+                coordination.first_fault = Some(Arc::new(fault));
             }
         }
-        let past = &mut self.life.past;
+        let past = &mut self.coordination.past;
         if cause.is_clean() {
             past.expected = past.expected.saturating_sub(1);
         } else {
             past.last_fault = self.time;
             self.lost = true;
         }
-        if !self.life.standing.is_formed() {
+        if !self.coordination.standing.is_formed() {
             past.last_end = self.time;
             // Who of several that end together is the last nobody can say.
             past.over_before = if self.lost { 0 } else { self.revision };
-            self.life.recount(self.time);
+            self.coordination.recount(self.time);
         }
     }
 
     /// Rounds among a generation with this incarnation wait for one less.
     fn part_from_generations(&mut self, process: ProcessId) {
-        let Some(record) = self.life.processes.get(&process) else {
+        let Some(record) = self.coordination.processes.get(&process) else {
             return;
         };
-        for key in &self.life.of_generations {
-            let Some(round) = self.life.rounds.get_mut(key) else {
+        for key in &self.coordination.of_generations {
+            let Some(round) = self.coordination.rounds.get_mut(key) else {
                 continue;
             };
             let takes_part = round.base.as_ref().is_some_and(|base| {
@@ -222,7 +222,7 @@ impl Act<'_> {
     /// Takes the arrival of somebody who has ended out of a round that gathers;
     /// it is not counted any more.
     fn remove_arrival(&mut self, key: &RoundKey, process: ProcessId) {
-        let Some(round) = self.life.rounds.get_mut(key) else {
+        let Some(round) = self.coordination.rounds.get_mut(key) else {
             return;
         };
         if holdfast_api::planted!(DeadCounted) {
@@ -230,7 +230,7 @@ impl Act<'_> {
             return;
         }
         if let Some(arrived) = round.arrivals.remove(&process) {
-            self.life.payload_bytes -= arrived.payload.len() as u64;
+            self.coordination.payload_bytes -= arrived.payload.len() as u64;
             self.left_held(key, &arrived);
             self.dirty.insert(key.clone());
         }
@@ -238,7 +238,7 @@ impl Act<'_> {
 
     /// One member less wants to hear of a closed round.
     pub fn release(&mut self, generation: u64) {
-        if let Some(outcome) = self.life.release(generation) {
+        if let Some(outcome) = self.coordination.release(generation) {
             self.garbage.push(Box::new(outcome));
         }
     }
@@ -252,7 +252,7 @@ impl Act<'_> {
     pub fn record(&mut self, what: EventKind) {
         let event =
             Event { revision: self.revision, at_ms: self.time, run: self.run.run.clone(), what };
-        self.job.events.record(event, self.limits.life.events_per_job_max);
+        self.job.events.record(event, self.limits.coordination.events_per_job_max);
         self.recorded = true;
     }
 
@@ -262,7 +262,8 @@ impl Act<'_> {
     fn settle(&mut self) {
         loop {
             if std::mem::take(&mut self.membership_changed) {
-                let among_active = self.life.rounds.keys().filter(|key| key.is_among_active());
+                let among_active =
+                    self.coordination.rounds.keys().filter(|key| key.is_among_active());
                 self.dirty.extend(among_active.cloned());
             }
             let Some(key) = self.dirty.pop_first() else {
@@ -275,15 +276,15 @@ impl Act<'_> {
     /// Takes a round away from where rounds are found.
     pub fn take_round(&mut self, key: &RoundKey) -> Option<Round> {
         self.set_timer(key, None);
-        let round = self.life.rounds.remove(key)?;
-        self.life.of_generations.remove(key);
-        self.life.advances.remove(key);
-        self.life.named -= key.set().len() as u64;
+        let round = self.coordination.rounds.remove(key)?;
+        self.coordination.of_generations.remove(key);
+        self.coordination.advances.remove(key);
+        self.coordination.named -= key.set().len() as u64;
         for process in key.set() {
-            if let Some(keys) = self.life.naming.get_mut(process) {
+            if let Some(keys) = self.coordination.naming.get_mut(process) {
                 keys.remove(key);
                 if keys.is_empty() {
-                    self.life.naming.remove(process);
+                    self.coordination.naming.remove(process);
                 }
             }
         }
@@ -292,7 +293,7 @@ impl Act<'_> {
 
     /// When a round looks again by itself.
     pub fn set_timer(&mut self, key: &RoundKey, at: Option<LogTime>) {
-        let Some(round) = self.life.rounds.get_mut(key) else {
+        let Some(round) = self.coordination.rounds.get_mut(key) else {
             return;
         };
         if round.timer == at {

@@ -2,15 +2,15 @@
 
 use holdfast_api::{Policy, ProcessId, Role};
 
-use super::{Answer, Branch, Call, Life, sooner};
+use super::{Answer, Branch, Call, Participant, sooner};
 use crate::history::{Meaning, Moment, Outcome, Program, Record, What};
 
 /// What one program tells of itself, and what it may mean for others.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Account {
     pub program: Program,
-    pub lives: Vec<Life>,
-    /// The run of each life.
+    pub participants: Vec<Participant>,
+    /// The run of each incarnation.
     pub runs: Vec<String>,
     /// Registrations that were tried, with their runs: each may have ended the
     /// life before it, whatever the program was told.
@@ -31,9 +31,9 @@ struct Joining<'r> {
     at: Moment,
 }
 
-impl Told {
-    pub fn by(program: &Program, records: &[Record]) -> Told {
-        let mut told = Told { program: program.clone(), ..Told::default() };
+impl Account {
+    pub fn by(program: &Program, records: &[Record]) -> Account {
+        let mut told = Account { program: program.clone(), ..Account::default() };
         let mut joining: Option<Joining<'_>> = None;
         let mut before = 0;
         for Record { at, what } in records {
@@ -52,7 +52,7 @@ impl Told {
                 What::Joined { incarnation, since } => match joining.take() {
                     Some(Joining { run, process, role, policy, at: asked }) => {
                         told.runs.push(run.clone());
-                        told.lives.push(Life {
+                        told.participants.push(Participant {
                             run: 0,
                             process,
                             incarnation: *incarnation,
@@ -87,7 +87,7 @@ impl Told {
         }
     }
 
-    /// What a program says as the life that it has.
+    /// What a program says as the incarnation that it has.
     fn take(&mut self, program: &Program, at: Moment, what: &What) {
         let answer = match what {
             What::Outcome(outcome) => Answer::Outcome(Outcome::clone(outcome)),
@@ -101,13 +101,13 @@ impl Told {
             }
             _ => return,
         };
-        let call = self.lives.last_mut().and_then(|life| {
+        let call = self.participants.last_mut().and_then(|participant| {
             match answer {
-                Answer::Failed(Meaning::Ended) => sooner(&mut life.over, at),
-                Answer::Failed(Meaning::Lost) => sooner(&mut life.lost, at),
+                Answer::Failed(Meaning::Ended) => sooner(&mut participant.over, at),
+                Answer::Failed(Meaning::Lost) => sooner(&mut participant.lost, at),
                 _ => {}
             }
-            life.calls.last_mut().filter(|call| call.answer.is_none())
+            participant.calls.last_mut().filter(|call| call.answer.is_none())
         });
         match call {
             Some(call) => call.answer = Some((at, answer)),
@@ -116,10 +116,10 @@ impl Told {
     }
 
     fn begin(&mut self, program: &Program, at: Moment, what: &What) {
-        let Some(life) = self.lives.last_mut() else {
+        let Some(participant) = self.participants.last_mut() else {
             return self.nonsense.push(format!("{program}: {what:?} before it joined, at {at}"));
         };
-        let waits = life.calls.last().is_some_and(|call| call.answer.is_none());
+        let waits = participant.calls.last().is_some_and(|call| call.answer.is_none());
         match what {
             What::Call(_) if waits => {
                 self.nonsense.push(format!("{program}: a call within a call at {at}"));
@@ -129,13 +129,13 @@ impl Told {
             }
             What::Call(arrival) => {
                 let arrival = arrival.as_ref().clone();
-                life.calls.push(Call { arrival, at, answer: None });
+                participant.calls.push(Call { arrival, at, answer: None });
             }
             What::Branch { block, succeeded } => {
-                life.branches.push(Branch { at, block: *block, succeeded: *succeeded });
+                participant.branches.push(Branch { at, block: *block, succeeded: *succeeded });
             }
-            What::Leave => life.leaves = Some(at),
-            _ => sooner(&mut life.over, at),
+            What::Leave => participant.leaves = Some(at),
+            _ => sooner(&mut participant.over, at),
         }
     }
 }

@@ -7,7 +7,7 @@ use holdfast_api::{
     ReadOutcome, Refusal, Revision, Role, RoundInfo, Rule, Scope,
 };
 
-use super::{CallState, JobLife, Life, Outcome, Process};
+use super::{CallState, Coordination, JobCoordination, Outcome, Process};
 use imbl::OrdMap;
 
 use crate::applied::RunKey;
@@ -56,7 +56,7 @@ impl Machine {
             if let Some((at, cause)) = attached.end.as_ref().filter(|(at, _)| *at > since) {
                 feed.ended.push(Ended { process, incarnation, at: *at, cause: cause.clone() });
             }
-            let record = run.life.processes.get(&process);
+            let record = run.coordination.processes.get(&process);
             let Some(record) = record.filter(|record| record.incarnation == incarnation) else {
                 continue;
             };
@@ -79,17 +79,17 @@ impl Machine {
         generations.sort_unstable();
         generations.dedup();
         let closed = generations.iter().filter_map(|generation| {
-            let outcome = run.life.outcomes.get(generation)?;
+            let outcome = run.coordination.outcomes.get(generation)?;
             let same_as = outcome.closed.same_as;
             if have.contains(&same_as) {
                 return Some(outcome.tell(false, false));
             }
-            let change = run.life.change(same_as, have);
+            let change = run.coordination.change(same_as, have);
             Some(Closed { change: change.clone(), ..outcome.tell(change.is_none(), false) })
         });
         feed.closed = closed.collect();
         let job = self.jobs.by_name.get(&lease.run.job);
-        let held = job.into_iter().flat_map(|job| job.life.held.iter());
+        let held = job.into_iter().flat_map(|job| job.coordination.held.iter());
         let held = held.filter(|(_, held)| held.changed > since && held.is_news());
         let news = held.filter_map(|(key, held)| held.news(key, lease.incarnations()));
         feed.held = news.collect();
@@ -102,14 +102,14 @@ impl Machine {
         after: Option<ProcessId>,
         wanted: u64,
     ) -> Result<ReadOutcome, Refusal> {
-        let (_, life) = self.life_of(scope)?;
+        let (_, coordination) = self.coordination_of(scope)?;
         let page = self.page(wanted);
         let from = match after {
             Some(after) => std::ops::Bound::Excluded(after),
             None => std::ops::Bound::Unbounded,
         };
-        let mut found = life.processes.range((from, std::ops::Bound::Unbounded));
-        let info = |(process, record): (&ProcessId, &Process)| life.info(*process, record);
+        let mut found = coordination.processes.range((from, std::ops::Bound::Unbounded));
+        let info = |(process, record): (&ProcessId, &Process)| coordination.info(*process, record);
         let processes: Vec<ProcessInfo> = found.by_ref().take(page).map(info).collect();
         let more = found.next().is_some();
         let next = processes.last().filter(|_| more).map(|last| last.process);
@@ -122,28 +122,28 @@ impl Machine {
         wanted: Option<&Blob>,
         brief: bool,
     ) -> Result<ReadOutcome, Refusal> {
-        let (run, life) = self.life_of(scope)?;
+        let (run, coordination) = self.coordination_of(scope)?;
         let none = HeldRounds::default();
-        let held = self.jobs.by_name.get(&run.job).map_or(&none, |job| &job.life.held);
-        let steps = MISSING_LISTED_MAX.max(ROUNDS_STEPS_MAX / life.rounds.len().max(1));
-        let rounds = life.rounds.iter().filter(|(key, round)| {
+        let held = self.jobs.by_name.get(&run.job).map_or(&none, |job| &job.coordination.held);
+        let steps = MISSING_LISTED_MAX.max(ROUNDS_STEPS_MAX / coordination.rounds.len().max(1));
+        let rounds = coordination.rounds.iter().filter(|(key, round)| {
             !round.arrivals.is_empty() && wanted.is_none_or(|name| key.name == *name)
         });
         let rounds = rounds.map(|(key, round)| {
-            let (missing_count, missing) = life.missing_in(key, round, steps);
+            let (missing_count, missing) = coordination.missing_in(key, round, steps);
             let arrived = || round.arrivals.iter().filter(|(_, arrived)| arrived.call > 0);
             let listed = arrived().take(if brief { 0 } else { usize::MAX });
             let policy = key
                 .is_among_active()
-                .then(|| life.governing(round.arrivals.keys().copied()).as_ref().clone());
+                .then(|| coordination.governing(round.arrivals.keys().copied()).as_ref().clone());
             RoundInfo {
                 round: key.name.clone(),
                 generation: round.generation,
                 opened_at_ms: round.counted_since.unwrap_or(round.opened_at),
-                terms: life.terms(key, round),
+                terms: coordination.terms(key, round),
                 policy,
-                differing: life.differing(key, round, round.arrivals.keys().copied()),
-                waits_for: life.waits_for(key, round, held),
+                differing: coordination.differing(key, round, round.arrivals.keys().copied()),
+                waits_for: coordination.waits_for(key, round, held),
                 arrived_count: arrived().count() as u32,
                 arrived: listed.map(|(process, a)| (*process, a.incarnation)).collect(),
                 missing_count,
@@ -161,8 +161,8 @@ impl Machine {
         generation: Generation,
         payloads: bool,
     ) -> Result<ReadOutcome, Refusal> {
-        let (_, life) = self.life_of(scope)?;
-        let outcome = life.outcomes.get(&generation);
+        let (_, coordination) = self.coordination_of(scope)?;
+        let outcome = coordination.outcomes.get(&generation);
         let outcome = outcome.ok_or(Refusal::GenerationUnknown { generation })?;
         if payloads {
             let most = self.limits().command_bytes_max;
@@ -177,9 +177,9 @@ impl Machine {
         process: Option<ProcessId>,
         incarnation: Incarnation,
     ) -> Result<ReadOutcome, Refusal> {
-        let (key, life) = self.life_of(scope)?;
-        let iteration = self.jobs.by_name.get(&key.job).map_or(0, |job| job.life.iteration);
-        let advanced = life.advanced.as_ref();
+        let (key, coordination) = self.coordination_of(scope)?;
+        let iteration = self.jobs.by_name.get(&key.job).map_or(0, |job| job.coordination.iteration);
+        let advanced = coordination.advanced.as_ref();
         // A later run may have advanced the job since.
         let advanced = advanced.filter(|advanced| advanced.iteration == iteration);
         let Some(advanced) = advanced else {
@@ -210,7 +210,7 @@ impl Machine {
         let job = self.jobs.by_name.get(name);
         let job = job.ok_or_else(|| Refusal::JobNotFound { job: name.clone() })?;
         let page = self.page(wanted);
-        let log = &job.life.events;
+        let log = &job.coordination.events;
         let mut events: Vec<Event> = Vec::new();
         let mut upto = self.revision;
         for event in log.behind(after) {
@@ -226,7 +226,7 @@ impl Machine {
 
     /// Whether there is anything in a job's event log behind a revision.
     pub fn recorded(&self, job: &Name, after: Revision) -> bool {
-        self.jobs.by_name.get(job).is_some_and(|job| job.life.events.latest() > after)
+        self.jobs.by_name.get(job).is_some_and(|job| job.coordination.events.latest() > after)
     }
 
     pub(crate) fn plan(
@@ -235,8 +235,8 @@ impl Machine {
         hosts: &[String],
         lost: &[ProcessId],
     ) -> Result<ReadOutcome, Refusal> {
-        let (key, life) = self.life_of(scope)?;
-        let left = life.without(hosts, lost, (self.revision, self.time()));
+        let (key, coordination) = self.coordination_of(scope)?;
+        let left = coordination.without(hosts, lost, (self.revision, self.time()));
         let (now, later) = (self.time(), LogTime::MAX);
         let waits_for = match left.planned(now) {
             Rounds::Wait { what, .. } => Some(what),
@@ -244,8 +244,8 @@ impl Machine {
         };
         let closed = match left.planned(later) {
             Rounds::Close { promoted } => {
-                let job = self.jobs.by_name.get(&key.job).map(|job| &job.life);
-                let none = JobLife::default();
+                let job = self.jobs.by_name.get(&key.job).map(|job| &job.coordination);
+                let none = JobCoordination::default();
                 Some(left.would_close(promoted, job.unwrap_or(&none), key, self.revision, now))
             }
             _ => None,
@@ -255,10 +255,10 @@ impl Machine {
 
     /// Who lives in the run that is meant. Unlike a key, which may come yet,
     /// nobody lives in a job that is not there.
-    fn life_of(&self, scope: &Scope) -> Result<(RunKey, &Life), Refusal> {
+    fn coordination_of(&self, scope: &Scope) -> Result<(RunKey, &Coordination), Refusal> {
         let key = self.resolve(scope)?;
         match self.jobs.run(&key) {
-            Some(run) => Ok((key, &run.life)),
+            Some(run) => Ok((key, &run.coordination)),
             None => Err(Refusal::JobNotFound { job: key.job }),
         }
     }
@@ -270,7 +270,7 @@ impl Machine {
     }
 }
 
-impl Life {
+impl Coordination {
     fn info(&self, process: ProcessId, record: &Process) -> ProcessInfo {
         let waits = record.calls.values().filter(|call| matches!(call.state, CallState::Waiting));
         ProcessInfo {
@@ -296,7 +296,7 @@ impl Life {
         hosts: &[String],
         lost: &[ProcessId],
         (at, at_ms): (Revision, LogTime),
-    ) -> Life {
+    ) -> Coordination {
         let mut left = self.clone();
         for (process, record) in &self.processes {
             let is_lost = lost.contains(process) || hosts.iter().any(|h| **h == *record.host);
@@ -359,7 +359,7 @@ impl Life {
     fn would_close(
         &self,
         promoted: u32,
-        job: &JobLife,
+        job: &JobCoordination,
         run: RunKey,
         witness: Revision,
         now: LogTime,

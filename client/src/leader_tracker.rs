@@ -18,7 +18,7 @@ use holdfast_api::{Hello, LeaderHint, NodeId, Problem};
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
-use crate::connection::Way;
+use crate::connection::Route;
 use crate::endpoints::{Endpoints, Next};
 
 /// An attempt that takes longer than this gets company by the next node.
@@ -67,7 +67,7 @@ pub(crate) enum Wants {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Begin a connection this way.
-    Connect(Way),
+    Connect(Route),
     /// Ask the connected node who leads.
     Poll,
     /// Nothing until then, or until something happens.
@@ -87,7 +87,7 @@ pub(crate) enum Arrival {
 pub(crate) type Random<'a> = &'a mut dyn FnMut() -> f64;
 
 #[derive(Debug)]
-pub(crate) struct Navigator {
+pub(crate) struct LeaderTracker {
     endpoints: Endpoints,
     backoff: Backoff,
     attempts: Vec<Attempt>,
@@ -109,7 +109,7 @@ pub(crate) struct Navigator {
 
 #[derive(Debug)]
 struct Attempt {
-    way: Way,
+    route: Route,
     since: Instant,
     why: Why,
 }
@@ -169,9 +169,9 @@ struct Search {
     check_failed: bool,
 }
 
-impl Navigator {
+impl LeaderTracker {
     pub(crate) fn new(endpoints: Vec<String>, backoff: Backoff) -> Self {
-        Navigator {
+        LeaderTracker {
             endpoints: Endpoints::new(endpoints, backoff),
             backoff,
             attempts: Vec::new(),
@@ -233,9 +233,11 @@ impl Navigator {
             _ => {}
         }
         let attempts = &self.attempts;
-        match self.endpoints.next(now, |address| attempts.iter().any(|a| a.way.address == address))
+        match self
+            .endpoints
+            .next(now, |address| attempts.iter().any(|a| a.route.address == address))
         {
-            Next::Now(address) => self.attempt(Way::to(address), now, Why::Search),
+            Next::Now(address) => self.attempt(Route::to(address), now, Why::Search),
             Next::At(at) => Step::Wait(Some(at)),
             Next::None => Step::Wait(None),
         }
@@ -247,8 +249,8 @@ impl Navigator {
             Some(direct) if direct.at <= now => {
                 direct.at = now + direct.pause;
                 direct.pause = (direct.pause * 2).min(DIRECT_PAUSE_MAX);
-                let way = Way::to(direct.address.clone());
-                return self.attempt(way, now, Why::Direct);
+                let route = Route::to(direct.address.clone());
+                return self.attempt(route, now, Why::Direct);
             }
             Some(direct) => Some(direct.at),
             None => None,
@@ -259,9 +261,9 @@ impl Navigator {
             self.search.check_failed = false;
             return soonest(None);
         };
-        let under_way = |address: &str| self.attempts.iter().any(|a| a.way.address == address);
+        let under_way = |address: &str| self.attempts.iter().any(|a| a.route.address == address);
         if let Some(successor) = self.successor.take().filter(|one| !under_way(&one.address)) {
-            return self.attempt(Way::to(successor.address), now, Why::Doubt);
+            return self.attempt(Route::to(successor.address), now, Why::Doubt);
         }
         let at = self.doubt_not_before.unwrap_or(since + DOUBT_AFTER);
         if at > now {
@@ -274,7 +276,7 @@ impl Navigator {
             && direct_at.is_none()
             && self.endpoints.has_several()
             && self.search.through_not_before.is_none_or(|at| at <= now)
-            && !self.attempts.iter().any(|attempt| attempt.way.through);
+            && !self.attempts.iter().any(|attempt| attempt.route.through);
         let check = self.attempts.iter().find(|attempt| attempt.why == Why::Check);
         let through = match check {
             _ if !is_time => false,
@@ -283,16 +285,16 @@ impl Navigator {
             None => {
                 let link = self.link.as_ref().map(|link| link.address.clone());
                 let Some(address) = link else { return soonest(Some(now + pause)) };
-                return self.attempt(Way::to(address), now, Why::Check);
+                return self.attempt(Route::to(address), now, Why::Check);
             }
         };
         match self.another(now) {
             Some(address) if through => {
                 self.search.through_not_before = Some(now + pause.max(THROUGH_PAUSE) * 2);
-                self.attempt(Way::through(address), now, Why::Through)
+                self.attempt(Route::through(address), now, Why::Through)
             }
             Some(address) if self.attempts.len() < ATTEMPTS_MAX => {
-                self.attempt(Way::to(address), now, Why::Doubt)
+                self.attempt(Route::to(address), now, Why::Doubt)
             }
             _ => soonest(Some(now + pause)),
         }
@@ -306,17 +308,17 @@ impl Navigator {
         if let Some((address, at)) = &hop_at
             && *at <= now
         {
-            let way = Way::to(address.clone());
-            return self.attempt(way, now, Why::Hint);
+            let route = Route::to(address.clone());
+            return self.attempt(route, now, Why::Hint);
         }
-        let through = self.through_at().map(|(way, at)| (way, at.max(now)));
-        if let Some((way, at)) = &through
+        let through = self.through_at().map(|(route, at)| (route, at.max(now)));
+        if let Some((route, at)) = &through
             && *at == now
             && wants == Wants::Leader
         {
-            let way = way.clone();
+            let route = route.clone();
             self.search.through_not_before = Some(now + THROUGH_PAUSE);
-            return self.attempt(way, now, Why::Through);
+            return self.attempt(route, now, Why::Through);
         }
         let through_at = through.map(|(_, at)| at).filter(|_| wants == Wants::Leader);
         let hop_at = [hop_at.map(|(_, at)| at), through_at].into_iter().flatten().min();
@@ -331,7 +333,7 @@ impl Navigator {
             && let Some(address) = self.another(now)
         {
             self.search.polls_here = 0;
-            return self.attempt(Way::to(address), now, Why::Rotation);
+            return self.attempt(Route::to(address), now, Why::Rotation);
         }
         if let Some(at) = stuck_at {
             let stuck_at = Some(at).filter(|at| *at > now);
@@ -349,10 +351,10 @@ impl Navigator {
 
     /// The way to the node that is said to lead through the connected one, and when
     /// it may be tried: once the direct way has failed, or takes long.
-    fn through_at(&self) -> Option<(Way, Instant)> {
+    fn through_at(&self) -> Option<(Route, Instant)> {
         let (link, hint) = (self.link.as_ref()?, self.hint.as_ref()?);
-        let under_way = self.attempts.iter().find(|attempt| attempt.way.address == hint.address);
-        if link.node == hint.node || self.attempts.iter().any(|attempt| attempt.way.through) {
+        let under_way = self.attempts.iter().find(|attempt| attempt.route.address == hint.address);
+        if link.node == hint.node || self.attempts.iter().any(|attempt| attempt.route.through) {
             return None;
         }
         let since = match (self.search.unreachable_since, under_way) {
@@ -362,7 +364,7 @@ impl Navigator {
         };
         let at = since + HEDGE_AFTER;
         let at = self.search.through_not_before.map_or(at, |pause| at.max(pause));
-        Some((Way::through(link.address.clone()), at))
+        Some((Route::through(link.address.clone()), at))
     }
 
     /// The node that is said to lead and when it may be tried; none if that is
@@ -370,7 +372,7 @@ impl Navigator {
     fn hop_at(&self, now: Instant) -> Option<(String, Instant)> {
         let hint = self.hint.as_ref()?;
         let here = |link: &Link| link.address == hint.address || link.node == hint.node;
-        let under_way = self.attempts.iter().any(|attempt| attempt.way.address == hint.address);
+        let under_way = self.attempts.iter().any(|attempt| attempt.route.address == hint.address);
         if under_way || self.attempts.len() >= ATTEMPTS_MAX || self.link.as_ref().is_some_and(here)
         {
             return None;
@@ -385,7 +387,7 @@ impl Navigator {
         let here = self.link.as_ref().map(|link| link.address.as_str());
         let attempts = &self.attempts;
         let excluded = |address: &str| {
-            Some(address) == here || attempts.iter().any(|a| a.way.address == address)
+            Some(address) == here || attempts.iter().any(|a| a.route.address == address)
         };
         match self.endpoints.next(now, excluded) {
             Next::Now(address) => Some(address),
@@ -393,23 +395,23 @@ impl Navigator {
         }
     }
 
-    fn attempt(&mut self, way: Way, now: Instant, why: Why) -> Step {
-        self.endpoints.asked(&way.address);
-        self.attempts.push(Attempt { way: way.clone(), since: now, why });
-        Step::Connect(way)
+    fn attempt(&mut self, route: Route, now: Instant, why: Why) -> Step {
+        self.endpoints.asked(&route.address);
+        self.attempts.push(Attempt { route: route.clone(), since: now, why });
+        Step::Connect(route)
     }
 
     /// A connection was made.
     pub(crate) fn connected(
         &mut self,
-        way: &Way,
+        route: &Route,
         hello: &Hello,
         now: Instant,
         random: Random<'_>,
     ) -> Arrival {
         self.admitted = true;
-        let why = self.finish_attempt(way).map_or(Why::Search, |attempt| attempt.why);
-        let address = way.address.as_str();
+        let why = self.finish_attempt(route).map_or(Why::Search, |attempt| attempt.why);
+        let address = route.address.as_str();
         if let Err(why) = self.check_cluster(&hello.cluster_id) {
             self.endpoints.failed(address, why, now, random());
             return Arrival::Drop;
@@ -431,7 +433,7 @@ impl Navigator {
             if !is_better {
                 return Arrival::Drop;
             }
-        } else if way.through && !leads {
+        } else if route.through && !leads {
             return Arrival::Drop;
         }
         self.note(address, hello.node, hello.leader.as_ref());
@@ -443,7 +445,7 @@ impl Navigator {
             return Arrival::Drop;
         }
         let term = hello.term;
-        let direct = hello.leader.as_ref().filter(|_| way.through).map(|leader| {
+        let direct = hello.leader.as_ref().filter(|_| route.through).map(|leader| {
             let pause = self.direct_pause(now);
             let address = leader.address.clone();
             Direct { address, at: now + pause, pause: (pause * 2).min(DIRECT_PAUSE_MAX) }
@@ -526,20 +528,20 @@ impl Navigator {
     /// A connection could not be made.
     pub(crate) fn attempt_failed(
         &mut self,
-        way: &Way,
+        route: &Route,
         why: String,
         now: Instant,
         random: Random<'_>,
     ) {
-        let why_made = self.finish_attempt(way).map(|attempt| attempt.why);
+        let why_made = self.finish_attempt(route).map(|attempt| attempt.why);
         self.search.check_failed |= why_made == Some(Why::Check);
-        if way.through {
+        if route.through {
             // The node itself is well.
-            self.endpoints.said(&way.address, why);
+            self.endpoints.said(&route.address, why);
             return;
         }
-        self.endpoints.failed(&way.address, why, now, random());
-        if self.hint.as_ref().is_some_and(|hint| hint.address == way.address) {
+        self.endpoints.failed(&route.address, why, now, random());
+        if self.hint.as_ref().is_some_and(|hint| hint.address == route.address) {
             self.search.unreachable_since.get_or_insert(now);
         }
     }
@@ -553,8 +555,8 @@ impl Navigator {
         if self.admitted { None } else { self.endpoints.take_denial() }
     }
 
-    fn finish_attempt(&mut self, way: &Way) -> Option<Attempt> {
-        let index = self.attempts.iter().position(|attempt| attempt.way == *way)?;
+    fn finish_attempt(&mut self, route: &Route) -> Option<Attempt> {
+        let index = self.attempts.iter().position(|attempt| attempt.route == *route)?;
         Some(self.attempts.swap_remove(index))
     }
 

@@ -262,7 +262,7 @@ pub struct ProcessesParams {
 /// Processes of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ProcessesAnswer {
-    /// In order of their numbers; each in its latest life.
+    /// In order of their numbers; each in its latest incarnation.
     pub processes: Vec<ProcessInfo>,
     /// Pass as `after` to go on; null at the end.
     pub next: Option<ProcessId>,
@@ -474,7 +474,7 @@ pub struct IterationParams {
     #[serde(default)]
     #[param(example = 0)]
     pub process: Option<ProcessId>,
-    /// Which of its lives.
+    /// Which of its incarnations.
     #[serde(default)]
     #[param(example = 1)]
     pub incarnation: Incarnation,

@@ -8,13 +8,13 @@ use serde::Serialize;
 use crate::log_time::span;
 use crate::output::printable;
 
-/// The processes of one run, by their lives.
+/// The processes of one run, by their incarnations.
 #[derive(Debug, Default)]
-pub(super) struct Signs<'a>(BTreeMap<(ProcessId, Incarnation), &'a AgentProcess>);
+pub(super) struct Heartbeats<'a>(BTreeMap<(ProcessId, Incarnation), &'a AgentProcess>);
 
 /// What processes of one group have in common.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub(super) struct Told {
+pub(super) struct HealthGroup {
     /// The round of their latest call; empty if they have made none.
     last_call: String,
     progress: Option<u64>,
@@ -34,18 +34,18 @@ pub(super) struct Ago {
     main_thread_silent_ms: u64,
 }
 
-impl<'a> Signs<'a> {
+impl<'a> Heartbeats<'a> {
     /// What the agents of a run tell.
-    pub(super) fn of(agents: &'a Agents, scope: &Scope) -> Signs<'a> {
+    pub(super) fn of(agents: &'a Agents, scope: &Scope) -> Heartbeats<'a> {
         let reports = agents.agents.iter().map(|agent| &agent.report);
         let of_run = reports.filter(|report| {
             report.job == scope.job && scope.run.as_ref().is_none_or(|run| *run == report.run)
         });
         let processes = of_run.flat_map(|report| &report.processes);
-        Signs(processes.map(|one| ((one.process, one.incarnation), one)).collect())
+        Heartbeats(processes.map(|one| ((one.process, one.incarnation), one)).collect())
     }
 
-    /// Of one life.
+    /// Of one incarnation.
     pub(super) fn get(
         &self,
         process: ProcessId,
@@ -55,8 +55,8 @@ impl<'a> Signs<'a> {
     }
 }
 
-impl Told {
-    pub(super) fn of(one: &AgentProcess) -> (Told, Ago) {
+impl HealthGroup {
+    pub(super) fn of(one: &AgentProcess) -> (HealthGroup, Ago) {
         let (trouble, health) = match one.health {
             Health::Good => (0, "good"),
             Health::Paused => (1, "paused"),
@@ -70,7 +70,7 @@ impl Told {
         let main_thread_silent_ms = one.main_thread_silent_ms.unwrap_or_default();
         let (called_ms_ago, silent_ms) = (*called_ms_ago, *silent_ms);
         let ago = Ago { called_ms_ago, silent_ms, main_thread_silent_ms };
-        (Told { last_call, progress, trouble, health, main_thread_silent }, ago)
+        (HealthGroup { last_call, progress, trouble, health, main_thread_silent }, ago)
     }
 
     /// `; last call step 3s ago, progress 117`.

@@ -1,7 +1,7 @@
-//! The life of the client's session: opened at the first command, kept while
+//! The incarnation of the client's session: opened at the first command, kept while
 //! the client is idle, closed with it.
 //!
-//! The commands that do this, *chores*, carry no session themselves. Opening
+//! The commands that do this, *session tasks*, carry no session themselves. Opening
 //! is retryable through its nonce, the other two by their nature.
 
 use std::time::Duration;
@@ -15,11 +15,11 @@ use crate::session::Session;
 
 /// The session, if there is one, and what is being done about it.
 #[derive(Debug)]
-pub(crate) struct Tenancy {
+pub(crate) struct SessionKeeper {
     ttl_wanted: Duration,
     random: StdRng,
     state: State,
-    chore: Option<Chore>,
+    session_task: Option<SessionTask>,
     closing: bool,
     /// The lease with which the session is to end: whoever is taken for dead
     /// writes no more.
@@ -36,26 +36,26 @@ enum State {
 }
 
 #[derive(Debug)]
-struct Chore {
-    kind: ChoreKind,
+struct SessionTask {
+    kind: SessionTaskKind,
     wire: Option<u64>,
     not_before: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ChoreKind {
+pub(crate) enum SessionTaskKind {
     Open(Nonce),
     KeepAlive(SessionId),
     Close(SessionId),
 }
 
-impl Tenancy {
+impl SessionKeeper {
     pub(crate) fn new(ttl: Duration, random: StdRng) -> Self {
-        Tenancy {
+        SessionKeeper {
             ttl_wanted: ttl,
             random,
             state: State::Absent,
-            chore: None,
+            session_task: None,
             closing: false,
             lease: None,
             processes: false,
@@ -69,79 +69,87 @@ impl Tenancy {
         }
     }
 
-    /// Whether a chore waits for the leader.
+    /// Whether a session task waits for the leader.
     pub(crate) fn wants_leader(&self) -> bool {
-        self.chore.as_ref().is_some_and(|chore| chore.wire.is_none())
+        self.session_task.as_ref().is_some_and(|session_task| session_task.wire.is_none())
     }
 
     pub(crate) fn on_wire(&self) -> bool {
-        self.chore.as_ref().is_some_and(|chore| chore.wire.is_some())
+        self.session_task.as_ref().is_some_and(|session_task| session_task.wire.is_some())
     }
 
     pub(crate) fn can_take_command(&self) -> bool {
         self.session().is_some_and(Session::has_room)
     }
 
-    /// Whether [`Tenancy::next_chore`] would give one.
+    /// Whether [`SessionKeeper::next_session_task`] would give one.
     pub(crate) fn has_sendable(&self, session_wanted: bool, now: Instant) -> bool {
-        match &self.chore {
-            Some(chore) => chore.is_due(now),
+        match &self.session_task {
+            Some(session_task) => session_task.is_due(now),
             None => session_wanted && self.session().is_none() && !self.closing,
         }
     }
 
-    /// The chore that is to be sent now. Without a session, if one is wanted,
+    /// The session task that is to be sent now. Without a session, if one is wanted,
     /// that is its opening.
-    pub(crate) fn next_chore(&mut self, session_wanted: bool, now: Instant) -> Option<Command> {
+    pub(crate) fn next_session_task(
+        &mut self,
+        session_wanted: bool,
+        now: Instant,
+    ) -> Option<Command> {
         if !self.has_sendable(session_wanted, now) {
             return None;
         }
         let random = &mut self.random;
-        let open = || Chore::new(ChoreKind::Open(Nonce(random.random(), random.random())));
-        let command = match self.chore.get_or_insert_with(open).kind {
-            ChoreKind::Open(nonce) => {
+        let open =
+            || SessionTask::new(SessionTaskKind::Open(Nonce(random.random(), random.random())));
+        let command = match self.session_task.get_or_insert_with(open).kind {
+            SessionTaskKind::Open(nonce) => {
                 let ttl_ms = u64::try_from(self.ttl_wanted.as_millis()).unwrap_or(u64::MAX);
                 SessionCommand::Open { nonce, ttl_ms, lease: self.lease }
             }
-            ChoreKind::KeepAlive(session) => SessionCommand::KeepAlive { session },
-            ChoreKind::Close(session) => SessionCommand::Close { session },
+            SessionTaskKind::KeepAlive(session) => SessionCommand::KeepAlive { session },
+            SessionTaskKind::Close(session) => SessionCommand::Close { session },
         };
         Some(Command::Session(command))
     }
 
-    pub(crate) fn chore_sent(&mut self, wire: u64, now: Instant) {
-        if let Some(chore) = &mut self.chore {
-            chore.wire = Some(wire);
+    pub(crate) fn session_task_sent(&mut self, wire: u64, now: Instant) {
+        if let Some(session_task) = &mut self.session_task {
+            session_task.wire = Some(wire);
         }
         self.touch(now);
     }
 
-    /// The chore that is on the wire under this id.
-    pub(crate) fn chore_on_wire(&self, wire: u64) -> Option<ChoreKind> {
-        self.chore.as_ref().filter(|chore| chore.wire == Some(wire)).map(|chore| chore.kind)
+    /// The session task that is on the wire under this id.
+    pub(crate) fn session_task_on_wire(&self, wire: u64) -> Option<SessionTaskKind> {
+        self.session_task
+            .as_ref()
+            .filter(|session_task| session_task.wire == Some(wire))
+            .map(|session_task| session_task.kind)
     }
 
-    /// The chore was answered for good.
-    pub(crate) fn chore_done(&mut self) {
-        self.chore = None;
+    /// The session task was answered for good.
+    pub(crate) fn session_task_done(&mut self) {
+        self.session_task = None;
     }
 
-    /// The chore is to be sent again, not before this time if one is given.
-    pub(crate) fn chore_again(&mut self, not_before: Option<Instant>) {
-        if let Some(chore) = &mut self.chore {
-            chore.wire = None;
-            chore.not_before = not_before;
+    /// The session task is to be sent again, not before this time if one is given.
+    pub(crate) fn session_task_again(&mut self, not_before: Option<Instant>) {
+        if let Some(session_task) = &mut self.session_task {
+            session_task.wire = None;
+            session_task.not_before = not_before;
         }
     }
 
     pub(crate) fn link_lost(&mut self) {
-        self.chore_again(None);
+        self.session_task_again(None);
     }
 
     /// The session is open.
     pub(crate) fn opened(&mut self, id: SessionId, window: u64, ttl: Duration, now: Instant) {
         self.state = State::Open { session: Session::new(id, window), ttl, used: now };
-        self.chore = self.closing.then(|| Chore::new(ChoreKind::Close(id)));
+        self.session_task = self.closing.then(|| SessionTask::new(SessionTaskKind::Close(id)));
     }
 
     /// The session is one that another process left.
@@ -153,7 +161,7 @@ impl Tenancy {
     pub(crate) fn expired(&mut self) -> Option<SessionId> {
         let id = self.session()?.id();
         self.state = State::Absent;
-        self.chore = None;
+        self.session_task = None;
         Some(id)
     }
 
@@ -217,10 +225,10 @@ impl Tenancy {
         }
     }
 
-    /// When a chore falls due.
+    /// When a session task falls due.
     pub(crate) fn next_tick(&self) -> Option<Instant> {
-        match (&self.chore, &self.state) {
-            (Some(chore), _) => chore.not_before,
+        match (&self.session_task, &self.state) {
+            (Some(session_task), _) => session_task.not_before,
             (None, State::Open { ttl, used, .. }) if !self.closing => Some(*used + *ttl / 3),
             _ => None,
         }
@@ -230,11 +238,12 @@ impl Tenancy {
         if self.next_tick().is_none_or(|at| at > now) {
             return;
         }
-        match &mut self.chore {
-            Some(chore) => chore.not_before = None,
+        match &mut self.session_task {
+            Some(session_task) => session_task.not_before = None,
             None => {
-                self.chore =
-                    self.session().map(|session| Chore::new(ChoreKind::KeepAlive(session.id())));
+                self.session_task = self
+                    .session()
+                    .map(|session| SessionTask::new(SessionTaskKind::KeepAlive(session.id())));
             }
         }
     }
@@ -242,22 +251,26 @@ impl Tenancy {
     /// No command comes any more: what remains is to end the session.
     pub(crate) fn close(&mut self) {
         self.closing = true;
-        let opening =
-            matches!(&self.chore, Some(Chore { kind: ChoreKind::Open(_), wire: Some(_), .. }));
+        let opening = matches!(
+            &self.session_task,
+            Some(SessionTask { kind: SessionTaskKind::Open(_), wire: Some(_), .. })
+        );
         if !opening {
-            self.chore = self.session().map(|session| Chore::new(ChoreKind::Close(session.id())));
+            self.session_task = self
+                .session()
+                .map(|session| SessionTask::new(SessionTaskKind::Close(session.id())));
         }
     }
 
     /// Whether nothing is left to do.
     pub(crate) fn is_over(&self) -> bool {
-        self.closing && self.chore.is_none()
+        self.closing && self.session_task.is_none()
     }
 }
 
-impl Chore {
-    fn new(kind: ChoreKind) -> Self {
-        Chore { kind, wire: None, not_before: None }
+impl SessionTask {
+    fn new(kind: SessionTaskKind) -> Self {
+        SessionTask { kind, wire: None, not_before: None }
     }
 
     fn is_due(&self, now: Instant) -> bool {
