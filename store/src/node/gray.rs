@@ -114,8 +114,9 @@ impl Node {
         let Some(address) = view.nodes.get(&view.id) else { return Port::Unclear };
         let headers = self.access().headers();
         let empty = bytes::Bytes::new();
+        let tls = self.access().tls();
         let asked =
-            dial::request(address, Method::GET, OWN_STATUS, headers, empty, ANSWER_TIME_MAX);
+            dial::request(tls, address, Method::GET, OWN_STATUS, headers, empty, ANSWER_TIME_MAX);
         match asked.await {
             Ok(_) => Port::Answers,
             Err(DialError::Timeout { .. }) => Port::Silent,

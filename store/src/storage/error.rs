@@ -230,6 +230,7 @@ impl StorageError {
             | E::UnknownFormat { file, .. } => Some(file),
             E::InUse { dir }
             | E::NotOurs { dir, .. }
+            | E::NotOwner { dir, .. }
             | E::OtherNode { dir, .. }
             | E::OtherCluster { dir, .. }
             | E::LogMissing { dir, .. }

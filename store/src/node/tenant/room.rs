@@ -277,14 +277,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_tenant_that_gave_up_costs_the_next_one_no_turn() {
         let room = Room::new(10);
+        let (b, c) = (job("b"), job("c"));
         let held = room.take(&job("a"), 10).await;
-        let gone = Box::pin(room.take(&job("b"), 3));
-        let mut gone = gone;
+        let mut gone = Box::pin(room.take(&b, 3));
         assert!(futures::poll!(&mut gone).is_pending());
-        let mut waits = Box::pin(room.take(&job("c"), 3));
+        let mut waits = Box::pin(room.take(&c, 3));
         assert!(futures::poll!(&mut waits).is_pending());
         // Its receiver goes while its entry stays in the turns.
-        if let Some(own) = room.0.lock().tenants.get_mut(&job("b")) {
+        if let Some(own) = room.0.lock().tenants.get_mut(&b) {
             own.waiting.clear();
         }
         drop(held);
@@ -296,10 +296,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_large_waiter_that_gives_up_lets_a_small_one_in() {
         let room = Room::new(10);
+        let b = job("b");
         let held = room.take(&job("a"), 5).await;
-        let mut large = Box::pin(room.take(&job("b"), 8));
+        let mut large = Box::pin(room.take(&b, 8));
         assert!(futures::poll!(&mut large).is_pending());
-        let mut small = Box::pin(room.take(&job("b"), 2));
+        let mut small = Box::pin(room.take(&b, 2));
         assert!(futures::poll!(&mut small).is_pending());
         drop(large);
         assert_eq!(small.await.size, 2);

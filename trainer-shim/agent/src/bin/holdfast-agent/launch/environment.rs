@@ -5,6 +5,8 @@ use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
+use holdfast_client::TlsFiles;
+
 use super::launcher::Launcher;
 use super::torchrun::{OURS, Rendezvous};
 
