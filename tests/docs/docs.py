@@ -29,6 +29,7 @@ DOCUMENTS = [
     "store/docs/deploy.md",
     "store/docs/operate.md",
     "store/docs/recover.md",
+    "store/docs/secure.md",
     "trainer-shim/docs/launchers.md",
     "trainer-shim/python/README.md",
 ]

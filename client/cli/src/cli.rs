@@ -49,9 +49,10 @@ pub(crate) struct GlobalArgs {
     #[arg(long, global = true, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
     /// Show this certificate, for a cluster that lets its holders in [env: HOLDFAST_TLS_CERT]
+    /// [default: none]
     #[arg(long, global = true, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
-    /// The private key of that certificate [env: HOLDFAST_TLS_KEY]
+    /// Use this private key, of the certificate [env: HOLDFAST_TLS_KEY] [default: none]
     #[arg(long, global = true, value_name = "FILE")]
     tls_key: Option<PathBuf>,
     /// Use the keys and runs of this job [env: HOLDFAST_JOB] [default: default]

@@ -200,7 +200,11 @@ fn a_bad_configuration_file_is_named_with_the_known_keys() {
     let said = machine.run(&["status"]).failed(2);
     assert_contains(
         &said,
-        &[path, "`stroe`", "known keys: store, token_file, job, run, output, timeout"],
+        &[
+            path,
+            "`stroe`",
+            "known keys: store, token_file, tls_ca, tls_cert, tls_key, job, run, output, timeout",
+        ],
     );
     machine.write_config("timeout = 10");
     assert_contains(

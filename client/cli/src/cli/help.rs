@@ -315,10 +315,10 @@ mod tests {
 
     /// Words that a line of help begins with.
     const VERBS: &[&str] = &[
-        "Add", "Append", "Ask", "Begin", "Check", "Colour", "Compare", "Count", "Delete",
-        "Describe", "Do", "End", "Examine", "Give", "Go", "Hand", "Leave", "Let", "List", "Lose",
-        "Make", "Open", "Print", "Put", "Read", "Remove", "Say", "Send", "Set", "Show", "Take",
-        "Use", "Wait", "Write",
+        "Add", "Append", "Ask", "Begin", "Check", "Colour", "Compare", "Connect", "Count",
+        "Delete", "Describe", "Do", "End", "Examine", "Give", "Go", "Hand", "Leave", "Let", "List",
+        "Lose", "Make", "Open", "Print", "Put", "Read", "Remove", "Say", "Send", "Set", "Show",
+        "Take", "Use", "Wait", "Write",
     ];
 
     #[test]

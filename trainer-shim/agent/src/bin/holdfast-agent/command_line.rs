@@ -228,7 +228,7 @@ pub struct Flags {
     #[arg(long, env = "HOLDFAST_TLS_CERT", value_name = "FILE")]
     pub tls_cert: Option<PathBuf>,
 
-    /// The private key of that certificate.
+    /// Use this private key, of the certificate.
     #[arg(long, env = "HOLDFAST_TLS_KEY", value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
 

@@ -82,9 +82,9 @@ mod tests {
     use super::*;
 
     /// Words that a line of help begins with.
-    const VERBS: [&str; 18] = [
+    const VERBS: [&str; 19] = [
         "Serve", "Open", "Print", "Ask", "Send", "End", "Listen", "Let", "Look", "Keep", "Count",
-        "Read", "Log", "Leave", "Wait", "Start", "Run", "Replace",
+        "Connect", "Read", "Log", "Leave", "Wait", "Start", "Run", "Replace",
     ];
 
     fn begins_with_a_verb(text: &str) -> bool {
